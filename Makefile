@@ -1,0 +1,53 @@
+# Everything a contributor types. Each target first sets up what it needs; `make help` lists them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+STAMP := .venv/.installed
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test slow check format native clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## .venv with forerun (editable, native kernels) and the development tools
+
+# The stamp is written last, so an interrupted installation is taken up again.
+$(STAMP): $(BUILD_INPUTS)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
+	  "forerun needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.11")'
+	@echo "setting up .venv (a few minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) torch
+	@$(PIP) --editable '.[dev]'
+	@$(BIN)/python -c 'from forerun.kernels import native; print(native.summary())'
+	@touch $@
+
+demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
+	@$(BIN)/forerun pull
+	@$(BIN)/forerun demo
+
+test: $(STAMP) ## the fast tests: CPU, offline
+	@$(BIN)/python -m pytest -q
+
+slow: $(STAMP) ## the long tests
+	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net"
+
+check: $(STAMP) ## formatting, lint, types, documentation
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m dev.docs --check
+
+format: $(STAMP) ## format, and fix what ruff can fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+native: $(STAMP) ## compile the native kernels again, showing the compiler's words
+	@$(BIN)/python -m pip install --verbose --no-deps --editable .
+	@$(BIN)/python -c 'import sys; from forerun.kernels import native; sys.exit(native.reason())'
+
+clean: ## remove .venv and everything built
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests dev -name __pycache__ -type d -prune -exec rm -rf {} +

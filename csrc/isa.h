@@ -1,0 +1,19 @@
+// Which instruction sets were compiled in, which this processor can run, and which one to use.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "types.h"
+
+namespace forerun {
+
+std::vector<std::string> compiled_isas();
+// Those this processor can run, best first.
+std::vector<std::string> runnable_isas();
+// "auto" or a name. AVX-512 is used only when named: it has not run on a processor of ours yet.
+// Throws std::invalid_argument for one that is unknown or cannot run here.
+const Kernels& kernels_for(const std::string& name);
+
+}  // namespace forerun

@@ -1,0 +1,176 @@
+// 16 lanes on AVX2 + FMA + F16C: two 256-bit registers. With AVX-VNNI the integer dot products take one instruction.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace forerun::FORERUN_ISA {
+
+inline constexpr int kRowTile = 4;
+
+struct F {
+    __m256 a, b;
+};
+
+inline F splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+inline F load(const std::uint16_t* p) {  // fp16
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void store(std::uint16_t* p, F x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F load_bf16(const std::uint16_t* p) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i lo = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(x));
+    const __m256i hi = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+}
+inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+}
+
+inline F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+inline F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+inline F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }  // y if either is NaN
+inline F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+inline F abs(F x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+inline F round(F x) {  // to the nearest integer, ties to even
+    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
+}
+inline F pow2(F n) {  // 2^n for whole n in -126..127
+    const __m256i bias = _mm256_set1_epi32(127);
+    const __m256i a = _mm256_add_epi32(_mm256_cvtps_epi32(n.a), bias);
+    const __m256i b = _mm256_add_epi32(_mm256_cvtps_epi32(n.b), bias);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(a, 23)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 23))};
+}
+inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
+    const __m256 bound = _mm256_set1_ps(limit);
+    return {_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, bound, _CMP_NLT_UQ)),
+            _mm256_and_ps(y.b, _mm256_cmp_ps(x.b, bound, _CMP_NLT_UQ))};
+}
+
+// Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
+inline float sum(F x) {
+    const __m256 eight = _mm256_add_ps(x.a, x.b);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float largest(F x) {
+    const __m256 eight = _mm256_max_ps(x.a, x.b);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+// Rounds 16 floats within -127..127 to int8, stores them and returns their sum.
+inline int store_int8(std::int8_t* p, F x) {
+    const __m256i a = _mm256_cvtps_epi32(x.a), b = _mm256_cvtps_epi32(x.b);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+    const __m256i eight = _mm256_add_epi32(a, b);
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+}
+
+// --- integer dot products: 16 outputs, 4 bytes of each ---
+
+struct Bytes {
+    __m256i a, b;
+};
+inline Bytes load_bytes(const std::uint8_t* p) {
+    const __m256i* q = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+inline Bytes bits(Bytes x, int shift, int mask) {  // (x >> shift) & mask, byte by byte; mask has at most 8 - shift bits
+    const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_and_si256(_mm256_srli_epi16(x.a, shift), m), _mm256_and_si256(_mm256_srli_epi16(x.b, shift), m)};
+}
+inline Bytes bits_up(Bytes x, int shift, int mask) {  // (x << shift) & mask
+    const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_and_si256(_mm256_slli_epi16(x.a, shift), m), _mm256_and_si256(_mm256_slli_epi16(x.b, shift), m)};
+}
+inline Bytes either(Bytes x, Bytes y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+
+// Compilers see that integer sums can be reordered and gather all products before adding them, which spills them to memory.
+inline void pin(__m256i& x, __m256i& y) { asm("" : "+x"(x), "+x"(y)); }
+
+inline __m256i splat4(const std::int8_t* x) {
+    std::int32_t word;
+    __builtin_memcpy(&word, x, 4);
+    return _mm256_set1_epi32(word);
+}
+
+// Sums of unsigned codes times signed activations. `Narrow` holds pairs in 16 bits: the caller empties it into a `Wide`
+// before 32767 can be passed (8 dots of 4-bit codes: 8 * 2 * 15 * 127 = 30480; 2 of 6-bit codes: 32004).
+struct Wide {
+    __m256i a, b;
+};
+inline Wide zero_wide() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+#ifdef __AVXVNNI__
+using Narrow = Wide;
+inline Narrow first_dot(Bytes w, const std::int8_t* x) {
+    const __m256i v = splat4(x), zero = _mm256_setzero_si256();
+    return {_mm256_dpbusd_avx_epi32(zero, w.a, v), _mm256_dpbusd_avx_epi32(zero, w.b, v)};
+}
+inline void add_dot(Narrow& acc, Bytes w, const std::int8_t* x) {
+    const __m256i v = splat4(x);
+    acc = {_mm256_dpbusd_avx_epi32(acc.a, w.a, v), _mm256_dpbusd_avx_epi32(acc.b, w.b, v)};
+}
+inline Wide widen(Narrow x) { return x; }
+#else
+struct Narrow {
+    __m256i a, b;
+};
+inline Narrow first_dot(Bytes w, const std::int8_t* x) {
+    const __m256i v = splat4(x);
+    return {_mm256_maddubs_epi16(w.a, v), _mm256_maddubs_epi16(w.b, v)};
+}
+inline void add_dot(Narrow& acc, Bytes w, const std::int8_t* x) {
+    const __m256i v = splat4(x);
+    acc.a = _mm256_add_epi16(acc.a, _mm256_maddubs_epi16(w.a, v));
+    acc.b = _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(w.b, v));
+    pin(acc.a, acc.b);
+}
+inline Wide widen(Narrow x) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    return {_mm256_madd_epi16(x.a, ones), _mm256_madd_epi16(x.b, ones)};
+}
+#endif
+inline Wide add(Wide x, Wide y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+inline Wide add(Wide x, std::int32_t y) {
+    const __m256i v = _mm256_set1_epi32(y);
+    return {_mm256_add_epi32(x.a, v), _mm256_add_epi32(x.b, v)};
+}
+inline F to_float(Wide x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+
+// Signed bytes times signed bytes: |w| times x with w's sign. 2 * 128 * 127 = 32512 fits 16 bits.
+inline void add_signed_dot(Wide& acc, Bytes w, const std::int8_t* x) {
+    const __m256i v = splat4(x), ones = _mm256_set1_epi16(1);
+    const __m256i a = _mm256_maddubs_epi16(_mm256_abs_epi8(w.a), _mm256_sign_epi8(v, w.a));
+    const __m256i b = _mm256_maddubs_epi16(_mm256_abs_epi8(w.b), _mm256_sign_epi8(v, w.b));
+    acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(a, ones));
+    acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(b, ones));
+}
+
+}  // namespace forerun::FORERUN_ISA

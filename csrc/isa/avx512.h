@@ -1,0 +1,121 @@
+// 16 lanes on AVX-512 (F, BW, VL, VNNI): one 512-bit register.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace forerun::FORERUN_ISA {
+
+inline constexpr int kRowTile = 8;
+
+struct F {
+    __m512 v;
+};
+
+inline F splat(float x) { return {_mm512_set1_ps(x)}; }
+inline F load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F x) { _mm512_storeu_ps(p, x.v); }
+inline F load(const std::uint16_t* p) {  // fp16
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline void store(std::uint16_t* p, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F load_bf16(const std::uint16_t* p) {
+    const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))};
+}
+inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
+    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+
+inline F add(F x, F y) { return {_mm512_add_ps(x.v, y.v)}; }
+inline F sub(F x, F y) { return {_mm512_sub_ps(x.v, y.v)}; }
+inline F mul(F x, F y) { return {_mm512_mul_ps(x.v, y.v)}; }
+inline F div(F x, F y) { return {_mm512_div_ps(x.v, y.v)}; }
+inline F fma(F x, F y, F z) { return {_mm512_fmadd_ps(x.v, y.v, z.v)}; }
+inline F max(F x, F y) { return {_mm512_max_ps(x.v, y.v)}; }  // y if either is NaN
+inline F min(F x, F y) { return {_mm512_min_ps(x.v, y.v)}; }
+inline F abs(F x) { return {_mm512_abs_ps(x.v)}; }
+inline F round(F x) {  // to the nearest integer, ties to even
+    return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline F pow2(F n) {  // 2^n for whole n in -126..127
+    const __m512i word = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
+    return {_mm512_castsi512_ps(word)};
+}
+inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
+    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ), y.v)};
+}
+
+inline __m256 low(__m512 x) { return _mm512_castps512_ps256(x); }
+inline __m256 high(__m512 x) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)); }
+
+// Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
+inline float sum(F x) {
+    const __m256 eight = _mm256_add_ps(low(x.v), high(x.v));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float largest(F x) {
+    const __m256 eight = _mm256_max_ps(low(x.v), high(x.v));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+// Rounds 16 floats within -127..127 to int8, stores them and returns their sum.
+inline int store_int8(std::int8_t* p, F x) {
+    const __m512i words = _mm512_cvtps_epi32(x.v);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(words));
+    return _mm512_reduce_add_epi32(words);
+}
+
+// --- integer dot products: 16 outputs, 4 bytes of each ---
+
+struct Bytes {
+    __m512i v;
+};
+inline Bytes load_bytes(const std::uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Bytes bits(Bytes x, int shift, int mask) {  // (x >> shift) & mask, byte by byte; mask has at most 8 - shift bits
+    return {_mm512_and_si512(_mm512_srli_epi16(x.v, static_cast<unsigned>(shift)),
+                             _mm512_set1_epi8(static_cast<char>(mask)))};
+}
+inline Bytes bits_up(Bytes x, int shift, int mask) {  // (x << shift) & mask
+    return {_mm512_and_si512(_mm512_slli_epi16(x.v, static_cast<unsigned>(shift)),
+                             _mm512_set1_epi8(static_cast<char>(mask)))};
+}
+inline Bytes either(Bytes x, Bytes y) { return {_mm512_or_si512(x.v, y.v)}; }
+
+inline __m512i splat4(const std::int8_t* x) {
+    std::int32_t word;
+    __builtin_memcpy(&word, x, 4);
+    return _mm512_set1_epi32(word);
+}
+
+struct Wide {
+    __m512i v;
+};
+using Narrow = Wide;
+inline Wide zero_wide() { return {_mm512_setzero_si512()}; }
+inline Narrow first_dot(Bytes w, const std::int8_t* x) {
+    return {_mm512_dpbusd_epi32(_mm512_setzero_si512(), w.v, splat4(x))};
+}
+inline void add_dot(Narrow& acc, Bytes w, const std::int8_t* x) { acc.v = _mm512_dpbusd_epi32(acc.v, w.v, splat4(x)); }
+inline Wide widen(Narrow x) { return x; }
+inline Wide add(Wide x, Wide y) { return {_mm512_add_epi32(x.v, y.v)}; }
+inline Wide add(Wide x, std::int32_t y) { return {_mm512_add_epi32(x.v, _mm512_set1_epi32(y))}; }
+inline F to_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
+
+// Signed bytes times signed bytes: |w| times x with w's sign.
+inline void add_signed_dot(Wide& acc, Bytes w, const std::int8_t* x) {
+    const __m512i v = splat4(x);
+    const __m512i signed_x = _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(w.v), _mm512_setzero_si512(), v);
+    acc.v = _mm512_dpbusd_epi32(acc.v, _mm512_abs_epi8(w.v), signed_x);
+}
+
+}  // namespace forerun::FORERUN_ISA

@@ -1,0 +1,251 @@
+// Attention over the cache, chunk by chunk, each row exactly as if it were alone.
+//
+// Keys lie in blocks of 16 (E, 16), so the lanes of a vector are 16 keys and a score needs no sum across lanes; values lie as
+// (S, E), lanes across E. A chunk is 64 absolute positions: its scores are put in order of position, its exponentials summed in
+// that order, its values added in that order. What a row cannot see is never added. So neither the cache slot of a tree row,
+// nor its siblings, nor how many rows attend, nor how chunks are spread over threads, changes a bit.
+
+#pragma once
+
+#include "../types.h"
+#include "rows.h"
+
+namespace forerun::FORERUN_ISA {
+
+inline constexpr float kNothing = -__builtin_huge_valf();
+
+template <class T, int P>
+void score_block(const T* block, const float* const* q, int head_dim, float* const* out) {
+    F acc[P];
+    for (int p = 0; p < P; ++p) acc[p] = splat(0.0f);
+    for (int e = 0; e < head_dim; ++e) {
+        const F key = load(block + e * kTile);
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) acc[p] = fma(splat(q[p][e]), key, acc[p]);
+    }
+    for (int p = 0; p < P; ++p) store(out[p], acc[p]);
+}
+
+// Scores of slots first..stop (whole tiles) for every pair, at out + pair * stride.
+template <class T>
+void score(const T* keys, int head_dim, int first, int stop, const float* const* q, int num_pairs, float* out,
+           std::size_t stride) {
+    for (int slot = first; slot < stop; slot += kTile) {
+        const T* block = keys + static_cast<std::size_t>(slot) * head_dim;
+        float* to[kMaxPairs];
+        for (int p = 0; p < num_pairs; ++p) to[p] = out + p * stride + (slot - first);
+        int p = 0;
+        for (; num_pairs - p >= 4; p += 4) score_block<T, 4>(block, q + p, head_dim, to + p);
+        if (num_pairs - p == 3) score_block<T, 3>(block, q + p, head_dim, to + p);
+        if (num_pairs - p == 2) score_block<T, 2>(block, q + p, head_dim, to + p);
+        if (num_pairs - p == 1) score_block<T, 1>(block, q + p, head_dim, to + p);
+    }
+}
+
+template <class T, int P>
+void add_values(const T* values, int head_dim, const std::int32_t* slots, int count, const float* const* weights,
+                Attended* states) {
+    for (int e = 0; e < head_dim; e += kTile) {
+        F acc[P];
+        for (int p = 0; p < P; ++p) acc[p] = load(states[p].out + e);
+        for (int j = 0; j < count; ++j) {
+            const F value = load(values + static_cast<std::size_t>(slots[j]) * head_dim + e);
+#pragma GCC unroll 4
+            for (int p = 0; p < P; ++p) acc[p] = fma(splat(weights[p][j]), value, acc[p]);
+        }
+        for (int p = 0; p < P; ++p) store(states[p].out + e, acc[p]);
+    }
+}
+
+template <class T>
+void add_values(const T* values, int head_dim, const std::int32_t* slots, int count, const float* weights,
+                Attended* states, int num_pairs) {
+    const float* w[kMaxPairs];
+    for (int p = 0; p < num_pairs; ++p) w[p] = weights + p * kChunk;
+    int p = 0;
+    for (; num_pairs - p >= 4; p += 4) add_values<T, 4>(values, head_dim, slots, count, w + p, states + p);
+    if (num_pairs - p == 3) add_values<T, 3>(values, head_dim, slots, count, w + p, states + p);
+    if (num_pairs - p == 2) add_values<T, 2>(values, head_dim, slots, count, w + p, states + p);
+    if (num_pairs - p == 1) add_values<T, 1>(values, head_dim, slots, count, w + p, states + p);
+}
+
+// Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and their sum.
+inline void soften(float* s, Attended& state) {
+    F top = load(s);
+    for (int i = kTile; i < kChunk; i += kTile) top = max(top, load(s + i));
+    state.largest = largest(top);
+    F total = splat(0.0f);
+    for (int i = 0; i < kChunk; i += kTile) {
+        const F e = exp(sub(load(s + i), splat(state.largest)));
+        store(s + i, e);
+        total = add(total, e);
+    }
+    state.total = sum(total);
+}
+
+inline bool is_empty(const Attended& state) { return state.largest == kNothing; }
+
+// Adds `from`, later keys, to `into`; a state without keys changes nothing.
+inline void merge(const Attended& from, Attended& into, int head_dim) {
+    if (is_empty(from)) return;
+    if (is_empty(into)) {
+        into.largest = from.largest;
+        into.total = from.total;
+        for (int e = 0; e < head_dim; e += kTile) store(into.out + e, load(from.out + e));
+        return;
+    }
+    const float top = into.largest > from.largest ? into.largest : from.largest;
+    float factors[kTile] = {into.largest - top, from.largest - top};
+    store(factors, exp(load(factors)));
+    const float old = factors[0], young = factors[1];
+    into.largest = top;
+    into.total = into.total * old + from.total * young;
+    for (int e = 0; e < head_dim; e += kTile)
+        store(into.out + e, fma(load(from.out + e), splat(young), mul(load(into.out + e), splat(old))));
+}
+
+inline void finish(const Attended& state, int head_dim, float* out) {
+    const F factor = splat(1.0f / state.total);
+    for (int e = 0; e < head_dim; e += kTile) store(out + e, mul(load(state.out + e), factor));
+}
+
+struct Span {
+    int first, stop;
+};
+
+// Positions of this chunk that a query sees.
+inline Span seen(const Query& query, int chunk) {
+    const int first = chunk * kChunk > query.first ? chunk * kChunk : query.first;
+    const int end = (chunk + 1) * kChunk;
+    return {first, query.position + 1 < end ? query.position + 1 : end};
+}
+
+// Fills `weights` (pairs, 64) with scores in order of position.
+template <class T>
+void chunk_scores(const Attention& a, const T* keys, int chunk, const float* const* q, float* weights, float* above) {
+    const int num_pairs = a.num_queries * a.group, start = chunk * kChunk, base = a.queries[0].base;
+    const bool has_paths = a.queries[0].path != nullptr;
+    int plain_stop = 0;  // positions from here on are reached by paths, or not at all
+    for (int i = 0; i < a.num_queries; ++i)
+        if (a.queries[i].position + 1 > plain_stop) plain_stop = a.queries[i].position + 1;
+    const bool needs_paths = has_paths && plain_stop > base && base < start + kChunk;
+    if (has_paths && plain_stop > base) plain_stop = base;
+    if (plain_stop > start + kChunk) plain_stop = start + kChunk;
+    if (plain_stop > start) {
+        const int whole = (plain_stop + kTile - 1) / kTile * kTile;
+        score(keys, a.head.head_dim, start, whole, q, num_pairs, weights, kChunk);
+    }
+    if (!needs_paths) return;
+
+    const int first_slot = base / kTile * kTile, stop_slot = (a.slot_stop + kTile - 1) / kTile * kTile;
+    const std::size_t stride = static_cast<std::size_t>(stop_slot - first_slot);
+    score(keys, a.head.head_dim, first_slot, stop_slot, q, num_pairs, above, stride);
+    for (int i = 0; i < a.num_queries; ++i) {
+        const Span span = seen(a.queries[i], chunk);
+        for (int h = i * a.group; h < (i + 1) * a.group; ++h)
+            for (int position = span.first > base ? span.first : base; position < span.stop; ++position)
+                weights[h * kChunk + position - start] = above[h * stride + a.queries[i].path[position - base] - first_slot];
+    }
+}
+
+// Cache slots of a chunk's positions, as one query sees them.
+inline void slots_of(const Query& query, int chunk, std::int32_t (&slots)[kChunk]) {
+    const int start = chunk * kChunk;
+    for (int j = 0; j < kChunk; ++j) slots[j] = start + j;
+    if (!query.path) return;
+    const Span span = seen(query, chunk);
+    for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p)
+        slots[p - start] = query.path[p - query.base];
+}
+
+// Positions of the chunk that every query sees, at their own slots.
+inline Span seen_by_all(const Attention& a, int chunk) {
+    Span shared{chunk * kChunk, (chunk + 1) * kChunk};
+    for (int i = 0; i < a.num_queries; ++i) {
+        const Query& query = a.queries[i];
+        const Span span = seen(query, chunk);
+        const int stop = query.path && query.base < span.stop ? query.base : span.stop;
+        if (span.first > shared.first) shared.first = span.first;
+        if (stop < shared.stop) shared.stop = stop;
+    }
+    if (shared.stop < shared.first) shared.stop = shared.first;
+    return shared;
+}
+
+// Exponentials of one query's pairs, and their states without values yet.
+inline void soften_query(const Attention& a, int i, int chunk, float* weights, Attended* states) {
+    const Span span = seen(a.queries[i], chunk);
+    const int start = chunk * kChunk;
+    for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair) {
+        Attended& state = states[pair];
+        for (int e = 0; e < a.head.head_dim; e += kTile) store(state.out + e, splat(0.0f));
+        state.largest = kNothing;
+        state.total = 0.0f;
+        if (span.first >= span.stop) continue;
+        float* s = weights + pair * kChunk;
+        for (int j = 0; j < span.first - start; ++j) s[j] = kNothing;
+        for (int j = span.stop - start; j < kChunk; ++j) s[j] = kNothing;
+        soften(s, state);
+    }
+}
+
+template <class T>
+void attend_chunk(const Attention& a, int chunk, Attended* states) {
+    const int head_dim = a.head.head_dim, start = chunk * kChunk;
+    const T* values = static_cast<const T*>(a.head.values);
+    float* weights = a.scratch;
+    const float* q[kMaxPairs];
+    for (int i = 0; i < a.num_queries; ++i)
+        for (int h = 0; h < a.group; ++h)
+            q[i * a.group + h] = a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
+    chunk_scores(a, static_cast<const T*>(a.head.keys), chunk, q, weights, weights + kMaxPairs * kChunk);
+    for (int i = 0; i < a.num_queries; ++i) soften_query(a, i, chunk, weights, states);
+
+    const auto add = [&](Span span, const std::int32_t* slots, int pair, int num_pairs) {
+        if (span.first >= span.stop) return;
+        const int j = span.first - start;
+        add_values(values, head_dim, slots + j, span.stop - span.first, weights + pair * kChunk + j, states + pair,
+                   num_pairs);
+    };
+    // For every query in order of position: what it alone sees, what all see, what it alone sees.
+    std::int32_t slots[kMaxPairs][kChunk];
+    const Span shared = seen_by_all(a, chunk);
+    for (int i = 0; i < a.num_queries; ++i) {
+        const Span span = seen(a.queries[i], chunk);
+        slots_of(a.queries[i], chunk, slots[i]);
+        add({span.first, span.stop < shared.first ? span.stop : shared.first}, slots[i], i * a.group, a.group);
+    }
+    add(shared, slots[0], 0, a.num_queries * a.group);
+    for (int i = 0; i < a.num_queries; ++i) {
+        const Span span = seen(a.queries[i], chunk);
+        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, slots[i], i * a.group, a.group);
+    }
+}
+
+inline void attend(const Attention& a, int chunk, Attended* states) {
+    if (a.head.is_half) attend_chunk<std::uint16_t>(a, chunk, states);
+    else attend_chunk<float>(a, chunk, states);
+}
+
+template <class T>
+void write_key(T* keys, int head_dim, int slot, const float* k) {
+    T* block = keys + static_cast<std::size_t>(slot / kTile) * kTile * head_dim + slot % kTile;
+    for (int e = 0; e < head_dim; e += kTile) {
+        T part[kTile];
+        store(part, load(k + e));
+        for (int i = 0; i < kTile; ++i) block[(e + i) * kTile] = part[i];
+    }
+}
+inline void write_key(void* keys, bool is_half, int head_dim, int slot, const float* k) {
+    if (is_half) write_key(static_cast<std::uint16_t*>(keys), head_dim, slot, k);
+    else write_key(static_cast<float*>(keys), head_dim, slot, k);
+}
+inline void write_value(void* values, bool is_half, int head_dim, int slot, const float* v) {
+    const std::size_t offset = static_cast<std::size_t>(slot) * head_dim;
+    for (int e = 0; e < head_dim; e += kTile) {
+        if (is_half) store(static_cast<std::uint16_t*>(values) + offset + e, load(v + e));
+        else store(static_cast<float*>(values) + offset + e, load(v + e));
+    }
+}
+
+}  // namespace forerun::FORERUN_ISA

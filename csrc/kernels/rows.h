@@ -1,0 +1,120 @@
+// What a decoder block does to single rows: norms, activations, rotation, quantization. Widths are multiples of 16.
+
+#pragma once
+
+#include "../types.h"
+
+namespace forerun::FORERUN_ISA {
+
+// e^x to about 1e-7 relative, 0 below -87.3, without overflow above 88.
+inline F exp(F x) {
+    constexpr float lowest = -87.3f;
+    const F clamped = min(splat(88.0f), max(splat(lowest), x));  // this order lets NaN through
+    const F n = round(mul(clamped, splat(1.44269504f)));
+    const F r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clamped));
+    F y = splat(1.9875691500e-4f);
+    y = fma(y, r, splat(1.3981999507e-3f));
+    y = fma(y, r, splat(8.3334519073e-3f));
+    y = fma(y, r, splat(4.1665795894e-2f));
+    y = fma(y, r, splat(1.6666665459e-1f));
+    y = fma(y, r, splat(5.0000001201e-1f));
+    y = fma(mul(r, r), y, add(r, splat(1.0f)));
+    return zero_below(x, lowest, mul(y, pow2(n)));
+}
+
+inline F sigmoid(F x) { return div(splat(1.0f), add(splat(1.0f), exp(sub(splat(0.0f), x)))); }
+
+inline F gelu(F x) {  // 0.5 x (1 + erf(x / sqrt 2)); erf is the C library's
+    float v[kTile];
+    store(v, x);
+    for (float& lane : v) lane = 0.5f * lane * (1.0f + __builtin_erff(lane * 0.70710678f));
+    return load(v);
+}
+
+inline F gelu_tanh(F x) {  // 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3)
+    const F cube = mul(mul(x, x), x);
+    return mul(x, sigmoid(mul(splat(1.59576912f), fma(splat(0.044715f), cube, x))));
+}
+
+inline F activation(Activation kind, F x) {
+    switch (kind) {
+        case Activation::Silu: return mul(x, sigmoid(x));
+        case Activation::Gelu: return gelu(x);
+        case Activation::GeluTanh: return gelu_tanh(x);
+        case Activation::Relu: return max(splat(0.0f), x);
+    }
+    return x;
+}
+
+inline void activate(Activation kind, const float* gate, const float* up, int count, float* out) {
+    for (int i = 0; i < count; i += kTile) {
+        const F y = activation(kind, load(gate + i));
+        store(out + i, up ? mul(y, load(up + i)) : y);
+    }
+}
+
+// Columns column..column+count of one row as int8: scale = largest / 127, nearest, ties to even. A group with NaN or infinity
+// gets codes 0 and scale NaN, so that the row's results are NaN and no other row's are.
+inline void quantize(const float* x, const Rows& rows, int row, int column, int count) {
+    const std::size_t base = static_cast<std::size_t>(row) * static_cast<std::size_t>(rows.width);
+    for (int i = column; i < column + count; i += kGroup, x += kGroup) {
+        const F a = load(x), b = load(x + kTile);
+        const float largest_size = largest(max(abs(a), abs(b)));
+        const float poison = sum(mul(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))), splat(0.0f)));  // 0 or NaN
+        const bool is_finite = poison == 0.0f;
+        // Below 1e-30 the reciprocal could overflow; such a group is 0 to any int8 grid.
+        const bool is_zero = !is_finite || largest_size < 1e-30f;
+        const F inverse = splat(is_zero ? 0.0f : 127.0f / largest_size);
+        const F zero = splat(0.0f);
+        std::int8_t* q = rows.q + base + i;
+        const int first = store_int8(q, is_finite ? mul(a, inverse) : zero);
+        const int second = store_int8(q + kTile, is_finite ? mul(b, inverse) : zero);
+        const std::size_t g = (base + i) / kGroup;
+        rows.half_sum[2 * g] = first;
+        rows.half_sum[2 * g + 1] = second;
+        rows.scale[g] = is_finite ? (is_zero ? 0.0f : largest_size / 127.0f) : poison;
+        rows.sum[g] = rows.scale[g] * static_cast<float>(first + second);
+    }
+}
+
+inline void norm(const float* x, const Norm& norm, int width, float* out) {
+    const float count = static_cast<float>(width);
+    F mean = splat(0.0f);
+    if (norm.is_layer) {
+        for (int i = 0; i < width; i += kTile) mean = add(mean, load(x + i));
+        mean = splat(sum(mean) / count);
+    }
+    F square = splat(0.0f);
+    for (int i = 0; i < width; i += kTile) {
+        const F centred = sub(load(x + i), mean);
+        square = fma(centred, centred, square);
+    }
+    const F factor = splat(1.0f / __builtin_sqrtf(sum(square) / count + norm.eps));
+    for (int i = 0; i < width; i += kTile) {
+        const F y = mul(sub(load(x + i), mean), factor), weight = load(norm.weight + i);
+        store(out + i, norm.bias ? fma(y, weight, load(norm.bias + i)) : mul(y, weight));
+    }
+}
+
+// Rotates pairs (i, i + half) of one head by its row's angles; dimensions from 2 * half on stay.
+inline void rotate(const Rope& rope, int row, float* head) {
+    const float* cos = rope.cos + static_cast<std::size_t>(row) * rope.half;
+    const float* sin = rope.sin + static_cast<std::size_t>(row) * rope.half;
+    int i = 0;
+    for (; i + kTile <= rope.half; i += kTile) {
+        const F a = load(head + i), b = load(head + rope.half + i), c = load(cos + i), s = load(sin + i);
+        store(head + i, sub(mul(a, c), mul(b, s)));
+        store(head + rope.half + i, add(mul(b, c), mul(a, s)));
+    }
+    for (; i < rope.half; ++i) {
+        const float a = head[i], b = head[rope.half + i];
+        head[i] = a * cos[i] - b * sin[i];
+        head[rope.half + i] = b * cos[i] + a * sin[i];
+    }
+}
+
+inline void scale(float* x, int count, float factor) {
+    for (int i = 0; i < count; i += kTile) store(x + i, mul(load(x + i), splat(factor)));
+}
+
+}  // namespace forerun::FORERUN_ISA

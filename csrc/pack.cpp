@@ -1,0 +1,278 @@
+#include "pack.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "half.h"
+
+namespace forerun {
+namespace {
+
+constexpr int kSuper = 256;  // values of a K block
+
+// One group of one output: codes, and fp16 scale and minimum (or their bytes, Q4K).
+struct Group {
+    std::uint8_t codes[kGroup];
+    std::uint16_t scale, minimum;
+};
+
+std::uint16_t half_at(const std::uint8_t* p) {
+    std::uint16_t h;
+    std::memcpy(&h, p, 2);
+    return h;
+}
+
+struct Format {
+    Kind kind;
+    int block, nbytes;  // values and bytes of a stored block
+};
+
+Format format_of(Stored type) {
+    switch (type) {
+        case Stored::F32: return {Kind::F32, 1, 4};
+        case Stored::F16: return {Kind::F16, 1, 2};
+        case Stored::BF16: return {Kind::BF16, 1, 2};
+        case Stored::Q4_0: return {Kind::Q4, 32, 18};
+        case Stored::Q4_1: return {Kind::Q4M, 32, 20};
+        case Stored::Q5_0: return {Kind::Q5, 32, 22};
+        case Stored::Q5_1: return {Kind::Q5M, 32, 24};
+        case Stored::Q8_0: return {Kind::Q8, 32, 34};
+        case Stored::Q4_K: return {Kind::Q4K, kSuper, 144};
+        case Stored::Q5_K: return {Kind::Q5M, kSuper, 176};
+        case Stored::Q6_K: return {Kind::Q6, kSuper, 210};
+    }
+    throw std::invalid_argument("tensor type " + std::to_string(static_cast<int>(type)) + " has no kernel");
+}
+
+// Inputs per group, bytes of its codes, bytes of its scales.
+struct Layout {
+    int group, codes_nbytes, scales_nbytes;
+};
+
+Layout layout_of(Kind kind) {
+    switch (kind) {
+        case Kind::F32: return {1, 64, 0};
+        case Kind::F16: case Kind::BF16: return {1, 32, 0};
+        case Kind::Q4: case Kind::Q4K: return {32, 256, 32};
+        case Kind::Q4M: return {32, 256, 64};
+        case Kind::Q5: return {32, 384, 32};
+        case Kind::Q5M: return {32, 384, 64};
+        case Kind::Q6: return {16, 192, 32};
+        case Kind::Q8: return {32, 512, 32};
+    }
+    return {};
+}
+
+std::size_t tile_nbytes(Kind kind, int num_in) {
+    const Layout layout = layout_of(kind);
+    const std::size_t groups = static_cast<std::size_t>(num_in / layout.group);
+    const std::size_t factors = kind == Kind::Q4K ? static_cast<std::size_t>(num_in / kSuper) * 64 : 0;
+    return groups * static_cast<std::size_t>(layout.codes_nbytes + layout.scales_nbytes) + factors;
+}
+
+// Where group g of a tile starts.
+std::size_t group_offset(Kind kind, int g) {
+    const Layout layout = layout_of(kind);
+    const std::size_t factors = kind == Kind::Q4K ? static_cast<std::size_t>(g / 8 + 1) * 64 : 0;
+    return static_cast<std::size_t>(g) * static_cast<std::size_t>(layout.codes_nbytes + layout.scales_nbytes) + factors;
+}
+
+// Blocks of 32: low nibbles are values 0..15, high nibbles 16..31; `tops` holds a fifth bit each.
+void read_nibbles(const std::uint8_t* nibbles, const std::uint8_t* tops, Group& out) {
+    std::uint32_t fifth = 0;
+    if (tops) std::memcpy(&fifth, tops, 4);
+    for (int i = 0; i < 32; ++i) {
+        const int code = i < 16 ? nibbles[i] & 15 : nibbles[i - 16] >> 4;
+        out.codes[i] = static_cast<std::uint8_t>(code | (((fifth >> i) & 1) << 4));
+    }
+}
+
+// The 6-bit scale and minimum of sub-block j of a K block, from its 12 bytes.
+void read_k_scales(const std::uint8_t* s, int j, int& scale, int& minimum) {
+    if (j < 4) {
+        scale = s[j] & 63;
+        minimum = s[j + 4] & 63;
+    } else {
+        scale = (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
+        minimum = (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+    }
+}
+
+// K blocks of 4 and 5 bits: sub-blocks 2i and 2i+1 share 32 bytes of nibbles, sub-block j's fifth bits are bit j.
+void read_k_codes(const std::uint8_t* nibbles, const std::uint8_t* tops, int j, Group& out) {
+    for (int i = 0; i < 32; ++i) {
+        const int code = (nibbles[32 * (j / 2) + i] >> (4 * (j % 2))) & 15;
+        out.codes[i] = static_cast<std::uint8_t>(code | (tops ? ((tops[i] >> j) & 1) << 4 : 0));
+    }
+}
+
+void read_q6_codes(const std::uint8_t* block, int first, int count, Group& out) {
+    for (int i = 0; i < count; ++i) {
+        const int at = first + i, half = at / 128, within = at % 128, quarter = within / 32, lane = within % 32;
+        const int low = (block[64 * half + 32 * (quarter % 2) + lane] >> (4 * (quarter / 2))) & 15;
+        const int top = (block[128 + 32 * half + lane] >> (2 * quarter)) & 3;
+        out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
+    }
+}
+
+// Group g of a stored row.
+Group read_group(Stored type, const std::uint8_t* row, int g) {
+    const Format format = format_of(type);
+    const int group = layout_of(format.kind).group, first = g * group;
+    const std::uint8_t* block = row + static_cast<std::size_t>(first / format.block) * format.nbytes;
+    const int j = first % format.block / 32;
+    Group out{};
+    int scale, minimum;
+    switch (type) {
+        case Stored::Q4_0: read_nibbles(block + 2, nullptr, out); break;
+        case Stored::Q4_1: read_nibbles(block + 4, nullptr, out); break;
+        case Stored::Q5_0: read_nibbles(block + 6, block + 2, out); break;
+        case Stored::Q5_1: read_nibbles(block + 8, block + 4, out); break;
+        case Stored::Q8_0: std::memcpy(out.codes, block + 2, 32); break;
+        case Stored::Q4_K:
+            read_k_scales(block + 4, j, scale, minimum);
+            read_k_codes(block + 16, nullptr, j, out);
+            out.scale = static_cast<std::uint16_t>(scale);
+            out.minimum = static_cast<std::uint16_t>(minimum);
+            return out;
+        case Stored::Q5_K:
+            read_k_scales(block + 4, j, scale, minimum);
+            read_k_codes(block + 48, block + 16, j, out);
+            out.scale = float_to_half(half_to_float(half_at(block)) * static_cast<float>(scale));
+            out.minimum = float_to_half(half_to_float(half_at(block + 2)) * static_cast<float>(-minimum));
+            return out;
+        case Stored::Q6_K:
+            read_q6_codes(block, first % kSuper, group, out);
+            out.scale = float_to_half(half_to_float(half_at(block + 208)) *
+                                      static_cast<float>(static_cast<std::int8_t>(block[192 + first % kSuper / 16])));
+            return out;
+        default: break;
+    }
+    out.scale = half_at(block);
+    if (type == Stored::Q4_1 || type == Stored::Q5_1) out.minimum = half_at(block + 2);
+    return out;
+}
+
+void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
+
+// Writes one output's group into lane `lane` of its tile; the bytes were zero.
+void write_group(Kind kind, std::uint8_t* at, int lane, const Group& group) {
+    const Layout layout = layout_of(kind);
+    for (int i = 0; i < layout.group; ++i) {
+        const int step = i / 4, byte = 4 * lane + i % 4, code = group.codes[i];
+        if (kind == Kind::Q8) {
+            at[64 * step + byte] = static_cast<std::uint8_t>(code);
+            continue;
+        }
+        at[64 * (step / 2) + byte] |= static_cast<std::uint8_t>((code & 15) << (4 * (step % 2)));
+        if (code > 15) at[8 * layout.group + 64 * (step / 4) + byte] |= static_cast<std::uint8_t>((code >> 4) << (2 * (step % 4)));
+    }
+    std::uint8_t* scales = at + layout.codes_nbytes;
+    if (kind == Kind::Q4K) {
+        scales[lane] = static_cast<std::uint8_t>(group.scale);
+        scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
+        return;
+    }
+    put_half(scales, lane, group.scale);
+    if (layout.scales_nbytes == 64) put_half(scales + 32, lane, group.minimum);
+}
+
+int read_code(Kind kind, const std::uint8_t* at, int lane, int i) {
+    const Layout layout = layout_of(kind);
+    const int step = i / 4, byte = 4 * lane + i % 4;
+    if (kind == Kind::Q8) return static_cast<std::int8_t>(at[64 * step + byte]);
+    const int low = (at[64 * (step / 2) + byte] >> (4 * (step % 2))) & 15;
+    if (layout.codes_nbytes == 8 * layout.group) return low;
+    return low | (((at[8 * layout.group + 64 * (step / 4) + byte] >> (2 * (step % 4))) & 3) << 4);
+}
+
+void write_integer_row(Stored type, const std::uint8_t* row, const Linear& linear, std::uint8_t* tile, int lane) {
+    const int num_groups = linear.num_in / layout_of(linear.kind).group;
+    for (int g = 0; g < num_groups; ++g)
+        write_group(linear.kind, tile + group_offset(linear.kind, g), lane, read_group(type, row, g));
+    if (linear.kind != Kind::Q4K) return;
+    for (int super = 0; super < linear.num_in / kSuper; ++super) {
+        const std::uint8_t* block = row + static_cast<std::size_t>(super) * 144;
+        std::uint8_t* at = tile + group_offset(linear.kind, 8 * super) - 64;
+        put_half(at, lane, half_at(block));
+        put_half(at + 32, lane, static_cast<std::uint16_t>(half_at(block + 2) ^ 0x8000u));  // minima are subtracted
+    }
+}
+
+void write_float_row(const std::uint8_t* row, const Linear& linear, std::uint8_t* tile, int lane) {
+    const std::size_t size = linear.kind == Kind::F32 ? 4 : 2;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(linear.num_in); ++k)
+        std::memcpy(tile + (k * kTile + static_cast<std::size_t>(lane)) * size, row + k * size, size);
+}
+
+}  // namespace
+
+std::size_t stored_row_nbytes(Stored type, int num_in) {
+    const Format format = format_of(type);
+    const int unit = std::max(format.block, format.kind <= Kind::BF16 ? kTile : kGroup);
+    if (num_in <= 0 || num_in % unit != 0)
+        throw std::invalid_argument("width " + std::to_string(num_in) + " is not a multiple of " + std::to_string(unit));
+    return static_cast<std::size_t>(num_in / format.block) * static_cast<std::size_t>(format.nbytes);
+}
+
+Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias, Pool& pool) {
+    const std::size_t row_nbytes = stored_row_nbytes(type, num_in);
+    Packed packed;
+    Linear& linear = packed.linear;
+    linear.kind = format_of(type).kind;
+    linear.num_out = num_out;
+    linear.num_in = num_in;
+    linear.tile_nbytes = tile_nbytes(linear.kind, num_in);
+    packed.memory = Buffer(static_cast<std::size_t>(linear.num_tiles()) * linear.tile_nbytes);
+    linear.tiles = packed.memory.as<std::uint8_t>();
+    auto job = [&](int thread) {
+        const Part part(linear.num_tiles(), thread, pool.size());
+        for (int row = part.first * kTile; row < std::min(part.stop * kTile, num_out); ++row) {
+            const std::uint8_t* source = rows + static_cast<std::size_t>(row) * row_nbytes;
+            std::uint8_t* tile = packed.memory.as<std::uint8_t>() + static_cast<std::size_t>(row / kTile) * linear.tile_nbytes;
+            if (linear.is_float()) write_float_row(source, linear, tile, row % kTile);
+            else write_integer_row(type, source, linear, tile, row % kTile);
+        }
+    };
+    pool.run(job);
+    if (bias) {
+        packed.bias = Buffer(static_cast<std::size_t>(linear.num_tiles()) * kTile * sizeof(float));
+        std::memcpy(packed.bias.as<float>(), bias, static_cast<std::size_t>(num_out) * sizeof(float));
+        linear.bias = packed.bias.as<float>();
+    }
+    return packed;
+}
+
+void unpack_row(const Linear& linear, int row, float* out) {
+    const std::uint8_t* tile = linear.tiles + static_cast<std::size_t>(row / kTile) * linear.tile_nbytes;
+    const Layout layout = layout_of(linear.kind);
+    const int lane = row % kTile;
+    if (linear.is_float()) {
+        for (int k = 0; k < linear.num_in; ++k) {
+            const std::uint8_t* at = tile + (static_cast<std::size_t>(k) * kTile + static_cast<std::size_t>(lane)) * (layout.codes_nbytes / kTile);
+            if (linear.kind == Kind::F32) std::memcpy(out + k, at, 4);
+            else out[k] = linear.kind == Kind::F16 ? half_to_float(half_at(at)) : bfloat_to_float(half_at(at));
+        }
+        return;
+    }
+    const int zero = linear.kind == Kind::Q4 ? 8 : linear.kind == Kind::Q5 ? 16 : linear.kind == Kind::Q6 ? 32 : 0;
+    for (int g = 0; g < linear.num_in / layout.group; ++g) {
+        const std::uint8_t* at = tile + group_offset(linear.kind, g);
+        const std::uint8_t* scales = at + layout.codes_nbytes;
+        float scale, minimum = 0.0f;
+        if (linear.kind == Kind::Q4K) {
+            const std::uint8_t* factors = tile + group_offset(linear.kind, g / 8 * 8) - 64;
+            scale = half_to_float(half_at(factors + 2 * lane)) * scales[lane];
+            minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
+        } else {
+            scale = half_to_float(half_at(scales + 2 * lane));
+            if (layout.scales_nbytes == 64) minimum = half_to_float(half_at(scales + 32 + 2 * lane));
+        }
+        for (int i = 0; i < layout.group; ++i)
+            out[g * layout.group + i] = scale * static_cast<float>(read_code(linear.kind, at, lane, i) - zero) + minimum;
+    }
+}
+
+}  // namespace forerun

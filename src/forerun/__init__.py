@@ -1,0 +1,79 @@
+"""forerun: large language models answer several times faster, with exactly the same words.
+
+>>> from forerun import LLM, SamplingParams
+>>> llm = LLM("smollm2-135m-instruct", drafter="auto")
+>>> llm.generate(["The capital of France is"], SamplingParams(max_tokens=8))
+
+Public names are loaded when first asked for: `import forerun` imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forerun.core.errors import (
+        CapacityError,
+        ConfigError,
+        ForerunError,
+        LoadError,
+        RequestError,
+    )
+    from forerun.core.params import SamplingParams
+    from forerun.core.types import Draft, Event, Features, FinishReason, Outcome, Seq
+    from forerun.llm import LLM
+
+    __version__: str
+
+__all__ = [
+    "CapacityError",
+    "ConfigError",
+    "Draft",
+    "Event",
+    "Features",
+    "FinishReason",
+    "ForerunError",
+    "LLM",
+    "LoadError",
+    "Outcome",
+    "RequestError",
+    "SamplingParams",
+    "Seq",
+    "__version__",
+]
+
+_NAMES_OF_MODULE = {
+    "forerun.core.errors": {
+        "CapacityError",
+        "ConfigError",
+        "ForerunError",
+        "LoadError",
+        "RequestError",
+    },
+    "forerun.core.params": {"SamplingParams"},
+    "forerun.core.types": {"Draft", "Event", "Features", "FinishReason", "Outcome", "Seq"},
+    "forerun.llm": {"LLM"},
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _version()
+    for module, names in _NAMES_OF_MODULE.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'forerun' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("forerun")
+    except metadata.PackageNotFoundError:
+        return "0+source"

@@ -1,0 +1,1 @@
+"""KV caches: one protocol, the dense one as the oracle."""

@@ -1,0 +1,1 @@
+"""The command line: one file a command; the file's name is the command's."""

@@ -1,0 +1,193 @@
+"""What people see: text as it streams, guessed tokens tinted, one line of figures, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import track as rich_track
+from rich.table import Table
+from rich.text import Text
+
+from forerun.engine.stats import SpecStats
+
+if TYPE_CHECKING:
+    from forerun.core.types import Event
+    from forerun.engine.engine import Engine
+    from forerun.eval.prompts import TaskPrompt
+    from forerun.llm import CompletionOutput
+
+DRAFTED = "black on pale_green3"
+
+
+def stdout() -> Console:
+    """For the answer. Colours where the terminal has them; never wrapped, so that pipes get the text as it is."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def stderr() -> Console:
+    """For everything that is not the answer."""
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on stderr, in a terminal only, while something takes its time."""
+    console = stderr()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+def show(events: Iterable[Event], console: Console | None = None) -> bool:
+    """Print text as it becomes final, guessed tokens tinted. False if Ctrl-C ended it; what was printed stands."""
+    console = console or stdout()
+    try:
+        for event in events:
+            for piece in event.pieces:
+                style = DRAFTED if piece.from_draft else ""
+                console.print(Text(piece.text, style=style), end="")
+            console.file.flush()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        console.print()
+    return True
+
+
+@dataclass(slots=True)
+class Measured:
+    """The figures of one run, under the names every forerun document uses."""
+
+    tokens: int
+    seconds: float
+    stats: SpecStats
+    draft_s: float
+    verify_s: float
+    ttft_s: float | None
+
+    @property
+    def tok_s(self) -> float:
+        """Generated tokens a second, the prompt's time left out where it is known."""
+        decode_s = self.seconds - (self.ttft_s or 0.0)
+        return max(self.tokens - 1, 0) / decode_s if decode_s > 0 else 0.0
+
+    def document(self) -> dict[str, object]:
+        """The figures as JSON values."""
+        stats = self.stats
+        return {
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 4),
+            "tok_s": round(self.tok_s, 2),
+            "tau": round(stats.tau, 3),
+            "acceptance_rate": round(stats.acceptance_rate, 4),
+            "acceptance_by_depth": [round(rate, 4) for rate in stats.acceptance_by_depth],
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "rejected": stats.rejected,
+            "draft_ms": round(self.draft_s * 1e3, 2),
+            "verify_ms": round(self.verify_s * 1e3, 2),
+            "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1e3, 2),
+        }
+
+    def line(self, drafter: str) -> str:
+        """One line for people."""
+        text = f"{self.tokens} tokens, {self.tok_s:.1f} tok/s"
+        if self.stats.drafted:
+            text += (
+                f"; {drafter}: tau {self.stats.tau:.2f}, "
+                f"accepted {self.stats.accepted} of {self.stats.drafted} drafted "
+                f"({self.stats.acceptance_rate:.0%})"
+            )
+        return text
+
+
+class Meter:
+    """Measures what an engine does from here on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._timers = engine.timers
+        self._start_s = time.perf_counter()
+        self._draft_s, self._verify_s = engine.timers.draft_s, engine.timers.verify_s
+
+    def read(self, completions: Sequence[CompletionOutput]) -> Measured:
+        """Figures of these completions, which are all the engine did since."""
+        return Measured(
+            tokens=sum(len(completion.token_ids) for completion in completions),
+            seconds=time.perf_counter() - self._start_s,
+            stats=total(completions),
+            draft_s=self._timers.draft_s - self._draft_s,
+            verify_s=self._timers.verify_s - self._verify_s,
+            ttft_s=completions[0].ttft_s,
+        )
+
+
+def environment(model: str, drafter: str) -> dict[str, object]:
+    """The fields every JSON document carries besides its figures."""
+    import torch
+
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_mb = peak_kb / 1024 if sys.platform != "darwin" else peak_kb / 1024**2
+    return {
+        "model": model,
+        "drafter": drafter,
+        "threads": torch.get_num_threads(),
+        "peak_rss_mb": round(peak_mb, 1),
+    }
+
+
+def print_json(document: Mapping[str, object]) -> None:
+    """One document on one line, the last on stdout."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)
+
+
+def track(steps: Sequence[int], what: str) -> Iterable[int]:
+    """The steps, with a progress bar and the time left on stderr, in a terminal only."""
+    console = stderr()
+    return rich_track(steps, what, console=console, disable=not console.is_terminal)
+
+
+def total(completions: Iterable[CompletionOutput]) -> SpecStats:
+    """The counts of many completions."""
+    stats = SpecStats()
+    for completion in completions:
+        stats.add(completion.stats)
+    return stats
+
+
+def print_verdict(
+    tasks: Sequence[TaskPrompt], pairs: Sequence[tuple[CompletionOutput, CompletionOutput]]
+) -> None:
+    """A line a prompt: counts, and the first token that differs if one does; then the sum."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("prompt", "tokens", "drafted", "accepted", "rejected", "tau", "identical"):
+        table.add_column(column, justify="left" if column == "prompt" else "right")
+    for task, (plain, drafted) in zip(tasks, pairs, strict=True):
+        table.add_row(task.id, *_counts(len(drafted.token_ids), drafted.stats), _same(plain, drafted))
+    num_tokens = sum(len(drafted.token_ids) for _, drafted in pairs)
+    same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
+    stats = total(drafted for _, drafted in pairs)
+    table.add_row("all", *_counts(num_tokens, stats), f"{same} of {len(pairs)}", style="bold")
+    stdout().print(table)
+
+
+def _counts(num_tokens: int, stats: SpecStats) -> list[str]:
+    counts = (num_tokens, stats.drafted, stats.accepted, stats.rejected)
+    return [*map(str, counts), f"{stats.tau:.2f}"]
+
+
+def _same(plain: CompletionOutput, drafted: CompletionOutput) -> str:
+    a, b = plain.token_ids, drafted.token_ids
+    if a == b:
+        return "yes"
+    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return f"NO, from token {first}"

@@ -1,0 +1,84 @@
+"""`forerun check TARGET DRAFT`: a doctor for pairs. Reads headers and tokenizers, no weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import _options as opt
+
+if TYPE_CHECKING:
+    from forerun.formats.checkpoint import Checkpoint
+
+NUM_DRAFTS = (1, 3, 5, 7)
+
+
+def command(
+    target: Annotated[str, typer.Argument(help="The model that answers.")],
+    draft: Annotated[str, typer.Argument(help="The smaller model that would draft for it.")],
+    as_json: opt.Json = False,
+) -> None:
+    """Say whether DRAFT can draft for TARGET, and how often it must be right to pay. Exits 1 if it cannot."""
+    from forerun.cli import _console as console
+    from forerun.drafters.draft_model import compare_vocabularies
+    from forerun.engine.economics import break_even
+    from forerun.formats.checkpoint import open_checkpoint
+    from forerun.formats.hub import resolve
+    from forerun.nn.loader import load_config
+
+    pair = [open_checkpoint(resolve(name)) for name in (target, draft)]
+    configs = [load_config(checkpoint) for checkpoint in pair]
+    sizes = [_nbytes(checkpoint) for checkpoint in pair]
+    vocabularies = [checkpoint.tokenizer() for checkpoint in pair]
+    difference = compare_vocabularies(*vocabularies)
+    cost = sizes[1] / sizes[0]
+    needed = {num_draft: break_even(num_draft, cost) for num_draft in NUM_DRAFTS}
+    document = {
+        "model": target,
+        "draft": draft,
+        "compatible": difference is None,
+        "vocabulary": [vocabulary.vocab_size for vocabulary in vocabularies],
+        "difference": None if difference is None else str(difference),
+        "context": [config.max_position for config in configs],
+        "weights_mb": [round(size / 1e6, 1) for size in sizes],
+        "cost": round(cost, 4),
+        "break_even_acceptance": {k: v and round(v, 4) for k, v in needed.items()},
+    }
+    if as_json:
+        console.print_json(document)
+    else:
+        _report(document)
+    if difference is not None:
+        raise typer.Exit(1)
+
+
+def _report(document: dict[str, object]) -> None:
+    from rich.table import Table
+
+    from forerun.cli import _console as console
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    context, weights = document["context"], document["weights_mb"]
+    vocabulary = document["vocabulary"]
+    assert isinstance(context, list) and isinstance(weights, list) and isinstance(vocabulary, list)
+    fits = f"the same {vocabulary[0]} tokens" if document["compatible"] else document["difference"]
+    table.add_row("tokenizer", str(fits))
+    note = "" if context[1] >= context[0] else f"; beyond {context[1]} tokens nothing is drafted"
+    table.add_row("context", f"target {context[0]}, draft {context[1]} tokens{note}")
+    table.add_row("weights", f"target {weights[0]} MB, draft {weights[1]} MB")
+    table.add_row("cost", f"one draft step reads {document['cost']:.1%} of a target pass")
+    break_even = document["break_even_acceptance"]
+    assert isinstance(break_even, dict)
+    rates = ", ".join(
+        f"{rate:.0%} for {gamma}" if rate is not None else f"never for {gamma}"
+        for gamma, rate in break_even.items()
+    )
+    table.add_row("break-even", f"acceptance {rates} drafted tokens a step")
+    verdict = "[green]fits[/]" if document["compatible"] else "[red]does not fit[/]"
+    table.add_row("verdict", verdict)
+    console.stdout().print(table)
+
+
+def _nbytes(checkpoint: Checkpoint) -> int:
+    return sum(checkpoint.tensor(name).nbytes for name in checkpoint.names())

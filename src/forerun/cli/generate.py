@@ -1,0 +1,71 @@
+"""`forerun generate`: complete one prompt, streaming."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forerun.cli import _options as opt
+
+
+def command(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads stdin.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt here.")] = None,
+    model: opt.Model = opt.DEFAULT_MODEL,
+    drafter: opt.Drafter = "auto",
+    draft_model: opt.DraftModel = None,
+    num_draft: opt.NumDraft = None,
+    speculative_config: opt.SpeculativeConfig = None,
+    max_tokens: opt.MaxTokens = 256,
+    temperature: opt.Temperature = 0.0,
+    top_k: opt.TopK = 0,
+    top_p: opt.TopP = 1.0,
+    min_p: opt.MinP = 0.0,
+    repetition_penalty: opt.RepetitionPenalty = 1.0,
+    seed: opt.Seed = None,
+    stop: opt.Stop = None,
+    system: Annotated[str | None, typer.Option("--system", help="A system message.")] = None,
+    raw: opt.Raw = False,
+    device: opt.Device = "auto",
+    threads: opt.Threads = None,
+    max_model_len: opt.ContextSize = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Complete a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there."""
+    from forerun.cli import _console as console
+
+    text = opt.read_prompt(prompt, file)
+    params = opt.sampling(
+        temperature=temperature,
+        max_tokens=max_tokens,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop,
+    )
+    llm = opt.load(
+        model,
+        drafter,
+        draft_model=draft_model,
+        num_draft=num_draft,
+        speculative_config=speculative_config,
+        device=device,
+        threads=threads,
+        max_model_len=max_model_len,
+    )
+    meter = console.Meter(llm.engine)
+    request = llm.submit(text if raw else opt.conversation(text, system), params)
+    is_whole = console.show(llm.events(request))
+    completion = request.output().outputs[0]
+    measured = meter.read([completion])
+    console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
+    if as_json:
+        figures = console.environment(model, llm.drafter_spec.name) | measured.document()
+        reason = completion.finish_reason
+        console.print_json({**figures, "text": completion.text, "finish_reason": reason})
+    if not is_whole:
+        raise typer.Exit(130)

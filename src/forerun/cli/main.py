@@ -1,0 +1,66 @@
+"""`forerun`: finds the commands of this folder and maps errors to one line.
+
+Commands import what they need when they run, so `forerun --help` never waits for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from forerun.core import registry
+from forerun.core.errors import ForerunError
+
+NOT_COMMANDS = ("main",)
+
+
+def app() -> typer.Typer:
+    """The application with every command of the folder."""
+    result = typer.Typer(
+        name="forerun",
+        help="Large language models answer several times faster, with exactly the same words.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    result.callback()(_root)
+    for name in registry.names("cli"):
+        if name not in NOT_COMMANDS:
+            module = importlib.import_module(f"forerun.cli.{name}")
+            result.command(name.replace("_", "-"))(module.command)
+    return result
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 fine, 1 the answer is no (verify), 2 a user's mistake, 130 Ctrl-C."""
+    try:
+        app()()
+    except ForerunError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        import forerun
+
+        click.echo(f"forerun {forerun.__version__}")
+        raise typer.Exit
+
+
+def _fail(message: str) -> None:
+    line = " ".join(message.split())
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(line, err=True)
+    sys.exit(2)

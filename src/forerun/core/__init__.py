@@ -1,0 +1,1 @@
+"""The words every other package speaks: types, the token tree, options, errors. No torch at import."""

@@ -1,0 +1,112 @@
+"""One pass of a model, packed ragged: rows of several sequences, no padding.
+
+A segment is one sequence's share: `base` rows of its cache are committed, and its rows form a tree above them (a prompt
+chunk is a chain). Row r is written to the cache at `base + r`, where it stays scratch until `cache.keep` commits a path.
+It sees the committed rows and its ancestors. A segment may be computed piece by piece: rows before `first` are in the cache
+already, as when a draft model grows its tree level by level.
+
+R rows of the pass, n rows of one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core import tree
+from forerun.core.types import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows `first` to `stop` of one sequence's tree above `base` committed cache rows of cache slot `slot`.
+
+    `parents` (one a token, -1 = the committed prefix) is None for a chain.
+    """
+
+    slot: int
+    base: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...] | None = None
+    first: int = 0
+    stop: int = -1
+
+    def __post_init__(self) -> None:
+        if self.stop < 0:
+            object.__setattr__(self, "stop", len(self.tokens))
+        if self.parents is not None and tree.is_chain(self.parents):
+            object.__setattr__(self, "parents", None)
+
+    @classmethod
+    def of(cls, slot: int, base: int, pending: Sequence[int], draft: Draft) -> Segment:
+        """Pending tokens (not in the cache yet, at least one) as a chain, the draft's tree below the last of them."""
+        n = len(pending)
+        parents = tree.chain(n) + tuple(parent + n for parent in draft.parents)
+        return cls(slot, base, (*pending, *draft.tokens), parents)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows this pass computes."""
+        return self.stop - self.first
+
+    def positions(self) -> NDArray[np.int64]:
+        """Absolute positions of the computed rows, shape (num_rows,)."""
+        if self.parents is None:
+            return np.arange(self.base + self.first, self.base + self.stop)
+        depths = np.array(tree.depths(self.parents[: self.stop]), dtype=np.int64)
+        return self.base + depths[self.first :]
+
+    def visible(self) -> NDArray[np.bool_] | None:
+        """Mask (num_rows, stop): which rows above `base` each computed row sees, itself included; None for a chain.
+
+        Among the visible rows, ascending index is ascending position: ancestors come before descendants.
+        """
+        if self.parents is None:
+            return None
+        return tree.ancestors(self.parents[: self.stop])[self.first :]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The segments of one pass, in order. Row order is segment order."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """R, the rows this pass computes."""
+        return sum(segment.num_rows for segment in self.segments)
+
+    def tokens(self) -> NDArray[np.int64]:
+        """Token ids (R,)."""
+        parts = [s.tokens[s.first : s.stop] for s in self.segments]
+        return np.array([token for part in parts for token in part], dtype=np.int64)
+
+    def positions(self) -> NDArray[np.int64]:
+        """Absolute positions (R,)."""
+        return np.concatenate([segment.positions() for segment in self.segments])
+
+    def spans(self) -> list[range]:
+        """The rows of each segment."""
+        stops = np.cumsum([s.num_rows for s in self.segments]).tolist()
+        return [range(stop - s.num_rows, stop) for s, stop in zip(self.segments, stops, strict=True)]
+
+    def split(self, height: int) -> Iterator[Batch]:
+        """Batches of at most `height` rows that together compute this one, in row order."""
+        tile: list[Segment] = []
+        room = height
+        for segment in self.segments:
+            first = segment.first
+            while first < segment.stop:
+                stop = min(segment.stop, first + room)
+                tile.append(replace(segment, first=first, stop=stop))
+                room -= stop - first
+                first = stop
+                if room == 0:
+                    yield Batch(tuple(tile))
+                    tile, room = [], height
+        if tile:
+            yield Batch(tuple(tile))

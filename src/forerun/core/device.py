@@ -1,0 +1,140 @@
+"""The machine: device, dtype, threads, and what to write beside a measurement.
+
+torch is imported where it is needed, not at the top, so that importing core stays cheap. Nothing is
+chosen behind the user's back: every choice is an argument, and `auto` means what is said below.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forerun.core.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+# CPU features (Linux names) that decide which kernels can run, best first.
+_X86_FEATURES = ("amx_int8", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "f16c")
+_ARM_FEATURES = ("i8mm", "asimddp", "asimd")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`auto` is the first CUDA device, else the CPU. Raises ConfigError if it is not there."""
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ConfigError(f"unknown device '{name}': write auto, cpu, cuda or cuda:<number>")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device '{name}' is not there: torch {torch.__version__} sees "
+            f"{torch.cuda.device_count()} CUDA devices; use device=cpu"
+        )
+    return torch.device(name)
+
+
+def choose_dtype(name: str = "auto") -> torch.dtype:
+    """`auto` is float32, in which the reference keeps the row law. Raises ConfigError."""
+    import torch
+
+    if name == "auto":
+        return torch.float32
+    if name not in DTYPES:
+        raise ConfigError(unknown("dtype", name, ("auto", *DTYPES)))
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def set_threads(num_threads: int | None = None) -> int:
+    """Let torch compute with this many threads, by default one a usable core; return it."""
+    import torch
+
+    num_threads = num_cores() if num_threads is None else num_threads
+    if num_threads < 1:
+        raise ConfigError(f"threads must be at least 1, got {num_threads}")
+    torch.set_num_threads(num_threads)
+    return num_threads
+
+
+def num_cores() -> int:
+    """Physical cores this process may use, by affinity and a container's CPU quota."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+    return max(1, min(len(cores), _cpu_quota()))
+
+
+def native_problem() -> str | None:
+    """Why the native extension cannot be used; None if it can."""
+    try:
+        importlib.import_module("forerun._native")
+    except ModuleNotFoundError:
+        return "it was not built: no C++20 compiler was found, or compiling failed"
+    except ImportError as error:
+        return f"it does not load: {error}"
+    return None
+
+
+def report() -> dict[str, str | int | None]:
+    """What a measurement depends on: versions, CPU and its features, threads, accelerator.
+
+    `native` is "yes" or the reason why not; `cuda` is None without a device.
+    """
+    import torch
+
+    import forerun
+
+    return {
+        "forerun": forerun.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.platform(),
+        "cpu": _cpu_field("model name") or platform.machine(),
+        "isa": " ".join(_isa()),
+        "cores": num_cores(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "native": native_problem() or "yes",
+    }
+
+
+def _isa() -> list[str]:
+    present = (_cpu_field("flags") or _cpu_field("Features") or "").split()
+    return [f for f in (*_X86_FEATURES, *_ARM_FEATURES) if f in present]
+
+
+def _cpu_field(name: str) -> str | None:
+    """The first processor's entry of /proc/cpuinfo; None where there is none."""
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+def _siblings(cpu: int) -> str:
+    """What the hyper-threads of one core have in common."""
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return _read(path) or str(cpu)
+
+
+def _cpu_quota() -> int:
+    """CPUs the container may use, rounded up; a large number without a limit."""
+    quota, _, period = (_read(Path("/sys/fs/cgroup/cpu.max")) or "max").partition(" ")
+    return 1 << 16 if quota == "max" else -(-int(quota) // int(period))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None

@@ -1,0 +1,48 @@
+"""The error tree. A message says what was given, what is allowed, and what to do.
+
+ForerunError
+├── ConfigError     an option or a combination of options is wrong
+├── LoadError       a model, tokenizer or draft cannot be read
+├── CapacityError   it does not fit: context, memory budget, cache slots
+└── RequestError    one request is wrong; the others go on
+
+The CLI prints one line and exits 2; the server answers with OpenAI's error JSON. Anything that is not a
+ForerunError is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ForerunError(Exception):
+    """Base of every error a user can cause."""
+
+
+class ConfigError(ForerunError):
+    """An option, or a combination of options, is wrong."""
+
+
+class LoadError(ForerunError):
+    """A model, tokenizer or draft cannot be read."""
+
+
+class CapacityError(ForerunError):
+    """Something does not fit: the context, the memory budget, the cache."""
+
+
+class RequestError(ForerunError):
+    """One request is wrong; the others go on."""
+
+
+def unknown(kind: str, given: str, allowed: Iterable[str]) -> str:
+    """The message for a name that does not exist, with the closest one that does.
+
+    >>> unknown("drafter", "sufix", ["suffix", "none"])
+    "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
+    """
+    names = sorted(allowed)
+    close = difflib.get_close_matches(given, names, n=1)
+    hint = f" did you mean '{close[0]}'?" if close else ""
+    return f"unknown {kind} '{given}':{hint} (allowed: {', '.join(names)})"

@@ -1,0 +1,244 @@
+"""Options are frozen dataclasses; this module spells them as text, reads and describes them.
+
+A plug-in's `Options` is the only place where its options are written down: the command line's
+`name:key=value,key=value`, JSON and TOML tables, `--help` and the documentation's tables all come
+from it. What values mean, and which go together, the dataclass checks itself in `__post_init__`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+
+from forerun.core.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+_UNIONS = (Union, types.UnionType)
+_NAMES: Mapping[object, str] = {
+    types.NoneType: "none",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+}
+_WORDS: Mapping[object, Mapping[str, bool | None]] = {
+    types.NoneType: {"none": None},
+    bool: {
+        **dict.fromkeys(("true", "yes", "on", "1"), True),
+        **dict.fromkeys(("false", "no", "off", "0"), False),
+    },
+}
+_ACCEPTED: Mapping[object, tuple[type, ...]] = {
+    int: (int, str),
+    float: (int, float, str),
+    str: (str,),
+    Path: (str, Path),
+}
+# A comma ends a value only where the next option begins, so `branch=2,2,1` needs no quotes.
+_NEXT_OPTION = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*=)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptionDoc:
+    """One option as help and documentation show it; `default` is None if it must be given."""
+
+    name: str
+    type: str
+    default: str | None
+    help: str
+
+
+def parse(spec: str) -> tuple[str, dict[str, str]]:
+    """Split `name:key=value,key=value` into the name and the options. Raises ConfigError.
+
+    >>> parse("draft_model:model=small.gguf,branch=2,2,1")
+    ('draft_model', {'model': 'small.gguf', 'branch': '2,2,1'})
+    """
+    name, _, text = spec.partition(":")
+    if not name.strip():
+        raise ConfigError(f"'{spec}' names nothing: write name or name:key=value,key=value")
+    values: dict[str, str] = {}
+    for part in _NEXT_OPTION.split(text) if text.strip() else ():
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ConfigError(f"'{part}' in '{spec}' is no option: write key=value")
+        if key in values:
+            raise ConfigError(f"option '{key}' is given twice in '{spec}'")
+        values[key] = value
+    return name.strip(), values
+
+
+def spell(name: str, options: DataclassInstance) -> str:
+    """The spec that `parse` and `build` read back as these options; defaults are left out."""
+    given = [
+        f"{field.name}={_to_text(value)}"
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) != _default(field)
+    ]
+    return f"{name}:{','.join(given)}" if given else name
+
+
+def build(options: type[Options], values: Mapping[str, object]) -> Options:
+    """An instance from texts (command line) or typed values (JSON, TOML); `-` in keys is `_`.
+
+    Raises ConfigError that names the option, what it takes and what it got.
+    """
+    hints = typing.get_type_hints(options)
+    fields = {field.name: field for field in dataclasses.fields(options) if field.init}
+    arguments: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in fields:
+            raise ConfigError(unknown("option", key, fields))
+        if name in arguments:
+            raise ConfigError(f"option '{name}' is given twice")
+        arguments[name] = _read(name, value, hints[name])
+    missing = [n for n, f in fields.items() if _is_required(f) and n not in arguments]
+    if missing:
+        raise ConfigError(f"option '{missing[0]}' must be given: {missing[0]}=...")
+    return options(**arguments)
+
+
+def describe(options: type[DataclassInstance]) -> list[OptionDoc]:
+    """What each option is called, takes, defaults to and means, in the order of the class."""
+    hints = typing.get_type_hints(options)
+    helps = _attribute_docstrings(options)
+    return [
+        OptionDoc(
+            name=field.name,
+            type=_type_name(hints[field.name]),
+            default=None if _is_required(field) else _to_text(_default(field)),
+            help=helps.get(field.name, ""),
+        )
+        for field in dataclasses.fields(options)
+        if field.init
+    ]
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _attribute_docstrings(options: type) -> dict[str, str]:
+    """The strings that follow the attributes, bases first; none where there is no source."""
+    helps: dict[str, str] = {}
+    for cls in reversed(options.__mro__[:-1]):
+        try:
+            source = textwrap.dedent(inspect.getsource(cls))
+        except (OSError, TypeError):
+            continue
+        definition = ast.parse(source).body[0]
+        assert isinstance(definition, ast.ClassDef)
+        for field, after in zip(definition.body, definition.body[1:], strict=False):
+            match field, after:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    helps[name] = inspect.cleandoc(text)
+    return helps
+
+
+def _read(name: str, value: object, hint: object) -> object:
+    try:
+        return _convert(value, hint)
+    except ValueError:
+        raise ConfigError(f"option '{name}' must be {_type_name(hint)}, got {value!r}") from None
+
+
+def _convert(value: object, hint: object) -> object:
+    """`value` as type `hint`. Raises ValueError if it is none, TypeError for an unknown hint."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        return _convert_to_first(value, arguments)
+    if origin is Literal:
+        return _convert_to_literal(value, arguments)
+    if origin is tuple:
+        return _convert_to_tuple(value, arguments)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    return _convert_to_scalar(value, hint)
+
+
+def _convert_to_first(value: object, hints: tuple[object, ...]) -> object:
+    """As the first type that fits; None goes first, or the text `none` would be a text."""
+    for hint in sorted(hints, key=lambda hint: hint is not types.NoneType):
+        try:
+            return _convert(value, hint)
+        except ValueError:
+            continue
+    raise ValueError
+
+
+def _convert_to_literal(value: object, choices: tuple[object, ...]) -> object:
+    for choice in choices:
+        if value in (choice, str(choice)):
+            return choice
+    raise ValueError
+
+
+def _convert_to_tuple(value: object, hints: tuple[object, ...]) -> tuple[object, ...]:
+    if isinstance(value, str):
+        value = value.split(",") if value.strip() else []
+    if not isinstance(value, list | tuple):
+        raise ValueError
+    if hints[-1] is ...:
+        hints = hints[:1] * len(value)
+    if len(value) != len(hints):
+        raise ValueError
+    return tuple(_convert(item, hint) for item, hint in zip(value, hints, strict=True))
+
+
+def _convert_to_scalar(value: object, hint: object) -> object:
+    if hint in _WORDS:
+        word = _to_text(value).strip().lower()
+        if word not in _WORDS[hint]:
+            raise ValueError
+        return _WORDS[hint][word]
+    if not isinstance(hint, type) or hint not in _ACCEPTED:
+        raise TypeError(f"options of type {hint} are not supported")
+    if isinstance(value, bool) or not isinstance(value, _ACCEPTED[hint]):
+        raise ValueError
+    return hint(value)
+
+
+def _type_name(hint: object) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        return " or ".join(_type_name(argument) for argument in arguments)
+    if origin is Literal:
+        return " or ".join(str(choice) for choice in arguments)
+    if origin is tuple:
+        return ",".join("..." if item is ... else _type_name(item) for item in arguments)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " or ".join(str(choice.value) for choice in hint)
+    return _NAMES.get(hint, str(hint))
+
+
+def _to_text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(_to_text(item) for item in value)
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

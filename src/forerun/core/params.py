@@ -1,0 +1,123 @@
+"""SamplingParams: what one request asks for. The names and meanings are vLLM's; the limits are checked here, once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forerun.core.errors import RequestError
+
+MAX_N = 64
+MAX_STOPS = 64
+MAX_LOGPROBS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens and when to stop. Raises RequestError for a value out of range."""
+
+    n: int = 1
+    """Number of completions of the prompt."""
+    temperature: float = 1.0
+    """0 is greedy; 1 is the model's own distribution."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 or -1 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches p."""
+    min_p: float = 0.0
+    """Drop tokens below min_p times the likeliest token's probability."""
+    repetition_penalty: float = 1.0
+    """Divide positive, multiply negative logits of tokens seen in prompt or output; above 1 discourages."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logits of tokens seen in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted from the logits of tokens seen in the output, times their count."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of the given token ids, -100 to 100."""
+    seed: int | None = None
+    """The same seed and request give the same tokens, whatever else is in the batch."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the output; they are not part of it."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end the output."""
+    ignore_eos: bool = False
+    """Go on after the model's end-of-text token."""
+    max_tokens: int | None = None
+    """At most this many new tokens; None fills the context."""
+    min_tokens: int = 0
+    """No end before this many new tokens: the end tokens cannot be drawn until then."""
+    logprobs: int | None = None
+    """Report the emitted token's log-probability and this many of the likeliest; 0 reports the token's alone."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "logit_bias", {int(k): v for k, v in self.logit_bias.items()})
+        for name, allowed, holds in _LIMITS:
+            value = getattr(self, name)
+            if not _is_fine(value, holds):
+                raise RequestError(f"{name} must be {allowed}, got {value!r}")
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if the likeliest token is taken at every position."""
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """True if logits depend on the tokens so far."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+
+def _is_fine(value: Any, holds: Callable[[Any], bool]) -> bool:
+    try:
+        return bool(holds(value))
+    except TypeError:
+        return False
+
+
+def _finite(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda v: not isinstance(v, bool) and math.isfinite(v) and low <= v <= high
+
+
+def _whole(low: int, high: float = math.inf) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high
+
+
+def _optional(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda v: v is None or holds(v)
+
+
+_LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("n", f"a whole number from 1 to {MAX_N}", _whole(1, MAX_N)),
+    ("temperature", "from 0 to 100", _finite(0, 100)),
+    ("top_k", "a whole number, -1 or 0 for all", _whole(-1)),
+    ("top_p", "above 0 and at most 1", lambda v: _finite(0, 1)(v) and v > 0),
+    ("min_p", "from 0 to 1", _finite(0, 1)),
+    ("repetition_penalty", "above 0 and at most 100", lambda v: _finite(0, 100)(v) and v > 0),
+    ("presence_penalty", "from -2 to 2", _finite(-2, 2)),
+    ("frequency_penalty", "from -2 to 2", _finite(-2, 2)),
+    (
+        "logit_bias",
+        "token ids with values from -100 to 100",
+        lambda v: all(k >= 0 and _finite(-100, 100)(b) for k, b in v.items()),
+    ),
+    ("seed", "a whole number from 0 to 2**63 - 1, or none", _optional(_whole(0, 2**63 - 1))),
+    (
+        "stop",
+        f"at most {MAX_STOPS} strings, none empty",
+        lambda v: len(v) <= MAX_STOPS and all(isinstance(s, str) and s for s in v),
+    ),
+    ("stop_token_ids", "token ids", lambda v: all(_whole(0)(t) for t in v)),
+    ("max_tokens", "a whole number from 1, or none", _optional(_whole(1))),
+    ("min_tokens", "a whole number from 0", _whole(0)),
+    ("logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _optional(_whole(0, MAX_LOGPROBS))),
+)

@@ -1,0 +1,37 @@
+"""A folder is a list: every module of a package is a plug-in whose name is the file's name.
+
+Adding a drafter, an architecture, a command is adding one file; deleting the file removes it. Other distributions can add
+drafters through the entry-point group `forerun.drafters`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from types import ModuleType
+
+from forerun.core.errors import ConfigError, unknown
+
+
+def names(kind: str) -> list[str]:
+    """Names of the plug-ins of the package `forerun.<kind>`, e.g. `drafters` or `nn.arch`. Modules with a leading _ and `base` are not."""
+    package = importlib.import_module(f"forerun.{kind}")
+    own = [m.name for m in pkgutil.iter_modules(package.__path__)]
+    own = [name for name in own if not name.startswith("_") and name != "base"]
+    return sorted({*own, *_entry_points(kind)})
+
+
+def load(kind: str, name: str) -> ModuleType:
+    """Import the plug-in `name` of `kind`. Raises ConfigError with the closest name if there is none."""
+    name = name.replace("-", "_")
+    if name not in names(kind):
+        raise ConfigError(unknown(kind.rsplit(".")[-1].removesuffix("s"), name, names(kind)))
+    entry = _entry_points(kind).get(name)
+    module = entry.load() if entry else importlib.import_module(f"forerun.{kind}.{name}")
+    assert isinstance(module, ModuleType)
+    return module
+
+
+def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=f"forerun.{kind}")}

@@ -1,0 +1,98 @@
+"""The token tree: the one thing drafters and the verifier exchange.
+
+A tree is a parent array: node i hangs under `parents[i]`, which is smaller than i, or under the root (-1), the
+last committed token. A chain is a tree; plain decoding is the empty tree; a batch is a list of trees.
+Nothing here knows about tokens' meaning, models or probabilities.
+
+N nodes of the tree, K depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Parents = Sequence[int]
+
+
+def chain(length: int) -> tuple[int, ...]:
+    """Parents of a chain of `length` nodes.
+
+    >>> chain(3)
+    (-1, 0, 1)
+    """
+    return tuple(range(-1, length - 1))
+
+
+def is_chain(parents: Parents) -> bool:
+    """True if every node hangs under the one before it."""
+    return all(parent == i - 1 for i, parent in enumerate(parents))
+
+
+def check(parents: Parents) -> None:
+    """Raise ValueError unless `-1 <= parents[i] < i` for every node."""
+    for i, parent in enumerate(parents):
+        if not -1 <= parent < i:
+            raise ValueError(f"node {i} has parent {parent}; it must be -1 or an earlier node")
+
+
+def depths(parents: Parents) -> list[int]:
+    """Depth of every node; the root's children have depth 0.
+
+    >>> depths((-1, 0, 0, -1))
+    [0, 1, 1, 0]
+    """
+    result: list[int] = []
+    for parent in parents:
+        result.append(0 if parent < 0 else result[parent] + 1)
+    return result
+
+
+def children(parents: Parents) -> dict[int, list[int]]:
+    """Children of every node that has any, in node order; the root is -1."""
+    result: dict[int, list[int]] = {}
+    for i, parent in enumerate(parents):
+        result.setdefault(parent, []).append(i)
+    return result
+
+
+def ancestors(parents: Parents) -> NDArray[np.bool_]:
+    """Mask (N, N): entry [i, j] is true if j is i or an ancestor of i."""
+    mask = np.zeros((len(parents), len(parents)), dtype=bool)
+    for i, parent in enumerate(parents):
+        if parent >= 0:
+            mask[i] = mask[parent]
+        mask[i, i] = True
+    return mask
+
+
+def path_to(node: int, parents: Parents) -> list[int]:
+    """Nodes from the root's child down to `node`, inclusive."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+def from_paths(paths: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Merge token paths that start at the root into (tokens, parents), shared prefixes once.
+
+    >>> from_paths([[5, 6], [5, 7], [8]])
+    ((5, 6, 7, 8), (-1, 0, 0, -1))
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    seen: dict[tuple[int, int], int] = {}
+    for path in paths:
+        node = -1
+        for token in path:
+            child = seen.get((node, token))
+            if child is None:
+                child = seen[node, token] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = child
+    return tuple(tokens), tuple(parents)

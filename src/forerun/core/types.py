@@ -1,0 +1,165 @@
+"""What crosses module borders: drafts, outcomes, sequences, events. Data only, no behaviour of the engine.
+
+Shapes: N nodes of a draft, V vocabulary, D hidden width, R rows of a pass (pending tokens, then the draft's nodes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from forerun.core import tree
+from forerun.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A tree of guessed tokens that hangs under a sequence's last committed token.
+
+    `probs` is None when every node is a point mass (n-gram, lookahead, top-k expansion: chosen, not drawn).
+    Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn from, after the drafter's own warping
+    and given the siblings drawn before it; a None entry is a point mass. A wrong `probs` makes the output wrong.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    probs: tuple[Tensor | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.parents):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
+        if self.probs is not None and len(self.probs) != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.probs)} rows of probs")
+        tree.check(self.parents)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def chain(cls, tokens: list[int] | tuple[int, ...]) -> Draft:
+        """Point-mass guesses one after the other."""
+        return cls(tuple(tokens), tree.chain(len(tokens)))
+
+    def trim(self, budget: int) -> Draft:
+        """The first `budget` nodes. Parents come before children, so the rest is a tree.
+
+        Nodes are dropped by their index, never by their token: that would bias drafts that carry `probs`.
+        """
+        if len(self) <= budget:
+            return self
+        probs = None if self.probs is None else self.probs[:budget]
+        return Draft(self.tokens[:budget], self.parents[:budget], probs)
+
+    def trim_depth(self, depth: int) -> Draft:
+        """The nodes of the first `depth` levels."""
+        keep = [i for i, d in enumerate(tree.depths(self.parents)) if d < depth]
+        if len(keep) == len(self):
+            return self
+        new = {old: i for i, old in enumerate(keep)} | {-1: -1}
+        probs = None if self.probs is None else tuple(self.probs[i] for i in keep)
+        return Draft(
+            tuple(self.tokens[i] for i in keep), tuple(new[self.parents[i]] for i in keep), probs
+        )
+
+
+EMPTY_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the target said about one draft.
+
+    `path` holds the accepted nodes from the root down; `emitted` the tokens now final: those nodes' tokens and the
+    target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i);
+    `hidden` (1 + N, D) the target's features there (for `begin`: one row a prompt token), None if the drafter asked for none.
+    """
+
+    path: tuple[int, ...]
+    emitted: tuple[int, ...]
+    logits: Tensor | None = None
+    hidden: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What of the target's pass a drafter wants to see: the last hidden state, or the outputs of some layers.
+
+    LAST is the state the LM head reads (after the final norm). Layers are concatenated on the last axis.
+    """
+
+    last: bool = False
+    layers: tuple[int, ...] = ()
+
+
+NO_FEATURES = Features()
+LAST_HIDDEN = Features(last=True)
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended; the values are OpenAI's, and `abort` for a cancelled one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(slots=True, eq=False)
+class Seq:
+    """One running sequence. `tokens` holds the prompt and everything emitted; the last one is not in the cache yet."""
+
+    id: int
+    tokens: list[int]
+    params: SamplingParams
+    seed: int
+    num_prompt: int = field(init=False)
+    slot: int = -1
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt = len(self.tokens)
+
+    @property
+    def generated(self) -> list[int]:
+        """The emitted tokens, without the prompt."""
+        return self.tokens[self.num_prompt :]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probabilities of one position, from the raw logits: the emitted token's, its rank (1 is best), and the top ones."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Text that became final with one token; `from_draft` tells whether the drafter had guessed that token."""
+
+    text: str
+    from_draft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one step made final for one sequence.
+
+    Text may lag behind the tokens: an incomplete character, or what could become a stop string, is held back.
+    """
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+    pieces: tuple[TextPiece, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return "".join(piece.text for piece in self.pieces)

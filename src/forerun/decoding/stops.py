@@ -1,0 +1,131 @@
+"""Where a sequence ends, and which of its text may be shown.
+
+The engine hands over every run of emitted tokens; the checker cuts it right after the end and gives
+back the text that is final. Text that may be the beginning of a stop string is held back, so
+nothing shown is ever taken back. How tokens become text is the sink's business.
+
+Of several stop strings the one that is complete first ends the text; of those complete at the same
+character, the longest. So the result does not depend on how the text is split into tokens or steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from forerun.core.errors import RequestError
+from forerun.core.params import SamplingParams
+from forerun.core.types import FinishReason
+from forerun.decoding.sampling import end_ids
+
+
+class TextSink(Protocol):
+    """Turns tokens into text piece by piece."""
+
+    def push(self, token_ids: list[int]) -> str:
+        """The text that these tokens make final, after those pushed before."""
+        ...
+
+    def flush(self) -> str:
+        """The rest of the text: no token will follow."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What became of a run of tokens: how many of them count, the new final text, and the end."""
+
+    num_tokens: int
+    text: str
+    finish_reason: FinishReason | None
+
+
+class StopChecker:
+    """Follows one sequence to its end. Without a sink there is no text and no stop string.
+
+    An end token counts but adds no text. A stop string is not part of the text; the tokens up to
+    its last character count. It is looked for in the text that comes with token `min_tokens` and
+    later ones.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        max_tokens: int,
+        eos_ids: frozenset[int],
+        sink: TextSink | None = None,
+    ) -> None:
+        if params.stop and sink is None:
+            raise RequestError("stop strings need a tokenizer: give one, or use stop_token_ids")
+        self.num_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        self._min_tokens = params.min_tokens
+        self._max_tokens = max_tokens
+        self._end_ids = end_ids(params, eos_ids)
+        self._stops = params.stop
+        self._sink = sink
+        self._held = ""
+
+    @property
+    def tokens_left(self) -> int:
+        """How many more tokens the sequence may get."""
+        return self._max_tokens - self.num_tokens
+
+    def push(self, token_ids: Sequence[int]) -> Shown:
+        """Take emitted tokens in order, up to the end if it is among them."""
+        texts, count = [], 0
+        for token in token_ids:
+            if self.finish_reason is not None:
+                break
+            texts.append(self._take(token))
+            count += 1
+        return Shown(count, "".join(texts), self.finish_reason)
+
+    def close(self) -> str:
+        """The text still held back, when the sequence is cut off from outside."""
+        if self.finish_reason is not None:
+            return ""
+        return self._end(FinishReason.ABORT)
+
+    def _take(self, token: int) -> str:
+        self.num_tokens += 1
+        if token in self._end_ids and self.num_tokens >= self._min_tokens:
+            return self._end(FinishReason.STOP)
+        text = self._release(self._sink.push([token])) if self._sink else ""
+        if self.finish_reason is None and self.tokens_left <= 0:
+            text += self._end(FinishReason.LENGTH)
+        return text
+
+    def _end(self, reason: FinishReason) -> str:
+        """Close the text; a stop string that only the sink's last text completes still counts."""
+        text = self._release(self._sink.flush()) if self._sink else ""
+        if self.finish_reason is None:
+            self.finish_reason = reason
+            text, self._held = text + self._held, ""
+        return text
+
+    def _release(self, new: str) -> str:
+        """The text that can be shown now that `new` has come."""
+        if not self._stops or self.num_tokens < self._min_tokens:
+            return new
+        text, self._held = self._held + new, ""
+        start = _first_stop(text, self._stops)
+        if start is not None:
+            self.finish_reason = FinishReason.STOP
+            return text[:start]
+        shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[shown:]
+        return text[:shown]
+
+
+def _first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Where the stop string begins that is complete first; of several, the longest."""
+    found = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of the text that begins the stop string."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

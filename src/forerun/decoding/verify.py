@@ -1,0 +1,160 @@
+"""What the target says about a draft: which guesses are kept, and the token after them.
+
+Two rules, chosen per set of siblings, never per drafter:
+
+1. All children of a node are point masses: take the token that plain decoding would take there, and
+   descend if a child carries it. Greedy decoding always goes this way. A seeded result is the same
+   for every drafter.
+2. Some child was drawn from a distribution: accept each child in turn with min(1, target / draft);
+   after a rejection, subtract the child's distribution from the target and renormalise (Leviathan
+   et al., arXiv 2211.17192; for siblings SpecInfer, arXiv 2305.09781). If none is accepted, draw
+   from what is left.
+
+Either way the emitted tokens follow the target's law exactly; a bad draft costs time, nothing else.
+Rows are warped only at the nodes the walk visits. Where a sequence ends is not looked at here:
+`stops` cuts the emitted tokens.
+
+N nodes of the draft, V vocabulary, D width of the target's features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from forerun.core import tree
+from forerun.core.random import Stream, uniform
+from forerun.core.types import Draft, Outcome, Seq
+from forerun.decoding.sampling import Tokens, choose, draw, is_plain, warp
+
+Probs = NDArray[np.float64]
+
+
+def verify(
+    seq: Seq,
+    draft: Draft,
+    logits: Tensor,
+    *,
+    eos_ids: frozenset[int] = frozenset(),
+    hidden: Tensor | None = None,
+) -> Outcome:
+    """Walk down the draft from the root as far as the target agrees.
+
+    `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
+    they and `hidden` (1 + N, D) are handed on in the outcome.
+    """
+    if len(logits) != 1 + len(draft):
+        raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
+    children = tree.children(draft.parents)
+    walk = _Walk(seq, draft, logits, eos_ids)
+    path: list[int] = []
+    node: int | None = -1
+    while node is not None:
+        node = walk.descend(node, children.get(node, []))
+        if node is not None:
+            path.append(node)
+    return Outcome(tuple(path), tuple(walk.emitted), logits, hidden)
+
+
+class _Walk:
+    """The way down one draft: the tokens chosen so far, and the choice at the next node."""
+
+    def __init__(self, seq: Seq, draft: Draft, logits: Tensor, eos_ids: frozenset[int]) -> None:
+        self.draft = draft
+        self.logits = logits
+        self.params = seq.params
+        self.seed = seq.seed
+        self.eos_ids = eos_ids
+        self.emitted: list[int] = []
+        self._generated = seq.generated
+        self._prompt: Tokens = seq.tokens[: seq.num_prompt]
+        if seq.params.has_penalties:
+            self._prompt = np.array(self._prompt)  # converted once, not at every node
+        self._best: list[int] | None = None
+        if logits.is_cuda and seq.params.is_greedy and is_plain(seq.params):
+            self._best = logits.argmax(dim=-1).tolist()  # one read for the whole tree
+
+    def descend(self, node: int, children: Sequence[int]) -> int | None:
+        """Choose the token after `node` and return the child that carries it, if one does."""
+        if self._is_drawn(children):
+            token, child = self._reject(node, children)
+        else:
+            token = self._choose(node)
+            child = next((c for c in children if self.draft.tokens[c] == token), None)
+        self.emitted.append(token)
+        self._generated.append(token)
+        return child
+
+    def _is_drawn(self, children: Sequence[int]) -> bool:
+        probs = self.draft.probs
+        if probs is None or self.params.is_greedy:
+            return False
+        return any(probs[child] is not None for child in children)
+
+    def _choose(self, node: int) -> int:
+        """Rule one: the target's own choice."""
+        if self._best is not None:
+            return self._best[1 + node]
+        return choose(
+            self.logits[1 + node],
+            self.params,
+            seed=self.seed,
+            prompt=self._prompt,
+            generated=self._generated,
+            eos_ids=self.eos_ids,
+        )
+
+    def _reject(self, node: int, children: Sequence[int]) -> tuple[int, int | None]:
+        """Rule two: the first child that is accepted, or a token of what the target has left."""
+        target = self._target(node)
+        position = len(self._prompt) + len(self._generated)
+        for index, child in enumerate(children):
+            token = self.draft.tokens[child]
+            draft = self._drawn_from(child, len(target))
+            u = uniform(self.seed, Stream.ACCEPT, position, index)
+            if _is_accepted(token, u, target, draft):
+                return token, child
+            target = _subtract(target, draft)
+        u = uniform(self.seed, Stream.TARGET, position)
+        return draw(torch.from_numpy(target), u), None
+
+    def _target(self, node: int) -> Probs:
+        row = warp(
+            self.logits[1 + node],
+            self.params,
+            prompt=self._prompt,
+            generated=self._generated,
+            eos_ids=self.eos_ids,
+        )
+        return _normalised(row)
+
+    def _drawn_from(self, child: int, width: int) -> Probs:
+        """The distribution (width,) a child was drawn from; padded vocabularies differ in width."""
+        given = None if self.draft.probs is None else self.draft.probs[child]
+        row = np.zeros(width) if given is None else _normalised(given)[:width]
+        if given is None:
+            row[self.draft.tokens[child] : self.draft.tokens[child] + 1] = 1
+        return row if len(row) == width else np.pad(row, (0, width - len(row)))
+
+
+def _is_accepted(token: int, u: float, target: Probs, draft: Probs) -> bool:
+    """Accept with probability min(1, target / draft), never a token that either excludes."""
+    return token < len(target) and draft[token] > 0 and bool(u * draft[token] < target[token])
+
+
+def _subtract(target: Probs, draft: Probs) -> Probs:
+    """What the target has left after a rejection; if rounding leaves nothing, they were equal."""
+    rest = np.maximum(target - draft, 0)
+    total = rest.sum()
+    return rest / total if total > 0 else target
+
+
+def _normalised(row: Tensor) -> Probs:
+    """The row in fp64 with sum 1: rounding in fp32 must not leak into the law."""
+    wide: Probs = row.detach().cpu().numpy().astype(np.float64)
+    wide /= wide.sum()
+    return wide

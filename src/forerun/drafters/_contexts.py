@@ -1,0 +1,126 @@
+"""An index of contexts: where did these last tokens stand before, longest match first?
+
+The structure behind `suffix`. Positions of all documents are kept in one sorted array, ordered by
+the tokens before them read backwards, so positions whose contexts share their last p tokens lie
+side by side. Looking up is one binary search and a walk outwards from where the context would
+stand, which meets its occurrences from the longest match to the shortest. A suffix tree answers
+the same questions; this needs 12 bytes a token instead of several hundred, and forgets a document
+by leaving its positions out.
+
+A position is `document << 32 | offset`; position and document mean nothing outside this module.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+OFFSET_BITS = 32
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+DOCUMENT_TOKENS = 24
+"""What a document costs besides its tokens (an array object and its entry in a dict), in tokens."""
+TOKEN_NBYTES = 14
+"""4 bytes for the token, 8 for its position, and an eighth of room for arrays to grow."""
+
+
+class ContextIndex:
+    """Documents that grow token by token, and every place in them sorted by what stands before it.
+
+    Contexts are compared over their last `max_depth` tokens. With a `capacity`, at most so many
+    tokens are kept: the oldest documents go first.
+    """
+
+    def __init__(self, max_depth: int, capacity: int | None = None) -> None:
+        self.max_depth = max_depth
+        self.capacity = capacity
+        self.num_tokens = 0
+        self._documents: dict[int, array[int]] = {}
+        self._order = array("q")
+
+    def extend(self, document: int, tokens: Sequence[int]) -> None:
+        """Append tokens to a document, which begins with them if it is not there (any more)."""
+        if not tokens:
+            return
+        text = self._documents.setdefault(document, array("i"))
+        first = len(text)
+        text.extend(tokens)
+        self.num_tokens += len(tokens)
+        # The first token of a document has no context, so nothing could ever find it.
+        base = document << OFFSET_BITS
+        new = range(base + max(first, 1), base + len(text))
+        if len(new) * 8 > len(self._order):
+            self._order = array("q", sorted([*reversed(new), *self._order], key=self._context))
+        else:
+            for position in new:
+                self._order.insert(self._place(self._context(position)), position)
+        if self.capacity is not None and self._size() > self.capacity:
+            self._evict(self.capacity - self.capacity // 8)
+
+    def occurrences(self, context: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+        """Up to `most` (match length, position of the token that followed), longest match first.
+
+        Only matches of at least one token; none is left out in favour of a shorter one.
+        """
+        key = array("i", context[: -self.max_depth - 1 : -1])
+        place = self._place(key)
+        before, after = place - 1, place
+        match_before, match_after = self._match(key, before), self._match(key, after)
+        for _ in range(most):
+            if not match_before and not match_after:
+                return
+            if match_before > match_after:
+                yield match_before, self._order[before]
+                before -= 1
+                match_before = self._match(key, before)
+            else:
+                yield match_after, self._order[after]
+                after += 1
+                match_after = self._match(key, after)
+
+    def token(self, position: int) -> int | None:
+        """The token at a position; None behind the end of its document."""
+        text = self._documents[position >> OFFSET_BITS]
+        offset = position & OFFSET_MASK
+        return text[offset] if offset < len(text) else None
+
+    def _context(self, position: int) -> array[int]:
+        """The tokens before a position, the nearest first."""
+        text = self._documents[position >> OFFSET_BITS]
+        offset = position & OFFSET_MASK
+        stop = offset - 1 - self.max_depth
+        return text[offset - 1 : stop if stop >= 0 else None : -1]
+
+    def _place(self, key: array[int]) -> int:
+        return bisect_left(self._order, key, key=self._context)
+
+    def _match(self, key: array[int], index: int) -> int:
+        """How many tokens of `key` the context at `index` of the order shares; 0 outside."""
+        if not 0 <= index < len(self._order):
+            return 0
+        context = self._context(self._order[index])
+        for length, (wanted, found) in enumerate(zip(key, context, strict=False)):
+            if wanted != found:
+                return length
+        return min(len(key), len(context))
+
+    def _size(self) -> int:
+        return self.num_tokens + DOCUMENT_TOKENS * len(self._documents)
+
+    def _evict(self, size: int) -> None:
+        """Drop the oldest documents until at most `size` is left.
+
+        That is well below the capacity: this costs a pass over everything, and should be rare.
+        """
+        dropped = set()
+        while self._documents and self._size() > size:
+            document = next(iter(self._documents))
+            self.num_tokens -= len(self._documents.pop(document))
+            dropped.add(document)
+        kept = (p for p in self._order if p >> OFFSET_BITS not in dropped)
+        self._order = array("q", kept)
+
+
+def index_nbytes(num_tokens: int) -> int:
+    """Bytes a ContextIndex holds at most: of that capacity, or with one document so long."""
+    return num_tokens * TOKEN_NBYTES + 1024

@@ -1,0 +1,61 @@
+"""The Drafter protocol: five verbs and one number. A new method is one new file in this folder.
+
+A drafter module exports `Options` (a frozen dataclass; its attribute docstrings are the CLI help) and
+`build(options: Options, target: Target) -> Drafter`; nothing else is required. A drafter never sees the engine, the
+scheduler or the sampler; of a sequence it reads `seq.id`, `seq.tokens`, `seq.num_prompt`, `seq.params`, `seq.seed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from forerun.core.types import Draft, Features, Outcome, Seq
+from forerun.nn.model import Model
+
+
+class Vocabulary(Protocol):
+    """What a drafter may ask of a tokenizer: what a token id stands for."""
+
+    vocab_size: int
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes a token stands for; None for an id the tokenizer does not know (padding)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The narrow view of the target that a drafter is built with."""
+
+    model: Model
+    vocabulary: Vocabulary | None
+    max_num_seqs: int
+    max_len: int
+
+
+class Drafter(Protocol):
+    """Guesses tokens. Never wrong, only more or less useful: the verifier decides."""
+
+    features: Features
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """The prompt is in the target's cache and the first token is in `seq.tokens`; also called when a sequence comes back."""
+        ...
+
+    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+        """One tree a sequence below its last token, at most `budget` nodes each; may be empty."""
+        ...
+
+    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+        """What became of the drafts; `seq.tokens` already holds `outcome.emitted`."""
+        ...
+
+    def end(self, seq: Seq) -> None:
+        """The sequence finished or was preempted: forget it. Harmless for an unknown one."""
+        ...
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """Bytes it will hold at most for that many sequences of that length, weights included."""
+        ...

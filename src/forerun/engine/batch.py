@@ -1,0 +1,65 @@
+"""From sequences and drafts to one pass, and back: which rows are whose, and which of them need logits.
+
+R rows of the pass, M rows with logits, N nodes of one draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.types import Draft, Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one sequence computes in one pass: tokens that are not in its cache yet, then a draft below the last of them.
+
+    A prompt chunk that does not reach the prompt's end has no logits and no outcome.
+    """
+
+    seq: Seq
+    segment: Segment
+    draft: Draft
+    is_complete: bool
+
+    @property
+    def num_pending(self) -> int:
+        """Committed tokens this pass feeds."""
+        return len(self.segment.tokens) - len(self.draft)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of the target: its batch, and the rows of it that the head must see."""
+
+    shares: tuple[Share, ...]
+    batch: Batch
+    logit_rows: tuple[int, ...]
+
+    def shares_with_rows(self) -> Iterator[tuple[Share, range, range]]:
+        """Every share with its rows in the pass and its rows among the logits."""
+        first = 0
+        for share, rows in zip(self.shares, self.batch.spans(), strict=True):
+            stop = first + (1 + len(share.draft) if share.is_complete else 0)
+            yield share, rows, range(first, stop)
+            first = stop
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every row has logits, as in a pass without prompt chunks."""
+        return len(self.logit_rows) == self.batch.num_rows
+
+
+def pack(work: Sequence[tuple[Seq, Sequence[int], int, Draft]]) -> Pass:
+    """Pack (sequence, pending tokens, committed cache rows, draft) into one pass, in order."""
+    shares, logit_rows, row = [], [], 0
+    for seq, pending, base, draft in work:
+        is_complete = base + len(pending) == len(seq.tokens)
+        segment = Segment.of(seq.slot, base, pending, draft)
+        shares.append(Share(seq, segment, draft, is_complete))
+        if is_complete:
+            logit_rows += range(row + len(pending) - 1, row + segment.num_rows)
+        row += segment.num_rows
+    return Pass(tuple(shares), Batch(tuple(s.segment for s in shares)), tuple(logit_rows))

@@ -1,0 +1,37 @@
+"""When drafting pays: the arithmetic of Leviathan et al. (arXiv 2211.17192), section 3, on plain numbers.
+
+`cost` is one draft step over one target pass (c in the paper), `num_draft` the tokens drafted a step (gamma), `acceptance`
+the chance that a drafted token is kept (alpha), `verify_cost` a pass over all drafted tokens over a pass over one (v).
+"""
+
+from __future__ import annotations
+
+
+def expected_emitted(acceptance: float, num_draft: int) -> float:
+    """Tokens a step emits on average if every drafted token is kept with the same chance (equation 1).
+
+    >>> expected_emitted(0.5, 2)
+    1.75
+    """
+    return sum(acceptance**i for i in range(num_draft + 1))
+
+
+def speedup(
+    acceptance: float, num_draft: int, cost: float, verify_cost: float = 1.0
+) -> float:
+    """Over plain decoding (theorem 3.8, with the price of verifying in the place of 1)."""
+    return expected_emitted(acceptance, num_draft) / (num_draft * cost + verify_cost)
+
+
+def break_even(num_draft: int, cost: float, verify_cost: float = 1.0) -> float | None:
+    """The acceptance from which `num_draft` tokens a step pay; None if not even perfect guesses do."""
+    if speedup(1.0, num_draft, cost, verify_cost) <= 1:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if speedup(middle, num_draft, cost, verify_cost) > 1:
+            high = middle
+        else:
+            low = middle
+    return high

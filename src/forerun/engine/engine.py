@@ -1,0 +1,225 @@
+"""The engine: `step` is the whole story. It knows no drafter by name and no model by family.
+
+admit -> propose -> pack -> forward -> head -> verify -> keep -> emit -> observe
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from forerun.core.errors import CapacityError, RequestError
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
+from forerun.decoding.stops import StopChecker, TextSink
+from forerun.decoding.verify import verify
+from forerun.drafters.base import Drafter
+from forerun.engine.batch import Pass, pack
+from forerun.engine.run import Run, Verdict
+from forerun.engine.scheduler import Scheduler
+from forerun.engine.stats import SpecStats, Timers
+from forerun.nn.model import Hidden, Model
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Sizes that are fixed for the life of an engine."""
+
+    max_num_seqs: int = 8
+    """Sequences that run at once; each owns one cache slot."""
+    max_len: int = 4096
+    """Prompt and output tokens of one sequence, at most."""
+    prefill_chunk: int = 256
+    """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
+    draft_budget: int = 63
+    """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
+
+
+class Engine:
+    """Runs sequences over one model, one cache and one drafter."""
+
+    def __init__(
+        self,
+        model: Model,
+        drafter: Drafter,
+        options: EngineOptions,
+        *,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self.model = model
+        self.drafter = drafter
+        self.options = options
+        self.eos_ids = eos_ids
+        self.cache = model.new_cache(options.max_num_seqs, options.max_len)
+        wants_features = drafter.features.last or bool(drafter.features.layers)
+        self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
+        self.stats = SpecStats()
+        self.timers = Timers()
+        self.runs: dict[int, Run] = {}
+        self._next_id = 0
+
+    def add(
+        self, prompt: Sequence[int], params: SamplingParams, sink: TextSink | None = None
+    ) -> Run:
+        """Queue a prompt; `sink` turns its tokens into text. Raises RequestError and CapacityError."""
+        self._check(prompt, params)
+        seed = random.getrandbits(63) if params.seed is None else params.seed
+        seq = Seq(self._next_id, list(prompt), params, seed)
+        room = self.options.max_len - len(prompt)
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        run = Run(seq, StopChecker(params, max_tokens, self.eos_ids, sink))
+        self._next_id += 1
+        self.runs[seq.id] = run
+        self.scheduler.add(seq)
+        return run
+
+    @property
+    def has_work(self) -> bool:
+        """True while a sequence runs or waits."""
+        return bool(self.runs)
+
+    def step(self) -> list[Event]:
+        """One pass of the target for everyone who runs; what it made final."""
+        self.scheduler.admit()
+        if not self.scheduler.running:
+            return []
+        with self.timers("propose"):
+            drafts = self._propose()
+        with self.timers("pack"):
+            work = self._pack(drafts)
+        with self.timers("forward"):
+            hidden = self.model.forward(work.batch, self.cache, self.drafter.features.layers)
+        with self.timers("head"):
+            logits = self._head(work, hidden)
+        with self.timers("verify"):
+            verdicts = self._verify(work, hidden, logits)
+        with self.timers("keep"):
+            self._keep(work, verdicts)
+        with self.timers("emit"):
+            events = [verdict.run.take(verdict) for verdict in verdicts]
+        with self.timers("observe"):
+            self._observe(verdicts)
+        return events
+
+    def abort(self, seq_id: int) -> None:
+        """Cancel a sequence, keeping what it has emitted; harmless if it has ended."""
+        run = self.runs.get(seq_id)
+        if run is not None:
+            run.text += run.stops.close()
+            run.seq.finish_reason = FinishReason.ABORT
+            self._forget(run)
+
+    def preempt(self, seq_id: int) -> None:
+        """Take a running sequence's slot away; it goes on later, exactly where it was."""
+        run = self.runs[seq_id]
+        self._end_drafting(run)
+        self.scheduler.preempt(run.seq)
+
+    def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:
+        vocab_size, max_len = self.model.config.vocab_size, self.options.max_len
+        if not prompt:
+            raise RequestError("the prompt is empty: give at least one token")
+        for token in (*prompt, *params.logit_bias, *params.stop_token_ids):
+            if not 0 <= token < vocab_size:
+                raise RequestError(f"token id {token} is not in the vocabulary of {vocab_size}")
+        if len(prompt) >= max_len:
+            raise CapacityError(
+                f"the prompt has {len(prompt)} tokens, the context holds {max_len} including the "
+                "answer: shorten the prompt or raise --max-model-len"
+            )
+
+    def _propose(self) -> dict[int, Draft]:
+        """A draft for every sequence that decodes, cut to what its context and length leave room for."""
+        seqs = [seq for seq in self.scheduler.running if self.runs[seq.id].has_begun]
+        if not seqs:
+            return {}
+        drafts = self.drafter.propose(seqs, self.options.draft_budget)
+        return {s.id: self._fit(s, draft) for s, draft in zip(seqs, drafts, strict=True)}
+
+    def _fit(self, seq: Seq, draft: Draft) -> Draft:
+        rows_left = self.options.max_len - len(seq.tokens)
+        tokens_left = self.runs[seq.id].stops.tokens_left
+        return draft.trim(rows_left).trim_depth(tokens_left - 1)
+
+    def _pack(self, drafts: dict[int, Draft]) -> Pass:
+        """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
+        work, room = [], self.options.prefill_chunk
+        for seq in self.scheduler.running:
+            base, pending = self.cache.length(seq.slot), self.scheduler.pending(seq)
+            if not self.runs[seq.id].has_begun:
+                pending = pending[:room]
+                room -= len(pending)
+            if pending:
+                work.append((seq, pending, base, drafts.get(seq.id, EMPTY_DRAFT)))
+        return pack(work)
+
+    def _head(self, work: Pass, hidden: Hidden) -> Tensor:
+        rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
+        return self.model.head(rows)
+
+    def _verify(self, work: Pass, hidden: Hidden, logits: Tensor) -> list[Verdict]:
+        """Accept what the target would have said, up to where the sequence ends."""
+        features = self._features(hidden)
+        verdicts = []
+        for share, rows, logit_rows in work.shares_with_rows():
+            run = self.runs[share.seq.id]
+            own = None if features is None else features[rows.start : rows.stop]
+            if own is not None and not run.has_begun:
+                run.prompt_features.append(own)
+            if share.is_complete:
+                outcome = verify(
+                    share.seq,
+                    share.draft,
+                    logits[logit_rows.start : logit_rows.stop],
+                    eos_ids=self.eos_ids,
+                    hidden=own,
+                )
+                verdicts.append(Verdict.of(run, share, outcome))
+        return verdicts
+
+    def _features(self, hidden: Hidden) -> Tensor | None:
+        """What the drafter asked to see of the pass, one row a row."""
+        wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
+        return torch.cat(wanted, dim=-1) if wanted else None
+
+    def _keep(self, work: Pass, verdicts: list[Verdict]) -> None:
+        """Commit what was fed and what was accepted; the other scratch rows are forgotten."""
+        paths = {verdict.share.seq.id: verdict.outcome.path for verdict in verdicts}
+        for share in work.shares:
+            n = share.num_pending
+            accepted = (n + node for node in paths.get(share.seq.id, ()))
+            self.cache.keep(share.seq.slot, [*range(n), *accepted])
+
+    def _observe(self, verdicts: list[Verdict]) -> None:
+        """Tell the drafter who began, what became of its drafts, and who has ended."""
+        observed: list[Verdict] = []
+        for verdict in verdicts:
+            run = verdict.run
+            if run.has_begun:
+                run.stats.record(verdict.share.draft, verdict.outcome)
+                self.stats.record(verdict.share.draft, verdict.outcome)
+            if verdict.finish_reason is not None:
+                self._forget(run)
+            elif run.has_begun:
+                observed.append(verdict)
+            else:
+                run.has_begun = True
+                prompt = torch.cat(run.prompt_features) if run.prompt_features else None
+                run.prompt_features.clear()
+                self.drafter.begin(run.seq, replace(verdict.outcome, hidden=prompt))
+        if observed:
+            self.drafter.observe([v.run.seq for v in observed], [v.outcome for v in observed])
+
+    def _end_drafting(self, run: Run) -> None:
+        self.drafter.end(run.seq)
+        run.has_begun = False
+        run.prompt_features.clear()
+
+    def _forget(self, run: Run) -> None:
+        self._end_drafting(run)
+        self.scheduler.release(run.seq)
+        del self.runs[run.seq.id]

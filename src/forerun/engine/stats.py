@@ -1,0 +1,108 @@
+"""Counting what speculation does, in the words of the glossary.
+
+*drafted* nodes proposed, *accepted* drafted tokens kept, *emitted* accepted plus the target's own token, *tau* emitted per
+target pass of a sequence (plain decoding is 1). Passes over the prompt are not counted: they emit without guessing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from forerun.core import tree
+from forerun.core.types import Draft, Outcome
+
+
+@dataclass(slots=True)
+class SpecStats:
+    """Counts of one sequence, or of many added up."""
+
+    passes: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    accepted_by_depth: list[int] = field(default_factory=list)
+    drafted_by_depth: list[int] = field(default_factory=list)
+
+    def record(self, draft: Draft, outcome: Outcome) -> None:
+        """Count one verified draft of one sequence."""
+        self.passes += 1
+        self.emitted += len(outcome.emitted)
+        if not len(draft):
+            return
+        self.drafts += 1
+        self.drafted += len(draft)
+        self.accepted += len(outcome.path)
+        _raise_counts(self.drafted_by_depth, {*tree.depths(draft.parents)})
+        _raise_counts(self.accepted_by_depth, range(len(outcome.path)))
+
+    def add(self, other: SpecStats) -> None:
+        """Add another one's counts to these."""
+        for name in ("passes", "drafts", "drafted", "accepted", "emitted"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in (
+            (self.accepted_by_depth, other.accepted_by_depth),
+            (self.drafted_by_depth, other.drafted_by_depth),
+        ):
+            mine.extend([0] * (len(theirs) - len(mine)))
+            mine[: len(theirs)] = [a + b for a, b in zip(mine, theirs, strict=False)]
+
+    @property
+    def rejected(self) -> int:
+        """Drafted tokens that were not kept."""
+        return self.drafted - self.accepted
+
+    @property
+    def tau(self) -> float:
+        """Tokens emitted per pass; 1 for plain decoding, 0 before the first pass."""
+        return self.emitted / self.passes if self.passes else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_by_depth(self) -> list[float]:
+        """Share of the drafts that reached each depth whose token there was kept."""
+        accepted = self.accepted_by_depth
+        padded = accepted + [0] * (len(self.drafted_by_depth) - len(accepted))
+        return [a / d for a, d in zip(padded, self.drafted_by_depth, strict=True)]
+
+
+def _raise_counts(counts: list[int], depths: Iterator[int] | set[int] | range) -> None:
+    for depth in depths:
+        counts.extend([0] * (depth + 1 - len(counts)))
+        counts[depth] += 1
+
+
+PHASES = ("propose", "pack", "forward", "head", "verify", "keep", "observe", "emit")
+
+
+@dataclass(slots=True)
+class Timers:
+    """Seconds spent in each phase of the steps."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time a block as `phase`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - start
+
+    @property
+    def draft_s(self) -> float:
+        """Time the drafter took."""
+        return self.seconds["propose"] + self.seconds["observe"]
+
+    @property
+    def verify_s(self) -> float:
+        """Time the target took: its passes and what is done with them."""
+        return sum(self.seconds[name] for name in ("pack", "forward", "head", "verify", "keep"))

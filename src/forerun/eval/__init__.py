@@ -1,0 +1,1 @@
+"""Measuring what comes out: prompts to run, and whether two runs say the same."""

@@ -1,0 +1,58 @@
+"""Prompts as files: one JSON object a line with `id, category, turns, reference`; a plain text file is one prompt a line.
+
+`turns` is a list of user messages; `prompt` (text) is read as a single turn. A small set of our own ships with the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from forerun.core.errors import ConfigError
+
+BUILTIN = "builtin"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrompt:
+    """One conversation to run: the user's turns in order."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+    reference: object = None
+
+
+def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPrompt]:
+    """Read a prompt file, or the built-in prompts. Raises ConfigError naming the file and the line."""
+    name = str(path)
+    try:
+        if name == BUILTIN:
+            text = resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
+        else:
+            text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read prompts from {name}: {error}") from error
+    is_json = name == BUILTIN or name.endswith(".jsonl")
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()][:limit]
+    if not lines:
+        raise ConfigError(f"{name} holds no prompts")
+    if not is_json:
+        return [TaskPrompt(str(i), "text", (line,)) for i, line in lines]
+    return [_parse(line, name, i) for i, line in lines]
+
+
+def _parse(line: str, name: str, number: int) -> TaskPrompt:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name} line {number} is not JSON: {error}") from error
+    turns = row.get("turns", row.get("prompt")) if isinstance(row, Mapping) else None
+    turns = [turns] if isinstance(turns, str) else turns
+    if not isinstance(turns, list) or not turns or not all(isinstance(t, str) for t in turns):
+        raise ConfigError(f"{name} line {number} needs 'turns', a list of texts, or 'prompt'")
+    category = str(row.get("category", "all"))
+    return TaskPrompt(str(row.get("id", number)), category, tuple(turns), row.get("reference"))

@@ -1,0 +1,120 @@
+"""GGUF files (llama.cpp's format): one file with metadata, tokenizer and weights, memory-mapped.
+
+Parsing the header is `gguf_header.py`, the tokenizer `gguf_tokenizer.py`; here they become a
+Checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core.errors import LoadError
+from forerun.formats.checkpoint import StoredTensor, no_tensor
+from forerun.formats.dequantize import READABLE
+from forerun.formats.gguf_header import Header, TensorInfo, read_header
+from forerun.formats.gguf_tokenizer import tokenizer_from_gguf
+from forerun.formats.tokenizer import Tokenizer
+
+
+class GgufCheckpoint:
+    """An open GGUF file. Raises LoadError naming the file if it cannot be read."""
+
+    kind: Literal["gguf", "hf"] = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            header, data = _open(path)
+            self._metadata = header.metadata
+            self._tensors = _tensors(header, data)
+        except LoadError as error:
+            raise LoadError(f"{path}: {error}") from error
+        self.architecture = self._read_architecture()
+        self.config: Mapping[str, object] = {
+            key: value
+            for key, value in self._metadata.items()
+            if not (key.startswith("tokenizer.") and isinstance(value, list))
+        }
+
+    def names(self) -> frozenset[str]:
+        """Names of all tensors."""
+        return frozenset(self._tensors)
+
+    def tensor(self, name: str) -> StoredTensor:
+        """One tensor as stored. Raises LoadError with the closest names if there is none."""
+        if name not in self._tensors:
+            raise no_tensor(self.path, name, self._tensors)
+        return self._tensors[name]
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the metadata. Raises LoadError."""
+        try:
+            return tokenizer_from_gguf(self._metadata)
+        except LoadError as error:
+            raise LoadError(f"{self.path}: {error}") from error
+
+    def _read_architecture(self) -> str:
+        architecture = self._metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise LoadError(f"{self.path}: the metadata has no general.architecture")
+        return architecture
+
+
+def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
+    """The header and the bytes of the whole file, read from disk as they are used."""
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        reason = "the file is empty" if isinstance(error, ValueError) else error.strerror
+        raise LoadError(f"{reason}") from error
+    return read_header(mapped), np.frombuffer(mapped, np.uint8)
+
+
+def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]:
+    alignment = header.metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise LoadError(f"the file is corrupt: general.alignment is {alignment!r}")
+    start = -(-header.stop // alignment) * alignment
+    tensors = {info.name: _tensor(info, data, start) for info in header.tensors}
+    if len(tensors) < len(header.tensors):
+        raise LoadError("the file is corrupt: two tensors have the same name")
+    return tensors
+
+
+def _tensor(info: TensorInfo, data: NDArray[np.uint8], start: int) -> StoredTensor:
+    dtype = _dtype(info)
+    block_size, type_size = gguf.GGML_QUANT_SIZES[dtype]
+    if min(info.shape) < 1 or info.shape[-1] % block_size:
+        raise LoadError(f"the file is corrupt: tensor '{info.name}' has shape {info.shape}")
+    first = start + info.offset
+    stop = first + math.prod(info.shape) // block_size * type_size
+    if stop > len(data):
+        raise LoadError(
+            f"the file is truncated: it has {len(data)} bytes, tensor '{info.name}' ends at {stop}"
+        )
+    num_rows = info.shape[0] if len(info.shape) > 1 else 1
+    return StoredTensor(info.name, info.shape, dtype, data[first:stop].reshape(num_rows, -1))
+
+
+def _dtype(info: TensorInfo) -> gguf.GGMLQuantizationType:
+    try:
+        dtype = gguf.GGMLQuantizationType(info.type_id)
+    except ValueError:
+        name = f"type {info.type_id}"
+    else:
+        if dtype in READABLE:
+            return dtype
+        name = dtype.name
+    allowed = ", ".join(sorted(known.name for known in READABLE))
+    raise LoadError(
+        f"tensor '{info.name}' is stored as {name}, which is not supported (allowed: {allowed})"
+    )

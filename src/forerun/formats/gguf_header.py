@@ -1,0 +1,156 @@
+"""The header of a GGUF file: metadata and where the tensors lie.
+
+The `gguf` package has a reader too, but it makes several objects for every element of an array,
+which takes seconds for a vocabulary; this one takes a tenth of one. The package stays its oracle in
+the tests, and its numbers of types and block sizes are used. Versions 2 and 3, little-endian, which
+is what exists.
+
+Layout: magic, version, number of tensors, number of keys; the keys with their typed values; the
+tensors' names, shapes, types and offsets; padding; the data.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+
+from forerun.core.errors import LoadError
+
+Scalar = bool | int | float | str
+Value = Scalar | list[bool] | list[int] | list[float] | list[str]
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_MAX_DIMS = 4
+
+_Kind = gguf.GGUFValueType
+_NUMBERS: Mapping[int, np.dtype[np.generic]] = {
+    _Kind.UINT8: np.dtype("<u1"),
+    _Kind.INT8: np.dtype("<i1"),
+    _Kind.UINT16: np.dtype("<u2"),
+    _Kind.INT16: np.dtype("<i2"),
+    _Kind.UINT32: np.dtype("<u4"),
+    _Kind.INT32: np.dtype("<i4"),
+    _Kind.FLOAT32: np.dtype("<f4"),
+    _Kind.BOOL: np.dtype("?"),
+    _Kind.UINT64: np.dtype("<u8"),
+    _Kind.INT64: np.dtype("<i8"),
+    _Kind.FLOAT64: np.dtype("<f8"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where a tensor lies: `shape` in torch's order, `offset` from the start of the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What comes before the weights; `stop` is the first byte after it."""
+
+    metadata: dict[str, Value]
+    tensors: tuple[TensorInfo, ...]
+    stop: int
+
+
+def read_header(data: mmap.mmap) -> Header:
+    """Parse the header. Raises LoadError that says what is wrong, without naming the file."""
+    if data[:4] != _MAGIC:
+        raise LoadError(f"it is no GGUF file: it begins with {data[:4]!r} instead of {_MAGIC!r}")
+    reader = _Reader(data, at=4)
+    version = reader.u32()
+    if version not in _VERSIONS:
+        raise LoadError(
+            f"GGUF version {version} is not supported: only 2 and 3, little-endian, are"
+        )
+    num_tensors, num_keys = reader.u64(), reader.u64()
+    metadata: dict[str, Value] = {}
+    for _ in range(num_keys):
+        key = reader.text()
+        metadata[key] = reader.value()
+    tensors = tuple(reader.tensor() for _ in range(num_tensors))
+    return Header(metadata, tensors, reader.at)
+
+
+class _Reader:
+    """Reads one thing after the other; LoadError at the end of the file."""
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        self._data = data
+        self.at = at
+
+    def u32(self) -> int:
+        return int.from_bytes(self._take(4), "little")
+
+    def u64(self) -> int:
+        return int.from_bytes(self._take(8), "little")
+
+    def text(self) -> str:
+        try:
+            return self._take(self.u64()).decode()
+        except UnicodeDecodeError as error:
+            raise LoadError("the file is corrupt: a text in its header is not UTF-8") from error
+
+    def value(self) -> Value:
+        kind = self.u32()
+        if kind == _Kind.STRING:
+            return self.text()
+        if kind == _Kind.ARRAY:
+            kind, count = self.u32(), self.u64()
+            return self._texts(count) if kind == _Kind.STRING else self._numbers(kind, count)
+        return self._numbers(kind, 1)[0]
+
+    def tensor(self) -> TensorInfo:
+        name = self.text()
+        num_dims = self.u32()
+        if not 1 <= num_dims <= _MAX_DIMS:
+            raise LoadError(f"the file is corrupt: tensor '{name}' has {num_dims} dimensions")
+        shape = tuple(self.u64() for _ in range(num_dims))[::-1]
+        return TensorInfo(name, shape, type_id=self.u32(), offset=self.u64())
+
+    def _numbers(self, kind: int, count: int) -> list[bool] | list[int] | list[float]:
+        if kind not in _NUMBERS:
+            raise LoadError(
+                f"the file is corrupt or too new: its header has a value of type {kind}"
+            )
+        dtype = _NUMBERS[kind]
+        values = np.frombuffer(self._take(count * dtype.itemsize), dtype).tolist()
+        assert isinstance(values, list)
+        return values
+
+    def _texts(self, count: int) -> list[str]:
+        # Vocabularies have 10^5 elements: this is the loop that decides how long opening takes.
+        data, end, at = self._data, len(self._data), self.at
+        length_at = struct.Struct("<Q").unpack_from
+        texts: list[str] = []
+        try:
+            while len(texts) < count and at < end:
+                start = at + 8
+                at = start + length_at(data, at)[0]
+                texts.append(data[start:at].decode())
+        except (struct.error, UnicodeDecodeError) as error:
+            raise LoadError("the file is truncated or corrupt inside a list of texts") from error
+        self._skip_to(at if len(texts) == count else end + 1)
+        return texts
+
+    def _take(self, num_bytes: int) -> bytes:
+        start = self.at
+        self._skip_to(start + num_bytes)
+        return self._data[start : self.at]
+
+    def _skip_to(self, stop: int) -> None:
+        if stop > len(self._data):
+            raise LoadError(
+                f"the file is truncated: its header does not end within {len(self._data)} bytes"
+            )
+        self.at = stop

@@ -1,0 +1,61 @@
+"""What tokens stand for: how vocabularies write bytes as text, and which tokens end an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+SPACE = "\u2581"
+"""How SentencePiece writes a space."""
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+_END_TEXTS = frozenset(
+    (
+        "</s>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<end_of_turn>",
+        "<eos>",
+        "<EOT>",
+        "<｜end▁of▁sentence｜>",
+    )
+)
+
+
+def byte_level_piece(token: str) -> bytes:
+    """The bytes of a token of a byte-level BPE, which writes each byte as one visible character."""
+    table = _byte_of_character()
+    try:
+        return bytes(table[character] for character in token)
+    except KeyError:
+        return token.encode()
+
+
+def sentencepiece_piece(token: str) -> bytes:
+    """The bytes of a SentencePiece token: text with visible spaces, or one byte as `<0x0A>`."""
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
+
+
+def end_ids(control_tokens: Mapping[int, str], said: Iterable[int | None]) -> frozenset[int]:
+    """The ids that end an answer: those the files name, and control tokens known to mean it.
+
+    Files often name one end only, the text's, while an answer in a chat ends with the turn's.
+    """
+    known = (i for i, text in control_tokens.items() if text in _END_TEXTS)
+    return frozenset((*known, *(i for i in said if i is not None)))
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 stands for itself, the other bytes are U+0100 and on."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(0x100) if byte not in own)
+    return {chr(byte): byte for byte in own} | {chr(0x100 + i): b for i, b in enumerate(others)}

@@ -1,0 +1,156 @@
+"""Text to token ids and back, for GGUF files and Hugging Face folders alike.
+
+Encoding is the `tokenizers` library's. Decoding is ours: every id stands for some bytes, a text is
+these bytes read as UTF-8. So decoding piece by piece (`TextStream`) gives the same text as decoding
+at once. How an `Encoding` is found in a model's files is the business of `gguf_tokenizer.py` and
+`hf_tokenizer.py`.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import tokenizers
+
+from forerun.core.errors import RequestError
+from forerun.formats.chat_template import ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What a model's files say about its tokens.
+
+    `pieces[i]` is the bytes of id i, None where no token is (padding); `special_ids` are the
+    control tokens; `eos_id` ends a text and is one of `eos_ids`, which end an answer. `adds_bos`
+    tells whether the model wants a BOS token before a text, `adds_space` whether encoding puts a
+    space before a text (SentencePiece), `chat_template` is None if the model has none.
+    """
+
+    encoder: tokenizers.Tokenizer
+    pieces: Sequence[bytes | None]
+    special_ids: frozenset[int]
+    eos_ids: frozenset[int]
+    bos_id: int | None
+    eos_id: int | None
+    adds_bos: bool
+    adds_space: bool
+    chat_template: str | None
+
+
+class Tokenizer:
+    """A model's tokenizer. `eos_ids` end an answer: end of text, of turn, of message."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self.eos_ids = encoding.eos_ids
+        self.bos_id = encoding.bos_id
+        known = (i for i in reversed(range(len(encoding.pieces))) if encoding.pieces[i] is not None)
+        self.vocab_size = next(known, -1) + 1
+        """Ids up to the last one that is a token; a model's head may be padded beyond it."""
+
+    def encode(self, text: str, *, special: bool = True, bos: bool | None = None) -> list[int]:
+        """Token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
+
+        `special` reads control tokens written in the text as such. Raises RequestError for text
+        that is not Unicode, or a BOS token the model does not have.
+        """
+        encoder = self._encoding.encoder if special else self._plain_encoder
+        try:
+            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the text is not valid Unicode: {error.reason}") from error
+        if not (self._encoding.adds_bos if bos is None else bos):
+            return ids
+        if self.bos_id is None:
+            raise RequestError("the model has no BOS token: leave bos out, or give bos=False")
+        return [self.bos_id, *ids]
+
+    def decode(
+        self, ids: Iterable[int], *, skip_special: bool = True, is_start: bool = True
+    ) -> str:
+        """The text of the ids; bytes that are not UTF-8 become U+FFFD.
+
+        `is_start` says that the ids begin a text, so that the space which SentencePiece models put
+        there is taken away; text that follows other text keeps it.
+        """
+        stream = TextStream(self, skip_special=skip_special, is_start=is_start)
+        return stream.push(ids) + stream.flush()
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes a token stands for; None for an id the tokenizer does not know (padding)."""
+        pieces = self._encoding.pieces
+        return pieces[token_id] if 0 <= token_id < len(pieces) else None
+
+    def is_special(self, token_id: int) -> bool:
+        """True for a control token, which is no part of the text."""
+        return token_id in self._encoding.special_ids
+
+    @property
+    def adds_space(self) -> bool:
+        """True if encoding puts a space before a text."""
+        return self._encoding.adds_space
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """The conversation as the model was trained to read it; encode it with `bos=False`.
+
+        Raises RequestError if the model has no template or the template refuses the messages.
+        """
+        return self._chat_template.render(messages, add_generation_prompt)
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        source = self._encoding.chat_template
+        if source is None:
+            raise RequestError(
+                "the model has no chat template: give a plain prompt, "
+                "or use an instruction-tuned model"
+            )
+        return ChatTemplate(source, self._text(self.bos_id), self._text(self._encoding.eos_id))
+
+    def _text(self, token_id: int | None) -> str:
+        return "" if token_id is None else (self.token_bytes(token_id) or b"").decode()
+
+    @cached_property
+    def _plain_encoder(self) -> tokenizers.Tokenizer:
+        """The encoder that reads control tokens as text: a copy, since the switch is a state."""
+        encoder = tokenizers.Tokenizer.from_str(self._encoding.encoder.to_str())
+        encoder.encode_special_tokens = True
+        return encoder
+
+
+class TextStream:
+    """Text from tokens, as it becomes final: an incomplete character is held back.
+
+    What `push` returned and `flush` returns makes up `Tokenizer.decode` of all ids with the same
+    settings.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special: bool = True, is_start: bool = False
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._drop_space = is_start and tokenizer.adds_space
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        """The text that these tokens make final, after those pushed before."""
+        return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
+
+    def flush(self) -> str:
+        """The rest of the text: no token will follow."""
+        return self._decoder.decode(b"", final=True)
+
+    def _bytes(self, token_id: int) -> bytes:
+        if self._skip_special and self._tokenizer.is_special(token_id):
+            return b""
+        piece = self._tokenizer.token_bytes(token_id) or b""
+        if self._drop_space and piece:
+            self._drop_space = False
+            return piece.removeprefix(b" ")
+        return piece

@@ -1,0 +1,131 @@
+"""What every op of a decoder means, in plain torch: the oracle of faster kernels, and the kernels until those exist.
+
+It knows nothing about models, sequences or caches: `nn/decoder.py` composes these ops and `nn/visibility.py` lays out
+the keys. The row law (a row's result is the same bits whatever rows stand beside it) rests on three habits:
+
+1. Matrix products always have the same shape: TILE rows, and keys in blocks of KEY_BLOCK. Libraries choose another
+   summation order for another shape, but for one shape they treat all rows alike (for widths that are multiples of
+   WIDTH_UNIT; below that they have special code for the last rows).
+2. Sums over keys run block by block in ascending position. A block nobody sees adds exact zeros.
+3. Activations are built from exp, erf, tanh and exact arithmetic. Fused ones (torch's own silu, gelu, sigmoid) compute
+   the last few elements of a tensor with other code than the rest.
+
+R = TILE rows, D width, H heads, G kv heads, E head dim, S cache rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+TILE = 8
+"""Rows of every pass; fewer are padded."""
+KEY_BLOCK = 128
+"""Keys of one step of attention, aligned to absolute positions."""
+WIDTH_UNIT = 4
+"""Hidden sizes and head dims must be multiples of this for the row law to hold."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """X (R, in), weight (out, in), bias (out,) -> (R, out)."""
+    return functional.linear(x, weight, bias)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """X (..., D) over its root mean square, times weight (D,). Zhang & Sennrich, arXiv 1910.07467."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """X (..., D) to mean 0 and variance 1, times weight (D,), plus bias (D,)."""
+    return functional.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate x (R, H, E) by angles given as cos, sin (R, 1, F): feature j with feature j + F; those from 2F on stay.
+
+    Su et al., arXiv 2104.09864, in the rotate-half layout.
+    """
+    half = cos.shape[-1]
+    left, right, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat((left * cos - right * sin, right * cos + left * sin, rest), dim=-1)
+
+
+def silu(x: Tensor) -> Tensor:
+    """X * sigmoid(x)."""
+    return x / (1 + torch.exp(-x))
+
+
+def gelu(x: Tensor) -> Tensor:
+    """X times the normal distribution function."""
+    return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The tanh approximation of gelu."""
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": torch.relu,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBlock:
+    """KEY_BLOCK consecutive positions as the rows of a tile see them.
+
+    `rows` are the cache rows that hold them: one slice for all, or (n, KEY_BLOCK) indices, one list for each of the
+    first n rows of the tile. `hidden` (R, KEY_BLOCK) is true where a row must not look; None if all is visible.
+    """
+
+    rows: slice | Tensor
+    hidden: Tensor | None
+
+
+def attention(
+    query: Tensor, keys: Tensor, values: Tensor, blocks: Sequence[KeyBlock], scale: float
+) -> Tensor:
+    """Query (R, H, E) over keys and values (G, S, E) -> (R, H, E); query head h reads kv head h // (H / G)."""
+    num_rows, num_heads, _ = query.shape
+    num_groups = keys.shape[0]
+    # All queries that read one kv head form one matrix: (G, H / G, R, E).
+    stacked = (query * scale).view(num_rows, num_groups, num_heads // num_groups, -1)
+    stacked = stacked.permute(1, 2, 0, 3).contiguous()
+    scores = [_scores(stacked, keys, block) for block in blocks]
+    top = torch.stack([block.amax(-1, keepdim=True) for block in scores]).amax(0)
+    total, mixed = torch.zeros_like(top), torch.zeros_like(stacked)
+    for score, block in zip(scores, blocks, strict=True):
+        weights = torch.exp(score - top)
+        total += weights.sum(-1, keepdim=True)
+        mixed += _matmul_rows(weights, values, block.rows, transpose=False)
+    return (mixed / total).permute(2, 0, 1, 3).reshape(query.shape)
+
+
+def _scores(query: Tensor, keys: Tensor, block: KeyBlock) -> Tensor:
+    """Query (G, H / G, R, E) -> scores (G, H / G, R, KEY_BLOCK), minus infinity where hidden."""
+    scores = _matmul_rows(query, keys, block.rows, transpose=True)
+    return scores if block.hidden is None else scores.masked_fill_(block.hidden, -math.inf)
+
+
+def _matmul_rows(x: Tensor, cached: Tensor, rows: slice | Tensor, *, transpose: bool) -> Tensor:
+    """Multiply x (G, H / G, R, *) by some rows of `cached` (G, S, E), the same for all of R or a list for each."""
+    if isinstance(rows, slice):
+        return _matmul(x, cached[:, rows], transpose)
+    # Each tile row has its own keys. The product has the shape it has elsewhere; one row of it is used.
+    own = [_matmul(x, cached[:, index], transpose)[:, :, i] for i, index in enumerate(rows)]
+    unused = [torch.zeros_like(own[0])] * (x.shape[2] - len(own))
+    return torch.stack(own + unused, dim=2)
+
+
+def _matmul(x: Tensor, picked: Tensor, transpose: bool) -> Tensor:
+    matrix = picked.mT if transpose else picked
+    return torch.bmm(x.flatten(1, 2), matrix).view(*x.shape[:3], -1)

@@ -1,0 +1,222 @@
+"""LLM: a model, a drafter and an engine behind three verbs: generate, stream, chat.
+
+    from forerun import LLM, SamplingParams
+
+    llm = LLM("smollm2-135m-instruct", drafter="suffix")
+    for out in llm.generate(["The capital of France is"], SamplingParams(temperature=0)):
+        print(out.outputs[0].text)
+
+Parameter names are vLLM's; `assistant_model`, `prompt_lookup_num_tokens` and `speculative_config` are read as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from forerun.core.device import choose_device
+from forerun.core.errors import ConfigError, RequestError
+from forerun.core.params import SamplingParams
+from forerun.core.types import Event, FinishReason, TokenLogprob
+from forerun.drafters._spec import DrafterSpec
+from forerun.drafters.base import Target
+from forerun.engine.engine import Engine, EngineOptions
+from forerun.engine.run import Run
+from forerun.engine.stats import SpecStats
+from forerun.formats.checkpoint import open_checkpoint
+from forerun.formats.hub import DEFAULT_MODEL, resolve
+from forerun.formats.tokenizer import TextStream
+from forerun.nn.loader import load_model
+
+DEFAULT_MAX_LEN = 4096
+"""Context of a model that could hold more, unless `max_model_len` asks for it."""
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text, token ids, or chat messages (which go through the model's template)."""
+
+
+def is_prompt(value: object) -> bool:
+    """True for one prompt, False for a list of prompts."""
+    if isinstance(value, str):
+        return True
+    return isinstance(value, Sequence) and bool(value) and isinstance(value[0], int | Mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One completion of a prompt. `stats` counts what was drafted, accepted and emitted for it."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...] | None
+    stats: SpecStats
+    ttft_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """A prompt and its `n` completions."""
+
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+
+
+class LLM:
+    """Loads a model once and answers many requests; concurrent prompts share the passes over its weights."""
+
+    def __init__(
+        self,
+        model: str = DEFAULT_MODEL,
+        *,
+        drafter: str | Mapping[str, object] = "auto",
+        draft_model: str | None = None,
+        num_draft: int | None = None,
+        speculative_config: Mapping[str, object] | None = None,
+        assistant_model: str | None = None,
+        prompt_lookup_num_tokens: int | None = None,
+        device: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 8,
+    ) -> None:
+        """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError."""
+        if speculative_config is not None and drafter != "auto":
+            raise ConfigError("give drafter or speculative_config, not both")
+        self.drafter_spec = DrafterSpec.of(
+            drafter if speculative_config is None else speculative_config,
+            model=draft_model or assistant_model,
+            num_draft=num_draft,
+            prompt_lookup_num_tokens=prompt_lookup_num_tokens,
+        )
+        checkpoint = open_checkpoint(resolve(model))
+        self.tokenizer = checkpoint.tokenizer()
+        self.model = load_model(checkpoint, device=choose_device(device))
+        self.model_name = model
+        longest = self.model.config.max_position
+        max_len = min(longest, DEFAULT_MAX_LEN) if max_model_len is None else max_model_len
+        if not 2 <= max_len <= longest:
+            raise ConfigError(f"max_model_len must be from 2 to the model's {longest}, got {max_len}")
+        self.options = EngineOptions(max_num_seqs=max_num_seqs, max_len=max_len)
+        self.engine = self._new_engine()
+
+    def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
+        """The same weights with another drafter and an engine of its own: `none` is the plain decode to compare with."""
+        other = copy.copy(self)
+        other.drafter_spec = DrafterSpec.of(drafter, **options)
+        other.engine = other._new_engine()
+        return other
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete one prompt or many; the outputs come in the prompts' order. Raises RequestError, CapacityError."""
+        batch = [prompts] if is_prompt(prompts) else list(prompts)
+        each = [params or SamplingParams()] * len(batch) if not isinstance(params, Sequence) else params
+        if len(each) != len(batch):
+            raise RequestError(f"{len(batch)} prompts but {len(each)} sampling params")
+        requests = [self.submit(p, q) for p, q in zip(batch, each, strict=True)]
+        try:
+            while not all(request.is_finished for request in requests):
+                self.engine.step()
+        finally:
+            for request in requests:
+                request.abort()
+        return [request.output() for request in requests]
+
+    def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> RequestOutput:
+        """Answer a conversation. Turns that were computed before are reused, not computed again."""
+        return self.generate([messages], params)[0]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
+        """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest."""
+        return self.events(self.submit(prompt, params or SamplingParams()))
+
+    def events(self, request: Request) -> Iterator[Event]:
+        """Run a submitted request to its end, yielding what each step made final for it."""
+        try:
+            while not request.is_finished:
+                yield from (e for e in self.engine.step() if e.seq_id in request.seq_ids)
+        finally:
+            request.abort()
+
+    def submit(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Queue a prompt without running anything; `engine.step` moves it on, beside all others."""
+        token_ids = self.encode(prompt)
+        first = random.getrandbits(63) if params.seed is None else params.seed
+        runs = [
+            self.engine.add(
+                token_ids, replace(params, seed=(first + i) % 2**63), TextStream(self.tokenizer)
+            )
+            for i in range(params.n)
+        ]
+        return Request(self.engine, tuple(token_ids), tuple(runs))
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of text, of chat messages (through the template), or the ids themselves."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if prompt and isinstance(prompt[0], Mapping):
+            text = self.tokenizer.apply_chat_template(prompt)
+            return self.tokenizer.encode(text, bos=False)
+        return list(prompt)
+
+    def _new_engine(self) -> Engine:
+        target = Target(
+            self.model, self.tokenizer, self.options.max_num_seqs, self.options.max_len
+        )
+        return Engine(
+            self.model,
+            self.drafter_spec.build(target),
+            self.options,
+            eos_ids=self.tokenizer.eos_ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A submitted prompt and the runs of its completions."""
+
+    engine: Engine
+    prompt_token_ids: tuple[int, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def seq_ids(self) -> frozenset[int]:
+        """Ids of its sequences in the engine's events."""
+        return frozenset(run.seq.id for run in self.runs)
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every completion has ended."""
+        return all(run.seq.finish_reason is not None for run in self.runs)
+
+    def abort(self) -> None:
+        """Cancel what still runs."""
+        for run in self.runs:
+            self.engine.abort(run.seq.id)
+
+    def output(self) -> RequestOutput:
+        """What was generated so far."""
+        return RequestOutput(
+            self.prompt_token_ids,
+            tuple(
+                CompletionOutput(
+                    index=i,
+                    text=run.text,
+                    token_ids=tuple(run.seq.generated),
+                    finish_reason=run.seq.finish_reason,
+                    logprobs=None if run.seq.params.logprobs is None else tuple(run.logprobs),
+                    stats=run.stats,
+                    ttft_s=run.ttft_s,
+                )
+                for i, run in enumerate(self.runs)
+            ),
+        )

@@ -1,0 +1,69 @@
+"""OPT (Zhang et al., arXiv 2205.01068): layer norm, learned positions read from row 2 on, plain ReLU MLP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forerun.core.errors import LoadError
+from forerun.nn.arch._common import Kind, Part
+from forerun.nn.arch._settings import Settings
+from forerun.nn.config import ModelConfig
+
+if TYPE_CHECKING:
+    from forerun.formats.checkpoint import Checkpoint
+
+HF_ARCHITECTURES = ("OPTForCausalLM",)
+GGUF_ARCHITECTURES: tuple[str, ...] = ()
+
+_POSITION_OFFSET = 2
+
+_NAMES = {
+    "embed": "model.decoder.embed_tokens",
+    "positions": "model.decoder.embed_positions",
+    "norm": "model.decoder.final_layer_norm",
+    "head": "lm_head",
+    "attn_norm": "model.decoder.layers.{i}.self_attn_layer_norm",
+    "q": "model.decoder.layers.{i}.self_attn.q_proj",
+    "k": "model.decoder.layers.{i}.self_attn.k_proj",
+    "v": "model.decoder.layers.{i}.self_attn.v_proj",
+    "o": "model.decoder.layers.{i}.self_attn.out_proj",
+    "mlp_norm": "model.decoder.layers.{i}.final_layer_norm",
+    "up": "model.decoder.layers.{i}.fc1",
+    "down": "model.decoder.layers.{i}.fc2",
+}
+
+
+def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
+    """The config of a Hugging Face folder. The variants of 350M (post-norm, projected embeddings) are refused."""
+    settings = Settings(checkpoint)
+    num_heads, width = settings["num_attention_heads"], settings["hidden_size"]
+    settings.refuse("do_layer_norm_before", True)
+    settings.refuse("_remove_final_layer_norm", False)
+    settings.refuse("layer_norm_elementwise_affine", True)
+    settings.refuse("word_embed_proj_dim", width)
+    return ModelConfig(
+        family="opt",
+        vocab_size=settings["vocab_size"],
+        hidden_size=width,
+        intermediate_size=settings["ffn_dim"],
+        num_layers=settings["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=width // num_heads,
+        max_position=settings["max_position_embeddings"],
+        norm="layer",
+        activation=settings.activation("activation_function"),
+        gated_mlp=False,
+        learned_position_offset=_POSITION_OFFSET,
+        tied_head=settings.is_tied(),
+    )
+
+
+def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+    """Always raises LoadError: nobody writes OPT as GGUF."""
+    raise LoadError("OPT is read from Hugging Face folders only")
+
+
+def part(name: str, config: ModelConfig, kind: Kind) -> Part:
+    """Where a canonical weight lies."""
+    return Part(_NAMES[name])

@@ -1,0 +1,262 @@
+"""The decoder on the CPU kernels: quantized weights as they are stored, a whole pass as one native call.
+
+It computes what `nn/decoder.py` computes, with int8 activations where weights are integers. It knows no checkpoint
+format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit for bit: a row's hidden state and
+logits do not depend on the other rows, on the number of threads or on the instruction set.
+
+R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V vocabulary, S context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.cache.base import KVCache
+from forerun.core.batch import Batch
+from forerun.core.device import num_cores
+from forerun.core.errors import CapacityError, LoadError
+from forerun.kernels import native
+from forerun.nn.config import ModelConfig, weight_shapes
+from forerun.nn.decoder import inverse_frequencies
+from forerun.nn.model import Hidden
+
+if TYPE_CHECKING:
+    from forerun.formats.checkpoint import StoredTensor
+
+MAX_ROWS = 256
+"""Rows one native call computes; a larger pass is cut, which changes nothing but the memory it needs."""
+
+_UNIT = 16
+
+
+class NativeCache:
+    """Keys and values of `num_slots` sequences in the kernels' layout. Implements `cache.base.KVCache`."""
+
+    def __init__(
+        self, config: ModelConfig, num_slots: int, max_len: int, dtype: torch.dtype = torch.float16
+    ) -> None:
+        from forerun import _native
+
+        self.num_slots = num_slots
+        self.max_len = max_len
+        self._heads = (config.num_kv_heads, config.head_dim)
+        self.native = _native.Cache(
+            config.num_layers, *self._heads, num_slots, max_len, dtype == torch.float16
+        )
+
+    def length(self, slot: int) -> int:
+        """Committed rows of a slot."""
+        return self.native.length(slot)
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        """Commit scratch rows `path` (ascending, counted from the committed length) in order."""
+        self.native.keep(slot, list(path))
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget committed rows from `length` on."""
+        self.native.truncate(slot, length)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make the first `length` rows of `target` those of `source`; its committed length becomes `length`."""
+        self.native.copy(source, target, length)
+
+    def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
+        """Write scratch rows `start`... of one layer; k and v are (n, G, E)."""
+        by_head = [x.float().transpose(0, 1).contiguous().numpy() for x in (k, v)]  # (G, n, E)
+        self.native.write(layer, slot, start, *by_head)
+
+    def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Copies of one layer's keys and values of rows 0 to `stop`, each (G, stop, E), fp32."""
+        heads, width = self._heads
+        k, v = (torch.empty(heads, stop, width) for _ in range(2))
+        self.native.read(layer, slot, k.numpy(), v.numpy())
+        return k, v
+
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return self.native.nbytes()
+
+
+class NativeDecoder:
+    """A model over packed weights. Implements `nn.model.Model`; build it with `load_native`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        num_threads: int | None = None,
+        isa: str = "auto",
+        cache_dtype: torch.dtype = torch.float16,
+    ) -> None:
+        from forerun import _native
+
+        self.config = config
+        self.num_threads = num_cores() if num_threads is None else num_threads
+        self.cache_dtype = cache_dtype
+        self._native = _native.Decoder(_settings(config), isa, self.num_threads)
+        if config.rope is not None:
+            frequencies = inverse_frequencies(config.rope).numpy()
+            self._native.set_rope(frequencies, config.rope.attention_factor)
+
+    @property
+    def isa(self) -> str:
+        """The instruction set whose kernels run."""
+        return self._native.isa
+
+    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
+        """Pack one weight, by its canonical name. Raises LoadError for a shape or a type that has no kernel."""
+        prefix, _, short = name.rpartition(".")
+        layer = int(prefix.removeprefix("layers.")) if prefix else -1
+        offset = None if bias is None else _floats(bias)
+        try:
+            if len(stored.shape) == 1:
+                is_layer = self.config.norm == "layer"
+                values = _floats(stored)
+                self._native.set_norm(layer, short, values, offset, self.config.norm_eps, is_layer)
+            else:
+                rows = np.ascontiguousarray(stored.data)
+                self._native.set_linear(layer, short, int(stored.dtype), *stored.shape, rows, offset)
+        except ValueError as error:
+            raise LoadError(f"'{name}' ({stored.dtype.name}) cannot be packed: {error}") from error
+
+    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+        """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
+
+        Raises CapacityError if a row does not fit the cache or the model's context.
+        """
+        assert isinstance(cache, NativeCache)
+        width = self.config.hidden_size
+        layers = sorted(set(taps))
+        last = torch.empty(batch.num_rows, width)
+        tapped = torch.empty(len(layers), batch.num_rows, width)
+        start = 0
+        for part in [batch] if batch.num_rows <= MAX_ROWS else batch.split(MAX_ROWS):
+            stop = start + part.num_rows
+            rows = tapped if part is batch else torch.empty(len(layers), part.num_rows, width)
+            self._run(part, cache, last[start:stop], layers, rows)
+            if part is not batch:
+                tapped[:, start:stop] = rows
+            start = stop
+        return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
+
+    def _run(
+        self, batch: Batch, cache: NativeCache, last: Tensor, layers: list[int], tapped: Tensor
+    ) -> None:
+        try:
+            self._native.forward(
+                cache.native, batch.segments, last.numpy(), layers, tapped.numpy()
+            )
+        except IndexError as error:
+            raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (M, V), fp32, of hidden states (M, D)."""
+        logits = torch.empty(len(hidden), self.config.vocab_size)
+        self._native.head(_rows(hidden), logits.numpy())
+        return logits
+
+    def argmax(self, hidden: Tensor) -> Tensor:
+        """The likeliest token of each row, the lowest id of equal ones, (M,) int64, without writing logits.
+
+        It is `head(hidden).argmax(-1)`; -1 marks a row with NaN.
+        """
+        ids = torch.empty(len(hidden), dtype=torch.int64)
+        self._native.argmax(_rows(hidden), ids.numpy())
+        return ids
+
+    def new_cache(self, num_slots: int, max_len: int) -> NativeCache:
+        """A cache that fits this model."""
+        return NativeCache(self.config, num_slots, max_len, self.cache_dtype)
+
+    def nbytes(self) -> int:
+        """Bytes of the packed weights."""
+        return self._native.nbytes()
+
+
+def load_native(
+    config: ModelConfig,
+    weights: Mapping[str, StoredTensor] | Iterable[tuple[str, StoredTensor]],
+    *,
+    num_threads: int | None = None,
+    isa: str = "auto",
+    cache_dtype: torch.dtype = torch.float16,
+    progress: Callable[[int, int], None] | None = None,
+) -> NativeDecoder:
+    """A native decoder of stored weights with the names of `nn.config.weight_shapes` (biases follow their weight).
+
+    Raises LoadError with `unsupported`'s reason if this model or machine has no native path, or if a weight is missing.
+    """
+    problem = unsupported(config)
+    if problem is not None:
+        raise LoadError(f"no native kernels for this model: {problem}")
+    decoder = NativeDecoder(config, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype)
+    total = len(weight_shapes(config))
+    items = weights.items() if isinstance(weights, Mapping) else weights
+    for loaded, (name, stored, bias) in enumerate(_with_biases(items), start=1):
+        decoder.add(name, stored, bias)
+        if progress is not None:
+            progress(loaded, total)
+    try:
+        decoder._native.check()
+    except ValueError as error:
+        raise LoadError(str(error)) from error
+    return decoder
+
+
+def unsupported(config: ModelConfig) -> str | None:
+    """Why this model cannot run on the native kernels here; None if it can."""
+    widths = (config.hidden_size, config.intermediate_size, config.head_dim)
+    if any(width % _UNIT for width in widths):
+        return f"hidden, MLP and head sizes must be multiples of {_UNIT}, but are {widths}"
+    return native.reason()
+
+
+def _with_biases(
+    items: Iterable[tuple[str, StoredTensor]],
+) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
+    name, weight = "", None
+    bias: StoredTensor | None = None
+    for key, stored in items:
+        if key == f"{name}.bias":
+            bias = stored
+            continue
+        if weight is not None:
+            yield name, weight, bias
+        name, weight, bias = key, stored, None
+    if weight is not None:
+        yield name, weight, bias
+
+
+def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:
+    offset = config.learned_position_offset
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "max_position": config.max_position,
+        "activation": config.activation,
+        "is_gated": config.gated_mlp,
+        "sliding_window": config.sliding_window or 0,
+        "position_offset": -1 if offset is None else offset,
+        "embedding_multiplier": config.embedding_multiplier,
+        "residual_multiplier": config.residual_multiplier,
+        "attention_scale": config.scale,
+        "logits_divisor": config.logits_divisor,
+    }
+
+
+def _rows(hidden: Tensor) -> np.ndarray:
+    return hidden.to(torch.float32).contiguous().numpy()
+
+
+def _floats(stored: StoredTensor) -> np.ndarray:
+    return stored.dequantize().numpy()

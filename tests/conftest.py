@@ -1,0 +1,29 @@
+"""What all tests share: the hypothesis profiles, and the default model where it can be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from forerun.core.errors import LoadError
+from forerun.formats import hub
+
+# No deadline: the machines that run this are shared. In CI every run tries the same examples.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The default model's file, fetched once; without it the test is skipped, in CI it fails."""
+    try:
+        return hub.pull(hub.DEFAULT_MODEL)
+    except LoadError as error:
+        reason = f"the default model cannot be had: {error}"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,50 @@
+"""What a request may ask for."""
+
+import math
+
+import pytest
+
+from forerun.core.errors import RequestError
+from forerun.core.params import SamplingParams
+
+BAD = [
+    ("n", 0),
+    ("n", 10**9),
+    ("n", 1.5),
+    ("n", True),
+    ("temperature", -0.1),
+    ("temperature", math.nan),
+    ("temperature", math.inf),
+    ("temperature", "hot"),
+    ("top_k", -2),
+    ("top_p", 0.0),
+    ("top_p", 1.1),
+    ("min_p", -0.1),
+    ("min_p", 2),
+    ("repetition_penalty", 0),
+    ("presence_penalty", 3),
+    ("frequency_penalty", math.nan),
+    ("logit_bias", {5: 101}),
+    ("logit_bias", {-1: 0}),
+    ("seed", -1),
+    ("seed", 2**63),
+    ("stop", ("",)),
+    ("stop", tuple("abc" * 100)),
+    ("stop_token_ids", (-1,)),
+    ("max_tokens", 0),
+    ("min_tokens", -1),
+    ("logprobs", -1),
+    ("logprobs", 10**6),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_value_out_of_range_is_named_with_what_is_allowed(name, value):
+    with pytest.raises(RequestError, match=rf"{name} must be .*, got"):
+        SamplingParams(**{name: value})
+
+
+def test_defaults_are_fine_and_a_single_stop_string_is_a_list_of_one():
+    assert SamplingParams().stop == ()
+    assert SamplingParams(stop="END").stop == ("END",)
+    assert SamplingParams(temperature=0).is_greedy

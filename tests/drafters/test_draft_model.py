@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from forerun.cache.base import KVCache
+from forerun.core import tree
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import Draft, Outcome, Seq
+from forerun.decoding.sampling import warp
+from forerun.decoding.verify import verify
+from forerun.drafters.base import Target
+from forerun.drafters.draft_model import DraftModel, Options
+from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.nn.decoder import Decoder
+from forerun.nn.model import Hidden, Model
+from tests.drafters.helpers import GREEDY, NO_OUTCOME, check_draft
+
+VOCAB_SIZE = 12
+CONFIG = ModelConfig(
+    family="llama",
+    vocab_size=VOCAB_SIZE,
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    max_position=64,
+    rope=RopeConfig(theta=100.0, rotary_dim=8),
+)
+WARM = SamplingParams(temperature=0.9, top_p=0.95)
+
+
+def tiny(seed: int, other: int | None = None, **changes: int) -> Decoder:
+    """A random model whose choices vary with the context; some of `other` makes it a relative."""
+    config = replace(CONFIG, **changes)
+    weights = random_weights(config, seed)
+    if other is not None:
+        for name, weight in random_weights(config, other).items():
+            weights[name] = 0.9 * weights[name] + 0.3 * weight
+    return Decoder(config, weights)
+
+
+def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) / 2
+        for name, shape in weight_shapes(config).items()
+    }
+
+
+class CountingModel:
+    """Passes everything on and notes the rows of each pass."""
+
+    def __init__(self, model: Decoder) -> None:
+        self.model = model
+        self.config = model.config
+        self.num_rows: list[int] = []
+
+    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+        self.num_rows.append(batch.num_rows)
+        return self.model.forward(batch, cache, taps)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.model.head(hidden)
+
+    def new_cache(self, num_slots: int, max_len: int) -> KVCache:
+        return self.model.new_cache(num_slots, max_len)
+
+    def nbytes(self) -> int:
+        return self.model.nbytes()
+
+
+TARGET_MODEL, DRAFT_MODEL = tiny(seed=1), tiny(seed=1, other=2)
+TARGET = Target(TARGET_MODEL, None, max_num_seqs=4, max_len=64)
+
+
+def drafter_of(
+    model: Model = DRAFT_MODEL, target: Target = TARGET, **options: object
+) -> DraftModel:
+    return DraftModel(model, Options(model="tiny", **options), target)  # type: ignore[arg-type]
+
+
+def seq_of(tokens: Sequence[int], seq_id: int = 0, params: SamplingParams = GREEDY) -> Seq:
+    return Seq(seq_id, list(tokens), params, seed=100 + seq_id)
+
+
+def begun(drafter: DraftModel, *seqs: Seq) -> list[Seq]:
+    for seq in seqs:
+        drafter.begin(seq, NO_OUTCOME)
+    return list(seqs)
+
+
+def logits_of(model: Decoder, tokens: Sequence[int]) -> Tensor:
+    """Logits (V,) after the tokens, computed from nothing."""
+    cache = model.new_cache(1, len(tokens))
+    last = model.forward(Batch((Segment(0, 0, tuple(tokens)),)), cache).last
+    return model.head(last[-1:])[0]
+
+
+def judge(seq: Seq, draft: Draft) -> Outcome:
+    """What the target says to a draft, node by node, and the sequence goes on."""
+    paths = [tree.path_to(i, draft.parents) for i in range(len(draft))]
+    contexts = [seq.tokens, *(seq.tokens + [draft.tokens[i] for i in p] for p in paths)]
+    outcome = verify(seq, draft, torch.stack([logits_of(TARGET_MODEL, c) for c in contexts]))
+    seq.tokens.extend(outcome.emitted)
+    return outcome
+
+
+def same(a: Draft, b: Draft) -> bool:
+    if (a.tokens, a.parents, a.probs is None) != (b.tokens, b.parents, b.probs is None):
+        return False
+    rows = zip(a.probs or (), b.probs or (), strict=True)
+    return all(torch.equal(x, y) for x, y in rows if x is not None and y is not None)
+
+
+def test_the_target_as_its_own_draft_is_always_right_when_greedy() -> None:
+    drafter = drafter_of(TARGET_MODEL, num_draft=4)
+    (seq,) = begun(drafter, seq_of([1, 2, 3]))
+    for _ in range(6):
+        (draft,) = drafter.propose([seq], 8)
+        assert draft.probs is None
+        assert judge(seq, draft).path == (0, 1, 2, 3)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small only lose by sharing the work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("branch", [(), (3, 2, 1)])
+@pytest.mark.parametrize("params", [GREEDY, WARM, replace(WARM, presence_penalty=1.0)])
+def test_what_the_cache_keeps_changes_no_draft(
+    params: SamplingParams, branch: tuple[int, ...]
+) -> None:
+    drafter = drafter_of(num_draft=3, branch=branch)
+    (seq,) = begun(drafter, seq_of([1, 2, 3], params=params))
+    num_accepted: Counter[int] = Counter()
+    for budget in itertools.islice(itertools.cycle([9, 9, 2, 0, 9]), 15):
+        (draft,) = drafter.propose([seq], budget)
+        fresh = drafter_of(num_draft=3, branch=branch)
+        begun(fresh, seq)
+        assert same(draft, fresh.propose([seq], budget)[0])
+        num_accepted[len(judge(seq, draft.trim_depth(2)).path)] += 1
+    assert num_accepted[0], "no draft was rejected"
+    assert num_accepted[1] + num_accepted[2], "no draft was accepted"
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM])
+def test_a_batch_drafts_what_each_sequence_drafts_alone(params: SamplingParams) -> None:
+    prompts = [[1, 2, 3], [4] * 9, [5, 6]]
+    together = drafter_of(branch=(2, 2))
+    seqs = begun(together, *(seq_of(p, i, params) for i, p in enumerate(prompts)))
+    for _ in range(3):
+        drafts = together.propose(seqs, 8)
+        for seq, draft in zip(seqs, drafts, strict=True):
+            alone = drafter_of(branch=(2, 2))
+            begun(alone, seq)
+            assert same(draft, alone.propose([seq], 8)[0])
+            judge(seq, draft)
+
+
+def test_no_row_is_computed_twice() -> None:
+    counting = CountingModel(TARGET_MODEL)
+    drafter = drafter_of(counting, num_draft=3)
+    (seq,) = begun(drafter, seq_of([1, 2, 3, 4, 5]))
+    judge(seq, drafter.propose([seq], 8)[0])
+    assert counting.num_rows == [5, 1, 1]
+    counting.num_rows.clear()
+    drafter.propose([seq], 8)
+    assert counting.num_rows == [2, 1, 1]  # all was accepted: the last guess and the bonus token
+
+
+def test_a_rejected_row_is_replaced() -> None:
+    counting = CountingModel(TARGET_MODEL)
+    drafter = drafter_of(counting, num_draft=3)
+    (seq,) = begun(drafter, seq_of([1, 2, 3]))
+    (draft,) = drafter.propose([seq], 8)
+    wrong = (draft.tokens[1] + 1) % VOCAB_SIZE
+    seq.tokens += [draft.tokens[0], wrong]
+    counting.num_rows.clear()
+    (after,) = drafter.propose([seq], 8)
+    assert counting.num_rows == [1, 1, 1]
+    assert after.tokens[0] == int(logits_of(TARGET_MODEL, seq.tokens).argmax())
+
+
+def test_a_long_prompt_is_read_in_parts() -> None:
+    model = tiny(seed=2, max_position=700)
+    target = Target(model, None, max_num_seqs=1, max_len=700)
+    counting = CountingModel(model)
+    drafter = drafter_of(counting, target, num_draft=1)
+    (seq,) = begun(drafter, seq_of([i % VOCAB_SIZE for i in range(600)]))
+    (draft,) = drafter.propose([seq], 8)
+    assert counting.num_rows == [256, 256, 88]
+    assert draft.tokens == (int(logits_of(model, seq.tokens).argmax()),)
+
+
+@given(
+    st.lists(st.integers(1, 3), max_size=3),
+    st.integers(1, 4),
+    st.integers(0, 9),
+    st.sampled_from([GREEDY, WARM]),
+    st.floats(0, 0.5),
+)
+@settings(max_examples=40)
+def test_drafts_are_trees_within_budget_and_options(
+    branch: list[int], num_draft: int, budget: int, params: SamplingParams, confidence: float
+) -> None:
+    drafter = drafter_of(branch=tuple(branch), num_draft=num_draft, min_confidence=confidence)
+    (seq,) = begun(drafter, seq_of([1, 2], params=params))
+    (draft,) = drafter.propose([seq], budget)
+    check_draft(draft, budget)
+    widths = branch or [1] * num_draft
+    for node, children in tree.children(draft.parents).items():
+        depth = 0 if node < 0 else tree.depths(draft.parents)[node] + 1
+        assert len(children) <= widths[depth]
+    if params.is_greedy:
+        assert draft.probs is None
+
+
+def test_a_tree_has_the_likeliest_tokens() -> None:
+    drafter = drafter_of(branch=(3, 2))
+    (seq,) = begun(drafter, seq_of([1, 2]))
+    (draft,) = drafter.propose([seq], 20)
+    assert tree.children(draft.parents) == {-1: [0, 1, 2], 0: [3, 4], 1: [5, 6], 2: [7, 8]}
+    best = logits_of(DRAFT_MODEL, seq.tokens).topk(3).indices.tolist()
+    assert list(draft.tokens[:3]) == best
+    below = logits_of(DRAFT_MODEL, [*seq.tokens, best[1]]).topk(2).indices.tolist()
+    assert list(draft.tokens[5:7]) == below
+
+
+def test_every_drawn_node_carries_its_true_distribution() -> None:
+    params = replace(WARM, repetition_penalty=1.3)
+    drafter = drafter_of(branch=(3, 2))
+    (seq,) = begun(drafter, seq_of([1, 2, 3], params=params))
+    (draft,) = drafter.propose([seq], 20)
+    assert draft.probs is not None
+    for parent, children in tree.children(draft.parents).items():
+        said = [draft.tokens[i] for i in tree.path_to(parent, draft.parents)]
+        row = logits_of(DRAFT_MODEL, seq.tokens + said)
+        expected = warp(row, params, prompt=seq.tokens, generated=said)
+        for child in children:
+            probs = draft.probs[child]
+            assert probs is not None
+            torch.testing.assert_close(probs, expected)
+            expected = expected.clone()
+            expected[draft.tokens[child]] = 0
+            expected /= expected.sum()
+
+
+class MarkovModel:
+    """Logits that depend on the last token alone: thousands of drafts cost little."""
+
+    config = replace(CONFIG, num_layers=1)
+
+    def __init__(self, seed: int) -> None:
+        self.logits = torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=torch.manual_seed(seed))
+
+    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+        return Hidden(torch.from_numpy(batch.tokens())[:, None])
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.logits[hidden[:, 0]]
+
+    def new_cache(self, num_slots: int, max_len: int) -> KVCache:
+        return TARGET_MODEL.new_cache(num_slots, max_len)
+
+    def nbytes(self) -> int:
+        return self.logits.nbytes
+
+
+def test_tokens_are_drawn_from_the_rows_they_carry() -> None:
+    """A node and its second sibling, a node and its child; each a false alarm once in 10^6."""
+    model, num_runs = MarkovModel(seed=0), 2000
+    drafter = drafter_of(model, replace(TARGET, max_num_seqs=num_runs, max_len=8), branch=(2, 1))
+    seqs = begun(drafter, *(seq_of([3, 4], i, WARM) for i in range(num_runs)))
+    drafts = drafter.propose(seqs, 8)
+    laws = [warp(row, WARM, prompt=[0], generated=[]).double() for row in model.logits]
+    first = laws[4]
+    siblings = {
+        (a, b): float(first[a] * first[b] / (1 - first[a]))
+        for a, b in itertools.permutations(range(VOCAB_SIZE), 2)
+    }
+    chains = {
+        (a, b): float(first[a] * laws[a][b])
+        for a, b in itertools.product(range(VOCAB_SIZE), repeat=2)
+    }
+    assert _chi_square(Counter(d.tokens[:2] for d in drafts), siblings, num_runs) > 1e-6
+    assert _chi_square(Counter(d.tokens[::2] for d in drafts), chains, num_runs) > 1e-6
+    assert _chi_square(Counter(d.tokens[1:3] for d in drafts), siblings, num_runs) < 1e-6
+
+
+def _chi_square(
+    counts: Counter[tuple[int, ...]], expected: dict[tuple[int, int], float], num_runs: int
+) -> float:
+    """The p-value; outcomes expected fewer than 10 times are taken together."""
+    if any(expected.get(outcome, 0) == 0 for outcome in counts):
+        return 0.0
+    common = [o for o, probability in expected.items() if probability * num_runs >= 10]
+    observed = [counts[o] for o in common]
+    wanted = [expected[o] * num_runs for o in common]
+    observed.append(num_runs - sum(observed))
+    wanted.append(num_runs - sum(wanted))
+    return float(stats.chisquare(observed, wanted, sum_check=False).pvalue)
+
+
+def test_temperature_zero_drafts_point_masses_for_every_request() -> None:
+    drafter = drafter_of(temperature=0.0, num_draft=2)
+    (seq,) = begun(drafter, seq_of([1, 2, 3], params=WARM))
+    (draft,) = drafter.propose([seq], 8)
+    assert draft.probs is None
+    assert draft.tokens[0] == int(logits_of(DRAFT_MODEL, seq.tokens).argmax())
+
+
+def test_greedy_drafts_follow_bias_and_penalties() -> None:
+    biased = replace(GREEDY, logit_bias={7: 100.0})
+    drafter = drafter_of(num_draft=3)
+    (seq,) = begun(drafter, seq_of([1, 2], params=biased))
+    assert drafter.propose([seq], 8)[0].tokens == (7, 7, 7)
+    drafter.end(seq)
+    (seq,) = begun(drafter, seq_of([1, 2], params=replace(GREEDY, presence_penalty=2.0)))
+    (draft,) = drafter.propose([seq], 8)
+    expected = logits_of(DRAFT_MODEL, [1, 2, draft.tokens[0]]).clone()
+    expected[draft.tokens[0]] -= 2.0
+    assert draft.tokens[1] == int(expected.argmax())
+
+
+def test_nothing_is_guessed_below_a_token_without_confidence() -> None:
+    drafter = drafter_of(num_draft=6, min_confidence=0.5)
+    lengths = set()
+    for i in range(40):
+        (seq,) = begun(drafter, seq_of([i % VOCAB_SIZE, i // VOCAB_SIZE]))
+        (draft,) = drafter.propose([seq], 8)
+        drafter.end(seq)
+        contexts = [[*seq.tokens, *draft.tokens[:j]] for j in range(len(draft))]
+        confident = [bool(logits_of(DRAFT_MODEL, c).softmax(0).max() >= 0.5) for c in contexts]
+        assert all(confident[:-1])
+        assert len(draft) == 6 or not confident[-1]
+        lengths.add(len(draft))
+    assert len(lengths) > 1
+
+
+def test_beyond_its_context_the_draft_is_silent() -> None:
+    short = tiny(seed=2, max_position=16)
+    drafter = drafter_of(short, num_draft=4)
+    (seq,) = begun(drafter, seq_of([1] * 10))
+    sizes = []
+    for _ in range(12):
+        (draft,) = drafter.propose([seq], 8)
+        sizes.append(len(draft))
+        seq.tokens.append(2)
+    assert sizes == [4, 4, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_token_the_draft_has_no_row_for_silences_it() -> None:
+    drafter = drafter_of(tiny(seed=2, vocab_size=8))
+    seqs = begun(drafter, seq_of([1, 9, 2], 0), seq_of([1, 7, 2], 1))
+    silent, speaking = drafter.propose(seqs, 8)
+    assert len(silent) == 0
+    assert len(speaking) == 5
+
+
+def test_a_wider_padded_draft_guesses_only_the_targets_tokens() -> None:
+    drafter = drafter_of(tiny(seed=3, vocab_size=40), num_draft=8)
+    seqs = begun(drafter, seq_of([1, 2], 0), seq_of([3], 1, WARM))
+    for draft in drafter.propose(seqs, 8):
+        assert len(draft) == 8
+        assert max(draft.tokens) < VOCAB_SIZE
+
+
+def test_slots_are_given_back_and_start_empty() -> None:
+    drafter = drafter_of(num_draft=2)
+    expected = None
+    for i in range(3 * TARGET.max_num_seqs):
+        (seq,) = begun(drafter, seq_of([i % 3, 2, 3], i))
+        (draft,) = drafter.propose([seq], 8)
+        if i % 3 == 0:
+            expected = expected or draft
+            assert draft == expected
+        drafter.end(seq)
+        drafter.end(seq)
+
+
+def test_nbytes_counts_weights_cache_and_rows() -> None:
+    drafter = drafter_of(branch=(2, 2))
+    seqs = begun(drafter, *(seq_of([1, 2], i, WARM) for i in range(4)))
+    drafts = drafter.propose(seqs, 9)
+    rows = sum(row.nbytes for d in drafts for row in d.probs or () if row is not None)
+    held = DRAFT_MODEL.nbytes() + drafter.cache.nbytes() + rows
+    assert held <= drafter.nbytes(TARGET.max_num_seqs, TARGET.max_len)
+    assert drafter.nbytes(1, 10) < drafter.nbytes(2, 10) < drafter.nbytes(2, 20)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_draft": 0},
+        {"branch": (2, 0)},
+        {"temperature": -1.0},
+        {"min_confidence": 1.0},
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        drafter_of(**options)

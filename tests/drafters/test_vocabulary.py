@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.drafters._vocabulary import compare_vocabularies
+
+
+@dataclass
+class Pieces:
+    """A vocabulary that is a list."""
+
+    pieces: list[bytes | None]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return self.pieces[token_id]
+
+
+def test_equal_and_padded_vocabularies_agree() -> None:
+    plain = Pieces([b"a", b"b", b"\xff"])
+    assert compare_vocabularies(plain, plain) is None
+    assert compare_vocabularies(plain, Pieces([*plain.pieces, None, b"extra"])) is None
+    assert compare_vocabularies(Pieces([b"a", None, b"\xff"]), plain) is None
+
+
+def test_the_first_difference_is_named_with_both_pieces() -> None:
+    difference = compare_vocabularies(Pieces([b"a", b"b", b"c"]), Pieces([b"a", b"\xff", b"d"]))
+    assert difference is not None
+    assert (difference.token_id, difference.target_piece, difference.draft_piece) == (
+        1,
+        b"b",
+        b"\xff",
+    )
+    assert str(difference) == r"token id 1 is 'b' to the target and '\\xff' to the draft"

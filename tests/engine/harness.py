@@ -1,0 +1,88 @@
+"""Running engines in tests: drafters to run, prompts that make them draft, and scripted ones with known fates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
+from forerun.drafters.base import Drafter
+from forerun.drafters.none import NoDrafter
+from forerun.engine.engine import Engine, EngineOptions
+from forerun.engine.run import Run
+from forerun.nn.model import Model
+
+LOOPING = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
+"""Prompts that repeat themselves, so that every drafter has something to say."""
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+
+
+def engine_for(
+    model: Model, drafter: Drafter | None = None, *, max_num_seqs: int = 4, max_len: int = 256, **options: int
+) -> Engine:
+    """An engine over a tiny model; without a drafter, plain decoding."""
+    sizes = EngineOptions(max_num_seqs=max_num_seqs, max_len=max_len, **options)
+    return Engine(model, drafter or NoDrafter(), sizes)
+
+
+def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Run]:
+    """Run prompts together to their ends."""
+    runs = [engine.add(prompt, params) for prompt in prompts]
+    drain(engine)
+    return runs
+
+
+def drain(engine: Engine) -> None:
+    """Step until nothing runs."""
+    while engine.has_work:
+        engine.step()
+
+
+def plain(model: Model, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
+    """The reference: every prompt alone, without drafting."""
+    return [complete(engine_for(model), [prompt], params)[0].seq.generated for prompt in prompts]
+
+
+@dataclass
+class Scripted:
+    """A drafter that knows the plain continuation of each prompt and is right or wrong as told.
+
+    `script(step)` gives the depth to which a draft of that step is right, of `length` nodes.
+    """
+
+    answers: dict[tuple[int, ...], list[int]]
+    script: Callable[[int], int]
+    length: int = 4
+    vocab_size: int = 24
+    features: Features = NO_FEATURES
+    steps: dict[int, int] = field(default_factory=dict)
+    began: list[int] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        self.began.append(seq.id)
+        self.steps[seq.id] = 0
+        self.outcomes.append(outcome)
+
+    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+        return [self._propose_one(seq, min(budget, self.length)) for seq in seqs]
+
+    def _propose_one(self, seq: Seq, length: int) -> Draft:
+        answer = self.answers[tuple(seq.tokens[: seq.num_prompt])]
+        coming = answer[len(seq.generated) :][:length]
+        right = self.script(self.steps[seq.id])
+        self.steps[seq.id] += 1
+        guesses = [t if i < right else (t + 1) % self.vocab_size for i, t in enumerate(coming)]
+        return Draft.chain(guesses) if guesses else EMPTY_DRAFT
+
+    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+        self.outcomes += outcomes
+
+    def end(self, seq: Seq) -> None:
+        self.ended.append(seq.id)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        return 0

@@ -1,0 +1,52 @@
+"""The documentation's code runs, and its generated parts are up to date."""
+
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+from dev import docs
+from forerun.drafters.base import Target
+from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
+from tests.tiny import tiny_model
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def python_blocks(path: str) -> list[str]:
+    return BLOCK.findall((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_generated_pages_are_fresh_and_links_lead_somewhere():
+    assert docs.problems() == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_examples_of_a_page_run(page, default_model, capsys):
+    blocks = python_blocks(page)
+    assert blocks
+    shared: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), shared)
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_runs(path, default_model, capsys):
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_drafter_of_the_tutorial_is_a_drafter():
+    (source,) = python_blocks("docs/adding-a-drafter.md")
+    module = types.ModuleType("tutorial")
+    exec(compile(source, "tutorial", "exec"), module.__dict__)
+    model = tiny_model(3, sharpness=3.0)
+    drafter = module.build(module.Options(), Target(model, None, 4, 256))
+    engine = engine_for(model, drafter)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == plain(model, LOOPING, GREEDY)
+    assert engine.stats.accepted > 0
+    assert engine.stats.rejected > 0

@@ -1,0 +1,86 @@
+"""Imports point only downwards, and are written in full."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "forerun"
+
+# Parts of one line do not import each other.
+ORDER = (
+    ("_native",),
+    ("core",),
+    ("formats", "kernels"),
+    ("quant", "cache"),
+    ("nn",),
+    ("decoding",),
+    ("drafters",),
+    ("engine",),
+    ("train", "eval", "bench"),
+    ("llm",),
+    ("server",),
+    ("cli",),
+)
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of what is imported of forerun, type-checking blocks included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from ((node.lineno, name) for name in names if name.startswith((".", "forerun.")))
+
+
+def violations(path: Path, tree: ast.AST) -> list[str]:
+    part, found = part_of(path), []
+    for line, name in imports(tree):
+        where = f"{path.relative_to(ROOT)}:{line} imports {name}"
+        if name.startswith("."):
+            found.append(f"{where}: write it in full")
+            continue
+        imported = name.split(".")[1]
+        if imported in RANK and imported != part and RANK[imported] >= RANK[part]:
+            found.append(f"{where}: {part} must not know {imported}")
+    return found
+
+
+def test_every_part_has_its_place() -> None:
+    unknown = {part_of(path) for path in FILES} - RANK.keys()
+    assert not unknown, f"say in ORDER where these belong: {sorted(unknown)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_downwards(path: Path) -> None:
+    assert violations(path, ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "is_fine"),
+    [
+        ("nn/x.py", "from forerun.core import tree", True),
+        ("nn/x.py", "from forerun.nn.config import ModelConfig", True),
+        ("nn/x.py", "import forerun.engine.engine", False),
+        ("nn/x.py", "from forerun import engine", False),
+        ("nn/x.py", "def f():\n    from forerun.drafters import base", False),
+        ("kernels/x.py", "from forerun.formats.gguf import read", False),
+        ("cli/x.py", "from forerun.llm import LLM", True),
+        ("llm.py", "from forerun.cli import main", False),
+        ("core/x.py", "from . import tree", False),
+    ],
+)
+def test_the_rule_itself(where: str, code: str, is_fine: bool) -> None:
+    assert (violations(ROOT / where, ast.parse(code)) == []) is is_fine

@@ -1,0 +1,30 @@
+"""The suite turns red when acceptance, rows or masks are broken on purpose."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import MUTANTS
+
+ROOT = Path(__file__).parent.parent
+CONTRACT = ["tests/engine/test_contract.py", "-x", "-q", "-p", "no:cacheprovider"]
+TESTS_FAILED = 1
+
+
+def run(*arguments: str) -> int:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False, timeout=900
+    ).returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_contract_suite_notices(mutant):
+    assert run("-m", "tests.mutants", mutant, *CONTRACT) == TESTS_FAILED
+
+
+@pytest.mark.slow
+def test_the_contract_suite_passes_unbroken():
+    assert run("-m", "pytest", *CONTRACT) == 0

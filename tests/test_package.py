@@ -1,0 +1,83 @@
+"""The package as a whole: what importing it costs, what it exports, what `--help` costs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import forerun
+
+SRC = Path(__file__).parent.parent / "src"
+HEAVY = ("torch", "transformers", "tokenizers", "huggingface_hub", "gguf")
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter holds after running `code`."""
+    script = f"import sys; sys.path.insert(0, {str(SRC)!r})\n{code}\n"
+    script += "import json; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def cpu_seconds_of_children() -> float:
+    """CPU time, not wall time: other processes of a busy machine must not fail a test."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_importing_forerun_loads_neither_torch_nor_numpy() -> None:
+    loaded = loaded_after("import forerun")
+    assert "forerun" in loaded
+    assert loaded.isdisjoint({*HEAVY, "numpy"})
+
+
+def test_importing_core_does_not_load_torch() -> None:
+    modules = sorted(path.stem for path in (SRC / "forerun" / "core").glob("[a-z]*.py"))
+    assert "types" in modules
+    loaded = loaded_after("\n".join(f"import forerun.core.{name}" for name in modules))
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_public_names_are_sorted_and_each_can_be_had() -> None:
+    assert list(forerun.__all__) == sorted(set(forerun.__all__))
+    assert dir(forerun) == forerun.__all__
+    for name in forerun.__all__:
+        assert getattr(forerun, name) is not None
+
+
+def test_every_lazy_name_is_public() -> None:
+    lazy = {name for names in forerun._NAMES_OF_MODULE.values() for name in names}
+    assert lazy | {"__version__"} == set(forerun.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'LMM'"):
+        _ = forerun.LMM  # type: ignore[attr-defined]
+    with pytest.raises(ImportError):
+        importlib.import_module("forerun.lmm")
+
+
+def test_errors_are_one_tree() -> None:
+    for error in ("CapacityError", "ConfigError", "LoadError", "RequestError"):
+        assert issubclass(getattr(forerun, error), forerun.ForerunError)
+
+
+def test_help_is_quick_and_loads_no_torch() -> None:
+    call = "from forerun.cli.main import main\nsys.argv = ['forerun', '--help']\n"
+    call += "try: main()\nexcept SystemExit: pass"
+    seconds = []
+    for _ in range(3):
+        started = cpu_seconds_of_children()
+        loaded = loaded_after(call)
+        seconds.append(cpu_seconds_of_children() - started)
+        assert loaded.isdisjoint(HEAVY)
+    assert statistics.median(seconds) < 0.5

@@ -1,0 +1,49 @@
+"""Tiny random models, real in every part: the same decoder, cache and head as the large ones."""
+
+from __future__ import annotations
+
+import torch
+
+from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.nn.decoder import Decoder
+
+
+def tiny_config(vocab_size: int = 24, num_layers: int = 2, max_position: int = 512) -> ModelConfig:
+    """A llama of a few thousand parameters, with grouped queries and a tied head."""
+    return ModelConfig(
+        family="llama",
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_layers=num_layers,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        max_position=max_position,
+        rope=RopeConfig(theta=10_000.0, rotary_dim=8),
+        tied_head=True,
+    )
+
+
+def tiny_weights(seed: int, config: ModelConfig, sharpness: float = 1.0) -> dict[str, torch.Tensor]:
+    """Random weights; `sharpness` scales the logits, so that the model has opinions."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        name: torch.randn(size, generator=generator) * (0.3 if len(size) > 1 else 0.1)
+        for name, size in weight_shapes(config).items()
+    }
+    for name in weights:
+        if name.endswith("norm"):
+            weights[name] = 1 + weights[name]
+    weights["norm"] = weights["norm"] * sharpness
+    return weights
+
+
+def tiny_model(seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int) -> Decoder:
+    """A random model. `noise` disturbs every weight of the model of that seed: a draft that is often, not always, right."""
+    shape = tiny_config(**config)
+    weights = tiny_weights(seed, shape, sharpness)
+    generator = torch.Generator().manual_seed(1000 + seed)
+    for name, weight in weights.items():
+        weights[name] = weight + noise * weight.std() * torch.randn(weight.shape, generator=generator)
+    return Decoder(shape, weights)
