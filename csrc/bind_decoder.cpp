@@ -137,7 +137,7 @@ void unpack(const Decoder& self, int layer, const std::string& name, const Array
 }
 
 // x (rows, in) through one linear layer, quantized as the decoder does: for tests.
-void apply(Decoder& self, int layer, const std::string& name, const Array2<const float>& x, const Array2<float>& out) {
+void apply(const Decoder& self, int layer, const std::string& name, const Array2<const float>& x, const Array2<float>& out) {
     const Linear& linear = self.linear(layer, name);
     need(x.shape(1) == static_cast<std::size_t>(linear.num_in) && x.shape(0) <= 1 << 16, "x must be (rows, in)");
     const std::size_t padded = static_cast<std::size_t>(linear.num_tiles()) * kTile;

@@ -10,7 +10,7 @@
 namespace forerun {
 namespace {
 
-constexpr int kHeadTiles = 8;  // tiles of logits an argmax holds at a time
+constexpr int kHeadTiles = 8, kHeadRows = 64;  // the block of logits that is held aside
 
 Buffer floats(std::span<const float> values, std::size_t padded) {
     Buffer buffer(padded * sizeof(float));
@@ -25,7 +25,7 @@ std::string full_name(int layer, const std::string& name) {
 }  // namespace
 
 Decoder::Decoder(const Shape& shape, const Kernels& kernels, int num_threads)
-    : shape_(shape), kernels_(kernels), pool_(num_threads), layers_(static_cast<std::size_t>(shape.num_layers)) {
+    : shape_(shape), kernels_(kernels), layers_(static_cast<std::size_t>(shape.num_layers)), pool_(num_threads) {
     if (shape.hidden_size % kTile || shape.head_dim % kTile || shape.intermediate_size % kTile)
         throw std::invalid_argument("hidden size, head size and MLP size must be multiples of 16");
     if (shape.num_heads % shape.num_kv_heads) throw std::invalid_argument("heads must be a multiple of kv heads");
@@ -52,7 +52,7 @@ void Decoder::set_linear(int layer, const std::string& name, Stored type, int nu
                          const float* bias) {
     Packed* packed = find(layer, name);
     if (!packed) throw std::invalid_argument("no linear layer is called " + full_name(layer, name));
-    *packed = pack(type, num_out, num_in, rows, bias, pool_);
+    *packed = pack(type, num_out, num_in, rows, bias, pool_.size());
 }
 
 void Decoder::set_norm(int layer, const std::string& name, std::span<const float> weight, std::span<const float> bias, float eps,
@@ -267,7 +267,7 @@ void Decoder::reserve(int num_rows, int slots_above) {
     }
     const std::size_t above = static_cast<std::size_t>((slots_above / kChunk + 2) * kChunk);
     const std::size_t attention = kMaxPairs * (kChunk + above + 2 * static_cast<std::size_t>(s.head_dim));
-    const std::size_t wanted = std::max<std::size_t>(attention, 64 * kHeadTiles * kTile);
+    const std::size_t wanted = std::max<std::size_t>(attention, kHeadRows * kHeadTiles * kTile);
     if (wanted > scratch_stride_) {
         scratch_stride_ = wanted;
         scratch_ = Buffer(threads * scratch_stride_ * 4);
@@ -294,95 +294,92 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hi
     hidden_ = hidden;
     tap_layers_ = tap_layers;
     taps_ = taps;
-    auto job = [this](int thread) { run(thread); };
-    pool_.run(job);
+    plan_phases();
+    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->run(walk); }, this, phases_);
+}
+
+// Pieces of every phase, in the order of `run`. Which phases there are depends on the weights alone: a late thread counts on it.
+void Decoder::plan_phases() {
+    const int rows = num_rows_, most = 4 * pool_.size();
+    phases_.clear();
+    for (int i = 0; i < shape_.num_layers; ++i) {
+        const Layer& layer = layers_[static_cast<std::size_t>(i)];
+        phases_.insert(phases_.end(), {rows, shape_.num_heads + 2 * shape_.num_kv_heads, static_cast<int>(tasks_.size())});
+        phases_.push_back(is_split_ ? static_cast<int>(units_.size()) : 0);
+        if (quantizes_after_attention(layer)) phases_.push_back(rows);
+        phases_.insert(phases_.end(), {std::min(most, layer.o.linear.num_tiles()), rows, std::min(2 * most, mlp_units()),
+                                       std::min(most, layer.down.linear.num_tiles())});
+    }
+    phases_.push_back(rows);
 }
 
 // --- the head ---
 
-// Rows first.. as the head reads them, at row 0 of `normed_`.
-void Decoder::prepare_head(int thread, const float* hidden, int num_rows) {
-    const std::size_t width = static_cast<std::size_t>(shape_.hidden_size);
-    const Part part(num_rows, thread, pool_.size());
-    for (int row = part.first; row < part.stop; ++row) {
-        const float* source = hidden + static_cast<std::size_t>(row) * width;
-        std::memcpy(normed_.rows.x + static_cast<std::size_t>(row) * width, source, width * 4);
-        if (!head_weights().is_float()) kernels_.quantize(source, normed_.rows, row, 0, shape_.hidden_size);
-    }
-    pool_.barrier();
-}
-
 const Linear& Decoder::head_weights() const { return head_.linear.tiles ? head_.linear : embed_.linear; }
 
-void Decoder::head(const float* hidden, int num_rows, float* logits) {
-    if (num_rows == 0) return;
-    reserve(num_rows, 0);
-    const Linear& weights = head_weights();
-    const int whole_tiles = shape_.vocab_size / kTile;
-    const std::size_t vocab = static_cast<std::size_t>(shape_.vocab_size);
-    auto job = [&](int thread) {
-        prepare_head(thread, hidden, num_rows);
-        const Part part(weights.num_tiles(), thread, pool_.size());
-        const int stop = std::min(part.stop, whole_tiles);
-        kernels_.linear(weights, part.first, stop - part.first, normed_.rows, 0, num_rows,
-                        {logits + part.first * kTile, vocab, false, 1.0f});
-        if (part.stop > whole_tiles) {  // the last tile is wider than what is left of the row
-            float* last = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
-            for (int row = 0; row < num_rows; ++row) {
-                kernels_.linear(weights, whole_tiles, 1, normed_.rows, row, 1, {last, kTile, false, 1.0f});
-                std::copy_n(last, vocab - static_cast<std::size_t>(whole_tiles * kTile), logits + static_cast<std::size_t>(row) * vocab + whole_tiles * kTile);
-            }
-        }
-        if (shape_.logits_divisor == 1.0f) return;
-        pool_.barrier();
-        const Part mine(num_rows, thread, pool_.size());
-        for (std::size_t i = static_cast<std::size_t>(mine.first) * vocab; i < static_cast<std::size_t>(mine.stop) * vocab; ++i) logits[i] /= shape_.logits_divisor;
-    };
-    pool_.run(job);
+void Decoder::run_head(const HeadCall& call) {
+    if (call.num_rows == 0) return;
+    reserve(call.num_rows, 0);
+    head_call_ = call;
+    std::fill_n(best_.as<Best>(), static_cast<std::size_t>(pool_.size()) * static_cast<std::size_t>(capacity_), Best{});
+    const int pieces[] = {call.num_rows, std::min(32 * pool_.size(), head_weights().num_tiles())};
+    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->walk_head(walk); }, this, pieces);
 }
 
-void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) {
+void Decoder::walk_head(Walk& walk) {
+    const std::size_t width = static_cast<std::size_t>(shape_.hidden_size);
+    walk.each([&](int row) {
+        const float* source = head_call_.hidden + static_cast<std::size_t>(row) * width;
+        std::memcpy(normed_.rows.x + static_cast<std::size_t>(row) * width, source, width * 4);
+        if (!head_weights().is_float()) kernels_.quantize(source, normed_.rows, row, 0, shape_.hidden_size);
+    });
+    walk.each([&](int piece) {
+        const Linear& weights = head_weights();
+        const Part part(weights.num_tiles(), piece, std::min(32 * pool_.size(), weights.num_tiles()));
+        for (int tile = part.first; tile < part.stop; tile += kHeadTiles) head_tiles(walk.thread, tile, std::min(kHeadTiles, part.stop - tile));
+    });
+}
+
+// A few tiles' logits of all rows: computed aside, then copied out or searched.
+void Decoder::head_tiles(int thread, int tile, int num_tiles) {
+    constexpr std::size_t stride = kHeadTiles * kTile;
+    const HeadCall& call = head_call_;
+    float* aside = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
+    const int first_id = tile * kTile, count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
+    for (int first = 0; first < call.num_rows; first += kHeadRows) {
+        const int rows = std::min(kHeadRows, call.num_rows - first);
+        kernels_.linear(head_weights(), tile, num_tiles, normed_.rows, first, rows, {aside, stride, false, 1.0f});
+        for (int i = 0; i < rows; ++i) {
+            const float* logits = aside + static_cast<std::size_t>(i) * stride;
+            const std::size_t row = static_cast<std::size_t>(first + i);
+            if (!call.logits) {
+                best_.as<Best>()[static_cast<std::size_t>(thread) * static_cast<std::size_t>(capacity_) + row].see(logits, first_id, count);
+                continue;
+            }
+            float* out = call.logits + row * static_cast<std::size_t>(shape_.vocab_size) + first_id;
+            for (int j = 0; j < count; ++j) out[j] = logits[j] / shape_.logits_divisor;
+        }
+    }
+}
+
+void Decoder::head(const float* hidden, int num_rows, float* logits) { run_head({hidden, num_rows, logits}); }
+
+void Decoder::argmax(const float* hidden, int num_rows, std::int64_t* ids) {
+    run_head({hidden, num_rows, nullptr});
+    for (int row = 0; row < num_rows; ++row) {
+        Best all;
+        for (int thread = 0; thread < pool_.size(); ++thread) all.see(best_.as<Best>()[thread * capacity_ + row]);
+        ids[row] = all.id;
+    }
+}
+
+void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) const {
     const std::size_t width = static_cast<std::size_t>(linear.num_in), stride = static_cast<std::size_t>(linear.num_tiles()) * kTile;
     const RowsMemory made = make_rows(num_rows, linear.num_in);
     std::copy_n(x, static_cast<std::size_t>(num_rows) * width, made.rows.x);
     if (!linear.is_float())
         for (int row = 0; row < num_rows; ++row) kernels_.quantize(x + static_cast<std::size_t>(row) * width, made.rows, row, 0, linear.num_in);
-    auto job = [&](int thread) {
-        const Part part(linear.num_tiles(), thread, pool_.size());
-        kernels_.linear(linear, part.first, part.stop - part.first, made.rows, 0, num_rows, {out + part.first * kTile, stride, false, 1.0f});
-    };
-    pool_.run(job);
-}
-
-void Decoder::argmax(const float* hidden, int num_rows, std::int64_t* ids) {
-    if (num_rows == 0) return;
-    reserve(num_rows, 0);
-    const Linear& weights = head_weights();
-    const std::size_t rows = static_cast<std::size_t>(num_rows);
-    Best* best = best_.as<Best>();
-    auto job = [&](int thread) {
-        prepare_head(thread, hidden, num_rows);
-        Best* mine = best + static_cast<std::size_t>(thread) * rows;
-        std::fill_n(mine, rows, Best{});
-        float* logits = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
-        const Part part(weights.num_tiles(), thread, pool_.size());
-        for (int tile = part.first; tile < part.stop; tile += kHeadTiles) {
-            const int tiles = std::min(kHeadTiles, part.stop - tile);
-            for (int first = 0; first < num_rows; first += 64) {
-                const int count = std::min(64, num_rows - first);
-                const std::size_t stride = kHeadTiles * kTile;
-                kernels_.linear(weights, tile, tiles, normed_.rows, first, count, {logits, stride, false, 1.0f});
-                for (int row = 0; row < count; ++row)
-                    mine[first + row].see(logits + static_cast<std::size_t>(row) * stride, tile * kTile, std::min(tiles * kTile, shape_.vocab_size - tile * kTile));
-            }
-        }
-    };
-    pool_.run(job);
-    for (std::size_t row = 0; row < rows; ++row) {
-        Best all = best[row];
-        for (int thread = 1; thread < pool_.size(); ++thread) all.see(best[static_cast<std::size_t>(thread) * rows + row]);
-        ids[row] = all.id;
-    }
+    kernels_.linear(linear, 0, linear.num_tiles(), made.rows, 0, num_rows, {out, stride, false, 1.0f});
 }
 
 }  // namespace forerun

@@ -1,8 +1,8 @@
 // A decoder as the kernels see it: packed weights, the buffers of a pass, and one call that computes a pass.
 //
-// A pass is a fixed row of phases a layer, each split over the pool's threads, with a barrier after each:
+// A pass is a fixed row of phases a layer, each cut into pieces for the pool's threads:
 //   norm -> q, k, v (rotated, keys and values into the cache) -> attention -> output projection -> norm -> gate and up -> down
-// How a phase is split never changes a sum, so the number of threads changes nothing.
+// How a phase is cut never changes a sum, so the number of threads changes nothing.
 
 #pragma once
 
@@ -44,7 +44,7 @@ struct Best {
     std::int32_t id = 0;
 
     void see(const float* logits, int first_id, int count);
-    void see(const Best& later);
+    void see(const Best& other);
 };
 
 // Rows of one sequence's tree, as core.batch.Segment.
@@ -74,7 +74,7 @@ class Decoder {
     void argmax(const float* hidden, int num_rows, std::int64_t* ids);
 
     // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests compare with references.
-    void apply(const Linear& linear, const float* x, int num_rows, float* out);
+    void apply(const Linear& linear, const float* x, int num_rows, float* out) const;
 
     std::size_t nbytes() const;
     const Shape& shape() const { return shape_; }
@@ -94,33 +94,46 @@ class Decoder {
         int unit, first_chunk, stop_chunk;
     };
 
+    struct HeadCall {
+        const float* hidden;
+        int num_rows;
+        float* logits;  // null: only the likeliest is asked for
+    };
+
     Packed* find(int layer, const std::string& name);
+    const Linear& head_weights() const;
+    bool quantizes_after_attention(const Layer& layer) const;
+    int mlp_units() const;
+
     void check_segments(const Cache& cache, std::span<const Segment> segments) const;
     void plan(std::span<const Segment> segments);
     void plan_rows(const Segment& segment);
     void plan_rope();
     void plan_attention(std::span<const Segment> segments);
+    void plan_phases();
     void reserve(int num_rows, int slots_above);
     RowsMemory make_rows(int num_rows, int width) const;
 
-    void run(int thread);
-    void embed(int thread);
-    void norm_rows(int thread, const NormWeights& weights, std::initializer_list<const Linear*> readers, int tap);
-    void project_qkv(int thread, int layer);
-    void place_head(int layer, int head, int row);
-    void attend(int thread, int layer);
-    void attend_task(const Task& task, int layer, float* scratch, Attended* states);
-    void finish_unit(const Unit& unit, const Attended* states);
-    void merge_tasks(int unit);
-    void mlp_up(int thread, const Layer& layer);
-    void linear_rows(int thread, const Linear& linear, const Rows& rows);
+    void run(Walk& walk);
+    void embed(int row);
     void take_tap(int row, int layer);
-    void prepare_head(int thread, const float* hidden, int num_rows);
-    const Linear& head_weights() const;
+    void norm(int row, const NormWeights& weights, std::initializer_list<const Linear*> readers);
+    void project_head(int layer, int head);
+    void place_head(int layer, int head, int row);
+    void attend(Walk& walk, int layer);
+    void attend_task(const Task& task, int layer, float* scratch, Attended* states);
+    void merge_tasks(int unit);
+    void finish_unit(const Unit& unit, const Attended* states);
+    void mlp_up(const Layer& layer, int piece, int thread);
+    void mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread);
+    void add_linear(const Linear& linear, const Rows& rows, int piece);
+
+    void run_head(const HeadCall& call);
+    void walk_head(Walk& walk);
+    void head_tiles(int thread, int tile, int num_tiles);
 
     const Shape shape_;
     const Kernels& kernels_;
-    Pool pool_;
     std::vector<Layer> layers_;
     Packed embed_, positions_, head_;
     NormWeights final_norm_;
@@ -140,13 +153,17 @@ class Decoder {
     std::vector<int> depths_;
     std::vector<Unit> units_;
     std::vector<Task> tasks_;
+    std::vector<int> phases_;
     std::vector<Attended> states_;
     bool is_split_ = false;
     Buffer x_, qkv_, scratch_, partial_;
     RowsMemory normed_, attended_, activated_;
     std::vector<float> cos_, sin_;
     Rope rope_;
+    HeadCall head_call_{};
     Buffer best_;
+
+    Pool pool_;  // last: its threads are gone before what they look at
 };
 
 }  // namespace forerun

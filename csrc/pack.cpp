@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "half.h"
+#include "pool.h"
 
 namespace forerun {
 namespace {
@@ -207,6 +211,19 @@ void write_float_row(const std::uint8_t* row, const Linear& linear, std::uint8_t
         std::memcpy(tile + (k * kTile + static_cast<std::size_t>(lane)) * size, row + k * size, size);
 }
 
+// Calls work(index) for 0..count. Packing happens once, so it does without the pool and its rules.
+template <class Work>
+void in_parallel(int count, int num_threads, const Work& work) {
+    constexpr int least = 64;  // fewer are not worth a thread
+    const int threads = std::max(1, std::min(num_threads, count / least));
+    std::vector<std::jthread> others;
+    const auto part = [&](int thread) {
+        for (const Part p(count, thread, threads); int i : std::views::iota(p.first, p.stop)) work(i);
+    };
+    for (int thread = 1; thread < threads; ++thread) others.emplace_back(part, thread);
+    part(0);
+}
+
 }  // namespace
 
 std::size_t stored_row_nbytes(Stored type, int num_in) {
@@ -217,7 +234,7 @@ std::size_t stored_row_nbytes(Stored type, int num_in) {
     return static_cast<std::size_t>(num_in / format.block) * static_cast<std::size_t>(format.nbytes);
 }
 
-Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias, Pool& pool) {
+Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias, int num_threads) {
     const std::size_t row_nbytes = stored_row_nbytes(type, num_in);
     Packed packed;
     Linear& linear = packed.linear;
@@ -227,16 +244,14 @@ Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, cons
     linear.tile_nbytes = tile_nbytes(linear.kind, num_in);
     packed.memory = Buffer(static_cast<std::size_t>(linear.num_tiles()) * linear.tile_nbytes);
     linear.tiles = packed.memory.as<std::uint8_t>();
-    auto job = [&](int thread) {
-        const Part part(linear.num_tiles(), thread, pool.size());
-        for (int row = part.first * kTile; row < std::min(part.stop * kTile, num_out); ++row) {
+    in_parallel(linear.num_tiles(), num_threads, [&](int tile) {
+        for (int row = tile * kTile; row < std::min((tile + 1) * kTile, num_out); ++row) {
             const std::uint8_t* source = rows + static_cast<std::size_t>(row) * row_nbytes;
-            std::uint8_t* tile = packed.memory.as<std::uint8_t>() + static_cast<std::size_t>(row / kTile) * linear.tile_nbytes;
-            if (linear.is_float()) write_float_row(source, linear, tile, row % kTile);
-            else write_integer_row(type, source, linear, tile, row % kTile);
+            std::uint8_t* to = packed.memory.as<std::uint8_t>() + static_cast<std::size_t>(tile) * linear.tile_nbytes;
+            if (linear.is_float()) write_float_row(source, linear, to, row % kTile);
+            else write_integer_row(type, source, linear, to, row % kTile);
         }
-    };
-    pool.run(job);
+    });
     if (bias) {
         packed.bias = Buffer(static_cast<std::size_t>(linear.num_tiles()) * kTile * sizeof(float));
         std::memcpy(packed.bias.as<float>(), bias, static_cast<std::size_t>(num_out) * sizeof(float));

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "memory.h"
-#include "pool.h"
 #include "types.h"
 
 namespace forerun {
@@ -25,7 +24,7 @@ struct Packed {
 };
 
 // `rows` holds num_out stored rows, `bias` num_out floats or null.
-Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias, Pool& pool);
+Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias, int num_threads);
 
 // The weights of one output, as the kernels mean them: exactly scale * code + minimum.
 void unpack_row(const Linear& linear, int row, float* out);

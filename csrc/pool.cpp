@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include <unistd.h>
+
 #include <chrono>
 
 namespace forerun {
@@ -8,7 +10,43 @@ namespace {
 // Long enough for the work of a step that is not ours (sampling, drafting), short enough to be nothing.
 constexpr auto kWatch = std::chrono::microseconds(300);
 
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
 }  // namespace
+
+bool Walk::claim(std::uint32_t& index) {
+    if (is_late_) return false;
+    Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
+    std::uint64_t next = phase.next.load(std::memory_order_acquire);
+    for (;;) {
+        is_late_ = next >> 32 != round_;
+        index = static_cast<std::uint32_t>(next);
+        if (is_late_ || index >= phase.count.load(std::memory_order_acquire)) return false;
+        // Succeeds only if the job is still on: a new one has changed the round.
+        if (phase.next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) return true;
+    }
+}
+
+void Walk::complete() {
+    pool_.current_.load(std::memory_order_relaxed)[phase_].done.fetch_add(1, std::memory_order_release);
+}
+
+void Walk::wait() {
+    if (is_late_) return;
+    Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
+    for (int spins = 0; phase.done.load(std::memory_order_acquire) < phase.count.load(std::memory_order_acquire); ++spins) {
+        if (pool_.round_.load(std::memory_order_acquire) != round_) {
+            is_late_ = true;
+            return;
+        }
+        relax();
+        if (spins > 2048) std::this_thread::yield();  // a piece's thread has lost its core
+    }
+}
 
 Pool::~Pool() {
     if (!workers_) return;
@@ -17,57 +55,57 @@ Pool::~Pool() {
         return;
     }
     stop_ = true;
-    round_.fetch_add(1, std::memory_order_release);
+    round_.fetch_add(2, std::memory_order_release);
     round_.notify_all();
     for (std::thread& thread : workers_->threads) thread.join();
 }
 
 void Pool::start() {
     (void)workers_.release();  // null, or what a fork left behind
-    arrived_ = 0;
     workers_ = std::make_unique<Workers>();
     workers_->owner = getpid();
-    const std::uint32_t seen = round_.load();
-    for (int i = 1; i < num_threads_; ++i) workers_->threads.emplace_back([this, i, seen] { work(i, seen); });
+    for (int i = 1; i < num_threads_; ++i) workers_->threads.emplace_back([this, i] { work(i); });
 }
 
-void Pool::run(Call call, void* job) {
+void Pool::run(Job job, void* self, std::span<const int> pieces) {
     if (num_threads_ > 1 && (!workers_ || workers_->owner != getpid())) start();
-    call_ = call;
-    job_ = job;
-    if (num_threads_ > 1) {
-        round_.fetch_add(1, std::memory_order_release);
-        round_.notify_all();
+    const std::uint32_t round = round_.fetch_add(1, std::memory_order_acq_rel) + 2;
+    if (pieces.size() > num_phases_) {
+        outgrown_.push_back(std::move(phases_));
+        num_phases_ = 2 * pieces.size();
+        phases_ = std::make_unique<Phase[]>(num_phases_);
+        current_.store(phases_.get(), std::memory_order_release);
     }
-    call(job, 0);
-    barrier();
+    for (std::size_t i = 0; i < num_phases_; ++i) {
+        phases_[i].next.store(std::uint64_t{round} << 32, std::memory_order_relaxed);
+        phases_[i].done.store(0, std::memory_order_relaxed);
+        phases_[i].count.store(i < pieces.size() ? static_cast<std::uint32_t>(pieces[i]) : 0, std::memory_order_release);
+    }
+    job_.store(job, std::memory_order_relaxed);
+    self_.store(self, std::memory_order_relaxed);
+    round_.store(round, std::memory_order_release);
+    if (num_threads_ > 1) round_.notify_all();
+    Walk walk(*this, 0, round);
+    job(self, walk);
 }
 
-void Pool::work(int thread, std::uint32_t seen) {
-    for (;;) {
+void Pool::work(int thread) {
+    std::uint32_t seen = 0;
+    while (!stop_.load(std::memory_order_acquire)) {
         const auto deadline = std::chrono::steady_clock::now() + kWatch;
-        for (int spins = 0; round_.load(std::memory_order_acquire) == seen; ++spins) {
+        std::uint32_t round = round_.load(std::memory_order_acquire);
+        for (int spins = 0; (round == seen || round % 2 == 1) && !stop_.load(std::memory_order_acquire); ++spins) {
             relax();
-            if (spins % 64 == 63 && std::chrono::steady_clock::now() > deadline) round_.wait(seen);
+            if (spins % 64 == 63 && std::chrono::steady_clock::now() > deadline) round_.wait(round);
+            round = round_.load(std::memory_order_acquire);
         }
-        seen = round_.load(std::memory_order_acquire);
-        if (stop_) return;
-        call_(job_, thread);
-        barrier();
-    }
-}
-
-void Pool::barrier() {
-    if (num_threads_ == 1) return;
-    const std::uint32_t phase = phase_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
-        arrived_.store(0, std::memory_order_relaxed);
-        phase_.fetch_add(1, std::memory_order_release);
-        return;
-    }
-    for (int spins = 0; phase_.load(std::memory_order_acquire) == phase; ++spins) {
-        relax();
-        if (spins > 4096) std::this_thread::yield();  // someone else has the other core
+        if (stop_.load(std::memory_order_acquire)) return;
+        seen = round;
+        const Job job = job_.load(std::memory_order_acquire);
+        void* self = self_.load(std::memory_order_acquire);
+        if (round_.load(std::memory_order_acquire) != round) continue;  // torn: another job is being set up
+        Walk walk(*this, thread, round);
+        job(self, walk);
     }
 }
 

@@ -1,26 +1,56 @@
-// A few threads that run the same job together and meet at barriers. Between jobs they watch for the next one a moment, then
+// Threads that work through the phases of a job together.
+//
+// A job is a fixed row of phases, a phase a number of pieces; whoever is there takes the next piece, and a phase begins when
+// all pieces of the one before are done. Nobody waits for a thread that is not working: where other programs hold a core, the
+// rest go on without it, and it finds its way back when it returns. Between jobs threads watch for the next one a moment, then
 // sleep: an idle program burns nothing. The calling thread takes part as thread 0.
 
 #pragma once
 
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
 namespace forerun {
 
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
+class Pool;
+
+// One thread's way through one job. It may be late, even past the job's end: what a job reads outside of pieces must live as
+// long as the pool.
+class Walk {
+  public:
+    const int thread;
+
+    // The next phase: calls piece(index) for the pieces this thread gets, returns when all are done.
+    template <class Piece>
+    void each(Piece piece) {
+        for (std::uint32_t index; claim(index); complete()) piece(static_cast<int>(index));
+        wait();
+        ++phase_;
+    }
+
+  private:
+    friend class Pool;
+    Walk(Pool& pool, int index, std::uint32_t round) : thread(index), pool_(pool), round_(round) {}
+    bool claim(std::uint32_t& index);
+    void complete();
+    void wait();
+
+    Pool& pool_;
+    const std::uint32_t round_;
+    std::size_t phase_ = 0;
+    bool is_late_ = false;  // the job is over
+};
 
 class Pool {
   public:
+    using Job = void (*)(void* self, Walk& walk);
+
     explicit Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {}
     ~Pool();
     Pool(const Pool&) = delete;
@@ -28,34 +58,34 @@ class Pool {
 
     int size() const { return num_threads_; }
 
-    // Runs job(thread) on every thread and returns when all are done. Not reentrant.
-    template <class Job>
-    void run(Job& job) {
-        run([](void* j, int thread) { (*static_cast<Job*>(j))(thread); }, &job);
-    }
-
-    // All threads of the running job meet here.
-    void barrier();
+    // Runs job(self, walk) on every thread that comes; `pieces` are the phases' sizes. `self` must outlive the pool's threads.
+    // Not reentrant.
+    void run(Job job, void* self, std::span<const int> pieces);
 
   private:
-    using Call = void (*)(void*, int);
+    friend class Walk;
+    struct alignas(64) Phase {
+        std::atomic<std::uint64_t> next{0};  // round, then the next piece
+        std::atomic<std::uint32_t> done{0}, count{0};
+    };
     struct Workers {
         std::vector<std::thread> threads;
         pid_t owner = 0;
     };
 
-    void run(Call call, void* job);
     void start();
-    void work(int thread, std::uint32_t seen);
+    void work(int thread);
 
     const int num_threads_;
     std::unique_ptr<Workers> workers_;
-    Call call_ = nullptr;
-    void* job_ = nullptr;
-    bool stop_ = false;
-    alignas(64) std::atomic<std::uint32_t> round_{0};
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<std::uint32_t> phase_{0};
+    std::unique_ptr<Phase[]> phases_;
+    std::size_t num_phases_ = 0;
+    std::vector<std::unique_ptr<Phase[]>> outgrown_;  // a late thread may still look at them
+    std::atomic<Job> job_{nullptr};
+    std::atomic<void*> self_{nullptr};
+    std::atomic<Phase*> current_{nullptr};
+    std::atomic<bool> stop_{false};
+    alignas(64) std::atomic<std::uint32_t> round_{0};  // odd while a job is being set up
 };
 
 // Part `index` of `count` equal parts of 0..total.

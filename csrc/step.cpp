@@ -1,4 +1,4 @@
-// The phases of a pass. Every thread runs `run`; barriers stand between phases.
+// The phases of a pass: every thread walks through `run`, and does the pieces of each phase that it gets.
 
 #include <algorithm>
 #include <cmath>
@@ -14,54 +14,45 @@ constexpr int kRowBlock = 32;  // rows whose gate and up halves are held at a ti
 }  // namespace
 
 void Best::see(const float* logits, int first_id, int count) {
-    for (int i = 0; i < count && id >= 0; ++i) {
-        if (logits[i] > value) {
-            value = logits[i];
-            id = first_id + i;
-        }
-        if (std::isnan(logits[i])) id = -1;
-    }
+    for (int i = 0; i < count; ++i) see({logits[i], std::isnan(logits[i]) ? -1 : first_id + i});
 }
 
-void Best::see(const Best& later) {
+void Best::see(const Best& other) {
     if (id < 0) return;
-    if (later.id < 0 || later.value > value) *this = later;
+    if (other.id < 0 || other.value > value || (other.value == value && other.id < id)) *this = other;
 }
 
-void Decoder::run(int thread) {
-    const int last = shape_.num_layers;
-    embed(thread);
-    for (int i = 0; i < last; ++i) {
+void Decoder::run(Walk& walk) {
+    for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[static_cast<std::size_t>(i)];
-        norm_rows(thread, layer.attn_norm, {&layer.q.linear, &layer.k.linear, &layer.v.linear}, i - 1);
-        project_qkv(thread, i);
-        attend(thread, i);
-        linear_rows(thread, layer.o.linear, attended_.rows);
-        norm_rows(thread, layer.mlp_norm, {shape_.is_gated ? &layer.gate.linear : &layer.up.linear, &layer.up.linear}, -1);
-        mlp_up(thread, layer);
-        linear_rows(thread, layer.down.linear, activated_.rows);
+        walk.each([&](int row) {
+            if (i == 0) embed(row);
+            else take_tap(row, i - 1);
+            norm(row, layer.attn_norm, {&layer.q.linear, &layer.k.linear, &layer.v.linear});
+        });
+        walk.each([&](int head) { project_head(i, head); });
+        attend(walk, i);
+        walk.each([&](int piece) { add_linear(layer.o.linear, attended_.rows, piece); });
+        walk.each([&](int row) { norm(row, layer.mlp_norm, {&(shape_.is_gated ? layer.gate : layer.up).linear, &layer.up.linear}); });
+        walk.each([&](int piece) { mlp_up(layer, piece, walk.thread); });
+        walk.each([&](int piece) { add_linear(layer.down.linear, activated_.rows, piece); });
     }
-    const Part part(num_rows_, thread, pool_.size());
-    for (int row = part.first; row < part.stop; ++row) {
+    walk.each([&](int row) {
         const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.hidden_size);
-        take_tap(row, last - 1);
+        take_tap(row, shape_.num_layers - 1);
         kernels_.norm(x_.as<float>() + at, final_norm_.norm, shape_.hidden_size, hidden_ + at);
-    }
+    });
 }
 
-// The rows of a thread are the same here and in norm_rows, so no barrier is needed between.
-void Decoder::embed(int thread) {
+void Decoder::embed(int row) {
     const int width = shape_.hidden_size;
-    const Part part(num_rows_, thread, pool_.size());
-    for (int row = part.first; row < part.stop; ++row) {
-        float* x = x_.as<float>() + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-        unpack_row(embed_.linear, tokens_[static_cast<std::size_t>(row)], x);
-        if (shape_.embedding_multiplier != 1.0f) kernels_.scale(x, width, shape_.embedding_multiplier);
-        if (shape_.position_offset < 0) continue;
-        float* position = normed_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-        unpack_row(positions_.linear, queries_[static_cast<std::size_t>(row)].position + shape_.position_offset, position);
-        for (int i = 0; i < width; ++i) x[i] += position[i];
-    }
+    float* x = x_.as<float>() + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
+    unpack_row(embed_.linear, tokens_[static_cast<std::size_t>(row)], x);
+    if (shape_.embedding_multiplier != 1.0f) kernels_.scale(x, width, shape_.embedding_multiplier);
+    if (shape_.position_offset < 0) return;
+    float* position = normed_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
+    unpack_row(positions_.linear, queries_[static_cast<std::size_t>(row)].position + shape_.position_offset, position);
+    for (int i = 0; i < width; ++i) x[i] += position[i];
 }
 
 void Decoder::take_tap(int row, int layer) {
@@ -71,32 +62,23 @@ void Decoder::take_tap(int row, int layer) {
             std::memcpy(taps_ + (i * static_cast<std::size_t>(num_rows_) + r) * width, x_.as<float>() + r * width, width * 4);
 }
 
-void Decoder::norm_rows(int thread, const NormWeights& weights, std::initializer_list<const Linear*> readers, int tap) {
+void Decoder::norm(int row, const NormWeights& weights, std::initializer_list<const Linear*> readers) {
     const int width = shape_.hidden_size;
-    const bool is_quantized = std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return !l->is_float(); });
-    const Part part(num_rows_, thread, pool_.size());
-    for (int row = part.first; row < part.stop; ++row) {
-        const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-        if (tap >= 0) take_tap(row, tap);
-        kernels_.norm(x_.as<float>() + at, weights.norm, width, normed_.rows.x + at);
-        if (is_quantized) kernels_.quantize(normed_.rows.x + at, normed_.rows, row, 0, width);
-    }
-    pool_.barrier();
+    const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
+    kernels_.norm(x_.as<float>() + at, weights.norm, width, normed_.rows.x + at);
+    if (std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return !l->is_float(); }))
+        kernels_.quantize(normed_.rows.x + at, normed_.rows, row, 0, width);
 }
 
-// q, k and v head by head: each is normed, rotated and put where it belongs by the thread that computed it.
-void Decoder::project_qkv(int thread, int index) {
+// One head of q, k or v, of all rows: normed, rotated and put where it belongs by the thread that computed it.
+void Decoder::project_head(int index, int head) {
     const Layer& layer = layers_[static_cast<std::size_t>(index)];
     const int tiles = shape_.head_dim / kTile, kv = shape_.num_kv_heads, heads = shape_.num_heads;
     const std::size_t stride = static_cast<std::size_t>((heads + 2 * kv) * shape_.head_dim);
-    const Part part(heads + 2 * kv, thread, pool_.size());
-    for (int h = part.first; h < part.stop; ++h) {
-        const Linear& linear = h < heads ? layer.q.linear : h < heads + kv ? layer.k.linear : layer.v.linear;
-        const int local = h < heads ? h : (h - heads) % kv;
-        kernels_.linear(linear, local * tiles, tiles, normed_.rows, 0, num_rows_, {qkv_.as<float>() + h * shape_.head_dim, stride, false, 1.0f});
-        for (int row = 0; row < num_rows_; ++row) place_head(index, h, row);
-    }
-    pool_.barrier();
+    const Linear& linear = head < heads ? layer.q.linear : head < heads + kv ? layer.k.linear : layer.v.linear;
+    const int local = head < heads ? head : (head - heads) % kv;
+    kernels_.linear(linear, local * tiles, tiles, normed_.rows, 0, num_rows_, {qkv_.as<float>() + head * shape_.head_dim, stride, false, 1.0f});
+    for (int row = 0; row < num_rows_; ++row) place_head(index, head, row);
 }
 
 void Decoder::place_head(int index, int h, int row) {
@@ -121,31 +103,26 @@ void Decoder::place_head(int index, int h, int row) {
     kernels_.write_key(const_cast<void*>(to.keys), to.is_half, dim, row_slots_[r], x);
 }
 
-void Decoder::attend(int thread, int index) {
-    const std::size_t dim = static_cast<std::size_t>(shape_.head_dim);
-    float* scratch = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
-    const int num_tasks = static_cast<int>(tasks_.size());
-    const Part part(num_tasks, thread, pool_.size());
-    for (int i = part.first; i < part.stop; ++i) {
+bool Decoder::quantizes_after_attention(const Layer& layer) const {
+    return !layer.o.linear.is_float() && shape_.head_dim % kGroup != 0;
+}
+
+void Decoder::attend(Walk& walk, int index) {
+    walk.each([&](int i) {
+        const std::size_t dim = static_cast<std::size_t>(shape_.head_dim);
+        float* scratch = scratch_.as<float>() + static_cast<std::size_t>(walk.thread) * scratch_stride_;
         const Task& task = tasks_[static_cast<std::size_t>(i)];
-        const Unit& unit = units_[static_cast<std::size_t>(task.unit)];
         Attended own[kMaxPairs];
         for (std::size_t p = 0; p < kMaxPairs; ++p) own[p].out = scratch + p * dim;
         attend_task(task, index, scratch + kMaxPairs * dim, is_split_ ? &states_[static_cast<std::size_t>(i) * kMaxPairs] : own);
-        if (!is_split_) finish_unit(unit, own);
-    }
-    if (is_split_) {
-        pool_.barrier();
-        const Part units(static_cast<int>(units_.size()), thread, pool_.size());
-        for (int i = units.first; i < units.stop; ++i) merge_tasks(i);
-    }
-    pool_.barrier();
-    if (layers_[static_cast<std::size_t>(index)].o.linear.is_float() || shape_.head_dim % kGroup == 0) return;
-    const Part rows(num_rows_, thread, pool_.size());
-    const int width = shape_.num_heads * shape_.head_dim;
-    for (int row = rows.first; row < rows.stop; ++row)
+        if (!is_split_) finish_unit(units_[static_cast<std::size_t>(task.unit)], own);
+    });
+    walk.each([&](int unit) { merge_tasks(unit); });
+    if (!quantizes_after_attention(layers_[static_cast<std::size_t>(index)])) return;
+    walk.each([&](int row) {
+        const int width = shape_.num_heads * shape_.head_dim;
         kernels_.quantize(attended_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width), attended_.rows, row, 0, width);
-    pool_.barrier();
+    });
 }
 
 // One task's chunks in ascending order, merged into `states`.
@@ -197,37 +174,37 @@ void Decoder::finish_unit(const Unit& unit, const Attended* states) {
     }
 }
 
-// gate and up of 32 channels, activated and quantized while they are at hand.
-void Decoder::mlp_up(int thread, const Layer& layer) {
-    const int tiles = shape_.intermediate_size % kGroup == 0 ? 2 : 1, channels = tiles * kTile;
-    const bool is_quantized = !layer.down.linear.is_float();
+int Decoder::mlp_units() const { return shape_.intermediate_size / (shape_.intermediate_size % kGroup == 0 ? kGroup : kTile); }
+
+// gate and up of some groups of channels, activated and quantized while they are at hand.
+void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
+    const int units = mlp_units(), tiles = shape_.intermediate_size / units / kTile;
+    const Part part(units, piece, std::min(8 * pool_.size(), units));
+    for (int unit = part.first; unit < part.stop; ++unit)
+        for (int first = 0; first < num_rows_; first += kRowBlock) mlp_block(layer, unit * tiles, tiles, first, std::min(kRowBlock, num_rows_ - first), thread);
+}
+
+void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread) {
+    const int channels = tiles * kTile;
     const std::size_t stride = static_cast<std::size_t>(channels), width = static_cast<std::size_t>(shape_.intermediate_size);
     float* up = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
-    const Part part(shape_.intermediate_size / channels, thread, pool_.size());
-    for (int unit = part.first; unit < part.stop; ++unit) {
-        for (int first = 0; first < num_rows_; first += kRowBlock) {
-            const int count = std::min(kRowBlock, num_rows_ - first);
-            kernels_.linear(layer.up.linear, unit * tiles, tiles, normed_.rows, first, count, {up, stride, false, 1.0f});
-            if (shape_.is_gated) kernels_.linear(layer.gate.linear, unit * tiles, tiles, normed_.rows, first, count, {gate, stride, false, 1.0f});
-            for (int row = 0; row < count; ++row) {
-                float* out = activated_.rows.x + static_cast<std::size_t>(first + row) * width + static_cast<std::size_t>(unit) * stride;
-                const float* u = up + static_cast<std::size_t>(row) * stride;
-                const float* g = gate + static_cast<std::size_t>(row) * stride;
-                kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr, channels, out);
-                if (is_quantized) kernels_.quantize(out, activated_.rows, first + row, unit * channels, channels);
-            }
-        }
+    kernels_.linear(layer.up.linear, tile, tiles, normed_.rows, first, count, {up, stride, false, 1.0f});
+    if (shape_.is_gated) kernels_.linear(layer.gate.linear, tile, tiles, normed_.rows, first, count, {gate, stride, false, 1.0f});
+    for (int i = 0; i < count; ++i) {
+        float* out = activated_.rows.x + static_cast<std::size_t>(first + i) * width + tile * kTile;
+        const float* u = up + static_cast<std::size_t>(i) * stride;
+        const float* g = gate + static_cast<std::size_t>(i) * stride;
+        kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr, channels, out);
+        if (!layer.down.linear.is_float()) kernels_.quantize(out, activated_.rows, first + i, tile * kTile, channels);
     }
-    pool_.barrier();
 }
 
-// A linear layer added to the residual stream.
-void Decoder::linear_rows(int thread, const Linear& linear, const Rows& rows) {
-    const Part part(linear.num_tiles(), thread, pool_.size());
+// A piece of a linear layer, added to the residual stream.
+void Decoder::add_linear(const Linear& linear, const Rows& rows, int piece) {
+    const Part part(linear.num_tiles(), piece, std::min(4 * pool_.size(), linear.num_tiles()));
     kernels_.linear(linear, part.first, part.stop - part.first, rows, 0, num_rows_,
                     {x_.as<float>() + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size), true, shape_.residual_multiplier});
-    pool_.barrier();
 }
 
 }  // namespace forerun

@@ -8,7 +8,9 @@ PARAMS = SamplingParams(temperature=0, max_tokens=48)
 llm = LLM("smollm2-135m-instruct", drafter="none")
 plain = llm.chat([{"role": "user", "content": PROMPT}], PARAMS).outputs[0]
 for drafter in ("prompt_lookup", "suffix"):
-    drafted = llm.with_drafter(drafter).chat([{"role": "user", "content": PROMPT}], PARAMS).outputs[0]
+    drafted = (
+        llm.with_drafter(drafter).chat([{"role": "user", "content": PROMPT}], PARAMS).outputs[0]
+    )
     assert drafted.token_ids == plain.token_ids
     stats = drafted.stats
     print(f"{drafter}: {plain.stats.passes} passes become {stats.passes}, tau {stats.tau:.2f}")

@@ -39,11 +39,15 @@ def tiny_weights(seed: int, config: ModelConfig, sharpness: float = 1.0) -> dict
     return weights
 
 
-def tiny_model(seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int) -> Decoder:
-    """A random model. `noise` disturbs every weight of the model of that seed: a draft that is often, not always, right."""
+def tiny_model(
+    seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
+) -> Decoder:
+    """A random model; `noise` disturbs its weights: a draft that is often, not always, right."""
     shape = tiny_config(**config)
     weights = tiny_weights(seed, shape, sharpness)
     generator = torch.Generator().manual_seed(1000 + seed)
     for name, weight in weights.items():
-        weights[name] = weight + noise * weight.std() * torch.randn(weight.shape, generator=generator)
+        weights[name] = weight + noise * weight.std() * torch.randn(
+            weight.shape, generator=generator
+        )
     return Decoder(shape, weights)

@@ -28,7 +28,7 @@ from forerun.engine.stats import SpecStats
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import DEFAULT_MODEL, resolve
 from forerun.formats.tokenizer import TextStream
-from forerun.nn.loader import load_model
+from forerun.nn.loader import Backend, load_model
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
@@ -80,6 +80,7 @@ class LLM:
         assistant_model: str | None = None,
         prompt_lookup_num_tokens: int | None = None,
         device: str = "auto",
+        backend: Backend = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
     ) -> None:
@@ -94,17 +95,19 @@ class LLM:
         )
         checkpoint = open_checkpoint(resolve(model))
         self.tokenizer = checkpoint.tokenizer()
-        self.model = load_model(checkpoint, device=choose_device(device))
+        self.model = load_model(checkpoint, device=choose_device(device), backend=backend)
         self.model_name = model
         longest = self.model.config.max_position
         max_len = min(longest, DEFAULT_MAX_LEN) if max_model_len is None else max_model_len
         if not 2 <= max_len <= longest:
-            raise ConfigError(f"max_model_len must be from 2 to the model's {longest}, got {max_len}")
+            raise ConfigError(
+                f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
+            )
         self.options = EngineOptions(max_num_seqs=max_num_seqs, max_len=max_len)
         self.engine = self._new_engine()
 
     def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
-        """The same weights with another drafter and an engine of its own: `none` is the plain decode to compare with."""
+        """The same weights with another drafter and an engine of its own; `none` decodes plainly."""
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
         other.engine = other._new_engine()
@@ -117,7 +120,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the outputs come in the prompts' order. Raises RequestError, CapacityError."""
         batch = [prompts] if is_prompt(prompts) else list(prompts)
-        each = [params or SamplingParams()] * len(batch) if not isinstance(params, Sequence) else params
+        each = (
+            [params or SamplingParams()] * len(batch)
+            if not isinstance(params, Sequence)
+            else params
+        )
         if len(each) != len(batch):
             raise RequestError(f"{len(batch)} prompts but {len(each)} sampling params")
         requests = [self.submit(p, q) for p, q in zip(batch, each, strict=True)]
@@ -169,9 +176,7 @@ class LLM:
         return list(prompt)
 
     def _new_engine(self) -> Engine:
-        target = Target(
-            self.model, self.tokenizer, self.options.max_num_seqs, self.options.max_len
-        )
+        target = Target(self.model, self.tokenizer, self.options.max_num_seqs, self.options.max_len)
         return Engine(
             self.model,
             self.drafter_spec.build(target),

@@ -38,9 +38,7 @@ def test_children_invert_parents(parents):
 def test_merged_paths_are_all_there_and_nothing_else(paths):
     tokens, parents = tree.from_paths(paths)
     tree.check(parents)
-    merged = {
-        tuple(tokens[i] for i in tree.path_to(node, parents)) for node in range(len(tokens))
-    }
+    merged = {tuple(tokens[i] for i in tree.path_to(node, parents)) for node in range(len(tokens))}
     assert merged == {tuple(path[: i + 1]) for path in paths for i in range(len(path))}
     assert len(merged) == len(tokens), "no prefix is stored twice"
 
@@ -66,7 +64,11 @@ def test_trimming_keeps_a_tree_and_whole_paths(parents, budget, depth):
             assert path == whole
 
 
-@given(st.lists(st.tuples(parent_arrays(), st.integers(1, 12), st.integers(0, 9)), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(parent_arrays(), st.integers(1, 12), st.integers(0, 9)), min_size=1, max_size=4
+    )
+)
 def test_a_split_batch_computes_the_same_rows(specs):
     segments = []
     for slot, (parents, num_pending, base) in enumerate(specs):
@@ -84,7 +86,9 @@ def test_a_split_batch_computes_the_same_rows(specs):
             whole, rows = segments[part.slot].visible(), part.visible()
             if rows is not None:
                 assert (rows == whole[part.first : part.stop, : part.stop]).all()
-                assert not whole[part.first : part.stop, part.stop :].any(), "no row sees later ones"
+                assert not whole[part.first : part.stop, part.stop :].any(), (
+                    "no row sees later ones"
+                )
 
 
 def test_a_segment_with_a_chain_draft_is_a_chain():

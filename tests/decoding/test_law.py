@@ -148,7 +148,7 @@ def test_a_seed_repeats_itself_with_drawn_guesses() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_draft_follows_the_law_closely(shape: str) -> None:
-    check(sample_many(TOY, PLAIN, 4, SHAPES[shape], 40_000), PLAIN, length=4)
+    check(sample_many(TOY, PLAIN, 4, SHAPES[shape], 20_000), PLAIN, length=4)
 
 
 # --------------------------------------------------------------------------------------------------

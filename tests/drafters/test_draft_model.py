@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,44 +22,24 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.decoding.sampling import warp
 from forerun.decoding.verify import verify
 from forerun.drafters.base import Target
-from forerun.drafters.draft_model import DraftModel, Options
-from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.drafters.draft_model import DraftModel, Options, build
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Hidden, Model
 from tests.drafters.helpers import GREEDY, NO_OUTCOME, check_draft
+from tests.formats.files import write_gguf
+from tests.tiny import tiny_model
 
 VOCAB_SIZE = 12
-CONFIG = ModelConfig(
-    family="llama",
-    vocab_size=VOCAB_SIZE,
-    hidden_size=16,
-    intermediate_size=24,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    max_position=64,
-    rope=RopeConfig(theta=100.0, rotary_dim=8),
-)
 WARM = SamplingParams(temperature=0.9, top_p=0.95)
 
 
-def tiny(seed: int, other: int | None = None, **changes: int) -> Decoder:
-    """A random model whose choices vary with the context; some of `other` makes it a relative."""
-    config = replace(CONFIG, **changes)
-    weights = random_weights(config, seed)
-    if other is not None:
-        for name, weight in random_weights(config, other).items():
-            weights[name] = 0.9 * weights[name] + 0.3 * weight
-    return Decoder(config, weights)
-
-
-def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) / 2
-        for name, shape in weight_shapes(config).items()
-    }
+def tiny(
+    seed: int = 1, noise: float = 0.0, vocab_size: int = VOCAB_SIZE, max_position: int = 64
+) -> Decoder:
+    """A random model that has opinions; with noise, a relative of the one of that seed."""
+    return tiny_model(
+        seed, sharpness=2.0, noise=noise, vocab_size=vocab_size, max_position=max_position
+    )
 
 
 class CountingModel:
@@ -83,7 +64,7 @@ class CountingModel:
         return self.model.nbytes()
 
 
-TARGET_MODEL, DRAFT_MODEL = tiny(seed=1), tiny(seed=1, other=2)
+TARGET_MODEL, DRAFT_MODEL = tiny(), tiny(noise=0.5)
 TARGET = Target(TARGET_MODEL, None, max_num_seqs=4, max_len=64)
 
 
@@ -267,7 +248,7 @@ def test_every_drawn_node_carries_its_true_distribution() -> None:
 class MarkovModel:
     """Logits that depend on the last token alone: thousands of drafts cost little."""
 
-    config = replace(CONFIG, num_layers=1)
+    config = TARGET_MODEL.config
 
     def __init__(self, seed: int) -> None:
         self.logits = torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=torch.manual_seed(seed))
@@ -382,6 +363,22 @@ def test_a_wider_padded_draft_guesses_only_the_targets_tokens() -> None:
     for draft in drafter.propose(seqs, 8):
         assert len(draft) == 8
         assert max(draft.tokens) < VOCAB_SIZE
+
+
+class OtherVocabulary:
+    """Stands for something else than the small GGUF's vocabulary from id 65 on."""
+
+    vocab_size = 100
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return bytes([token_id + (token_id >= 65)])
+
+
+def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "small.gguf", tokenizer="gpt2")
+    target = replace(TARGET, vocabulary=OtherVocabulary())
+    with pytest.raises(ConfigError, match="token id 65 is 'B' to the target and 'A' to the draft"):
+        build(Options(model=str(path)), target)
 
 
 def test_slots_are_given_back_and_start_empty() -> None:

@@ -20,7 +20,12 @@ GREEDY = SamplingParams(temperature=0, max_tokens=40)
 
 
 def engine_for(
-    model: Model, drafter: Drafter | None = None, *, max_num_seqs: int = 4, max_len: int = 256, **options: int
+    model: Model,
+    drafter: Drafter | None = None,
+    *,
+    max_num_seqs: int = 4,
+    max_len: int = 256,
+    **options: int,
 ) -> Engine:
     """An engine over a tiny model; without a drafter, plain decoding."""
     sizes = EngineOptions(max_num_seqs=max_num_seqs, max_len=max_len, **options)
@@ -40,7 +45,9 @@ def drain(engine: Engine) -> None:
         engine.step()
 
 
-def plain(model: Model, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
+def plain(
+    model: Model, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> list[list[int]]:
     """The reference: every prompt alone, without drafting."""
     return [complete(engine_for(model), [prompt], params)[0].seq.generated for prompt in prompts]
 

@@ -137,7 +137,9 @@ def test_company_does_not_matter(data, kind: str, lengths: list[int]) -> None:
         if base:
             decode(decoder, cache, slot, text()[:base])
         size = data.draw(st.integers(1, 12))
-        segments.append(Segment(slot, base, data.draw(tokens_of(size)), data.draw(parents_of(size))))
+        segments.append(
+            Segment(slot, base, data.draw(tokens_of(size)), data.draw(parents_of(size)))
+        )
     together = logits_of(decoder, cache, *segments)
     alone = [logits_of(decoder, cache, segment) for segment in segments]
     assert torch.equal(together, torch.cat(alone))

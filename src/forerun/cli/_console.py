@@ -172,7 +172,9 @@ def print_verdict(
     for column in ("prompt", "tokens", "drafted", "accepted", "rejected", "tau", "identical"):
         table.add_column(column, justify="left" if column == "prompt" else "right")
     for task, (plain, drafted) in zip(tasks, pairs, strict=True):
-        table.add_row(task.id, *_counts(len(drafted.token_ids), drafted.stats), _same(plain, drafted))
+        table.add_row(
+            task.id, *_counts(len(drafted.token_ids), drafted.stats), _same(plain, drafted)
+        )
     num_tokens = sum(len(drafted.token_ids) for _, drafted in pairs)
     same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
     stats = total(drafted for _, drafted in pairs)
@@ -189,5 +191,7 @@ def _same(plain: CompletionOutput, drafted: CompletionOutput) -> str:
     a, b = plain.token_ids, drafted.token_ids
     if a == b:
         return "yes"
-    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    first = next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
     return f"NO, from token {first}"

@@ -26,25 +26,37 @@ Drafter = Annotated[
 DraftModel = Annotated[
     str | None,
     typer.Option(
-        "-md", "--draft-model", "--model-draft", help="A smaller model that drafts; implies -d draft_model."
+        "-md",
+        "--draft-model",
+        "--model-draft",
+        help="A smaller model that drafts; implies -d draft_model.",
     ),
 ]
 NumDraft = Annotated[
     int | None,
     typer.Option(
-        "--num-draft", "--draft-max", "--draft", "--spec-draft-n-max", help="Tokens drafted a step, at most."
+        "--num-draft",
+        "--draft-max",
+        "--draft",
+        "--spec-draft-n-max",
+        help="Tokens drafted a step, at most.",
     ),
 ]
 SpeculativeConfig = Annotated[
     str | None, typer.Option("--speculative-config", help="vLLM's JSON, instead of -d.")
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Backend = Annotated[
+    str, typer.Option("--backend", help="auto, native (CPU kernels) or torch (fp32).")
+]
 Threads = Annotated[
     int | None, typer.Option("-t", "--threads", help="CPU threads; default: physical cores.")
 ]
 ContextSize = Annotated[
     int | None,
-    typer.Option("-c", "--max-model-len", "--ctx-size", help="Tokens of prompt and answer, at most."),
+    typer.Option(
+        "-c", "--max-model-len", "--ctx-size", help="Tokens of prompt and answer, at most."
+    ),
 ]
 MaxTokens = Annotated[
     int | None, typer.Option("-n", "--max-tokens", "--n-predict", help="New tokens, at most.")
@@ -56,11 +68,13 @@ TopK = Annotated[int, typer.Option("--top-k", help="Keep the k likeliest tokens;
 TopP = Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens up to this mass.")]
 MinP = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best.")]
 RepetitionPenalty = Annotated[
-    float, typer.Option("--repetition-penalty", "--repeat-penalty", help="Above 1 discourages repeats.")
+    float,
+    typer.Option("--repetition-penalty", "--repeat-penalty", help="Above 1 discourages repeats."),
 ]
 Seed = Annotated[int | None, typer.Option("-s", "--seed", help="Makes sampling repeatable.")]
 Stop = Annotated[
-    list[str] | None, typer.Option("--stop", "-r", "--reverse-prompt", help="End at this text; repeatable.")
+    list[str] | None,
+    typer.Option("--stop", "-r", "--reverse-prompt", help="End at this text; repeatable."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document as the last line on stdout.")
@@ -78,6 +92,7 @@ def load(
     num_draft: int | None = None,
     speculative_config: str | None = None,
     device: str = "auto",
+    backend: str = "auto",
     threads: int | None = None,
     max_model_len: int | None = None,
     max_num_seqs: int = 1,
@@ -96,6 +111,7 @@ def load(
             num_draft=num_draft,
             speculative_config=_read_json(speculative_config),
             device=device,
+            backend=backend,  # type: ignore[arg-type]  # checked by the loader
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
         )

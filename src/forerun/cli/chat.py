@@ -30,6 +30,7 @@ def command(
     repetition_penalty: opt.RepetitionPenalty = 1.0,
     seed: opt.Seed = None,
     device: opt.Device = "auto",
+    backend: opt.Backend = "auto",
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
 ) -> None:
@@ -50,6 +51,7 @@ def command(
         num_draft=num_draft,
         speculative_config=speculative_config,
         device=device,
+        backend=backend,
         threads=threads,
         max_model_len=max_model_len,
     )

@@ -25,10 +25,10 @@ def command(
     from forerun.engine.economics import break_even
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
-    from forerun.nn.loader import load_config
+    from forerun.nn.loader import read_config
 
     pair = [open_checkpoint(resolve(name)) for name in (target, draft)]
-    configs = [load_config(checkpoint) for checkpoint in pair]
+    configs = [read_config(checkpoint)[0] for checkpoint in pair]
     sizes = [_nbytes(checkpoint) for checkpoint in pair]
     vocabularies = [checkpoint.tokenizer() for checkpoint in pair]
     difference = compare_vocabularies(*vocabularies)
@@ -61,7 +61,9 @@ def _report(document: dict[str, object]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     context, weights = document["context"], document["weights_mb"]
     vocabulary = document["vocabulary"]
-    assert isinstance(context, list) and isinstance(weights, list) and isinstance(vocabulary, list)
+    assert isinstance(context, list)
+    assert isinstance(weights, list)
+    assert isinstance(vocabulary, list)
     fits = f"the same {vocabulary[0]} tokens" if document["compatible"] else document["difference"]
     table.add_row("tokenizer", str(fits))
     note = "" if context[1] >= context[0] else f"; beyond {context[1]} tokens nothing is drafted"

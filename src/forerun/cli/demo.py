@@ -24,6 +24,7 @@ def command(
         str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
     ] = "edit-1",
     device: opt.Device = "auto",
+    backend: opt.Backend = "auto",
     threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -41,6 +42,7 @@ def command(
         draft_model=draft_model,
         num_draft=num_draft,
         device=device,
+        backend=backend,
         threads=threads,
     )
     params = opt.sampling(temperature=0.0, max_tokens=max_tokens)

@@ -29,6 +29,7 @@ def command(
     system: Annotated[str | None, typer.Option("--system", help="A system message.")] = None,
     raw: opt.Raw = False,
     device: opt.Device = "auto",
+    backend: opt.Backend = "auto",
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
     as_json: opt.Json = False,
@@ -54,6 +55,7 @@ def command(
         num_draft=num_draft,
         speculative_config=speculative_config,
         device=device,
+        backend=backend,
         threads=threads,
         max_model_len=max_model_len,
     )

@@ -9,7 +9,6 @@ import importlib
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from forerun.core import registry
@@ -55,12 +54,12 @@ def _root(
     if version:
         import forerun
 
-        click.echo(f"forerun {forerun.__version__}")
+        typer.echo(f"forerun {forerun.__version__}")
         raise typer.Exit
 
 
 def _fail(message: str) -> None:
     line = " ".join(message.split())
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(line, err=True)
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(line, err=True)
     sys.exit(2)

@@ -16,7 +16,9 @@ def command(as_json: opt.Json = False) -> None:
 
     models = known_models()
     if as_json:
-        rows = [{k: str(v) if k == "path" and v else v for k, v in asdict(m).items()} for m in models]
+        rows = [
+            {k: str(v) if k == "path" and v else v for k, v in asdict(m).items()} for m in models
+        ]
         console.print_json({"models": rows})
         return
     table = Table(box=None, pad_edge=False)

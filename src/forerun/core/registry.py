@@ -1,6 +1,7 @@
 """A folder is a list: every module of a package is a plug-in whose name is the file's name.
 
-Adding a drafter, an architecture, a command is adding one file; deleting the file removes it. Other distributions can add
+Adding a drafter, an architecture, a command is adding one file; deleting the file removes it. Other
+distributions can add
 drafters through the entry-point group `forerun.drafters`.
 """
 
@@ -15,7 +16,7 @@ from forerun.core.errors import ConfigError, unknown
 
 
 def names(kind: str) -> list[str]:
-    """Names of the plug-ins of the package `forerun.<kind>`, e.g. `drafters` or `nn.arch`. Modules with a leading _ and `base` are not."""
+    """Plug-ins of the package `forerun.<kind>`, e.g. `nn.arch`; modules with a leading _ and `base` are none."""
     package = importlib.import_module(f"forerun.{kind}")
     own = [m.name for m in pkgutil.iter_modules(package.__path__)]
     own = [name for name in own if not name.startswith("_") and name != "base"]

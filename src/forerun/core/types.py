@@ -21,7 +21,8 @@ class Draft:
     """A tree of guessed tokens that hangs under a sequence's last committed token.
 
     `probs` is None when every node is a point mass (n-gram, lookahead, top-k expansion: chosen, not drawn).
-    Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn from, after the drafter's own warping
+    Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn from, after
+    the drafter's own warping
     and given the siblings drawn before it; a None entry is a point mass. A wrong `probs` makes the output wrong.
     """
 
@@ -75,7 +76,8 @@ class Outcome:
 
     `path` holds the accepted nodes from the root down; `emitted` the tokens now final: those nodes' tokens and the
     target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i);
-    `hidden` (1 + N, D) the target's features there (for `begin`: one row a prompt token), None if the drafter asked for none.
+    `hidden` (1 + N, D) the target's features there (for `begin`: one row a prompt token), None if
+    the drafter asked for none.
     """
 
     path: tuple[int, ...]
@@ -130,7 +132,7 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probabilities of one position, from the raw logits: the emitted token's, its rank (1 is best), and the top ones."""
+    """Log-probabilities at one position, from raw logits: the token's, its rank (1 is best), the top ones."""
 
     token_id: int
     logprob: float

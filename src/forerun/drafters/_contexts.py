@@ -99,6 +99,8 @@ class ContextIndex:
         if not 0 <= index < len(self._order):
             return 0
         context = self._context(self._order[index])
+        if context == key:  # long repeats are compared at C speed
+            return len(key)
         for length, (wanted, found) in enumerate(zip(key, context, strict=False)):
             if wanted != found:
                 return length

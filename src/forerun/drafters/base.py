@@ -41,7 +41,7 @@ class Drafter(Protocol):
     features: Features
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """The prompt is in the target's cache and the first token is in `seq.tokens`; also called when a sequence comes back."""
+        """The prompt is in the target's cache, a first token in `seq.tokens`; again when a sequence comes back."""
         ...
 
     def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:

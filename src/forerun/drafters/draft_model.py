@@ -104,10 +104,10 @@ class Growth:
     tokens: list[int]
     parents: list[int]
     room: int
-    frontier: list[int] = field(default_factory=list)
-    probs: list[Tensor | None] = field(default_factory=list)
-    num_pending: int = field(init=False)
     num_fed: int = 0
+    num_pending: int = field(init=False)
+    frontier: list[int] = field(init=False)
+    probs: list[Tensor | None] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_pending = len(self.tokens)
@@ -176,6 +176,7 @@ class DraftModel:
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot; the tokens are read when a draft is asked for."""
+        self.end(seq)
         place = self._places[seq.id] = Place(self._free.pop())
         self.cache.truncate(place.slot, 0)
 

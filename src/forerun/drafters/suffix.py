@@ -39,7 +39,7 @@ class Options:
     factor: float = 1.0
     """Nodes for each token that matches: a longer match is followed further."""
     offset: float = 0.0
-    """Nodes beside those."""
+    """Nodes granted on top of those, whatever the match."""
     min_token_prob: float = 0.1
     """Share of the occurrences that must reach a node."""
     shared_tokens: int = 100_000

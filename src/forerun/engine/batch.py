@@ -14,7 +14,7 @@ from forerun.core.types import Draft, Seq
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one sequence computes in one pass: tokens that are not in its cache yet, then a draft below the last of them.
+    """What one sequence computes in one pass: tokens its cache lacks, then a draft below the last of them.
 
     A prompt chunk that does not reach the prompt's end has no logits and no outcome.
     """

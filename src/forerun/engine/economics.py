@@ -1,6 +1,7 @@
 """When drafting pays: the arithmetic of Leviathan et al. (arXiv 2211.17192), section 3, on plain numbers.
 
-`cost` is one draft step over one target pass (c in the paper), `num_draft` the tokens drafted a step (gamma), `acceptance`
+`cost` is one draft step over one target pass (c in the paper), `num_draft` the tokens drafted a
+step (gamma), `acceptance`
 the chance that a drafted token is kept (alpha), `verify_cost` a pass over all drafted tokens over a pass over one (v).
 """
 
@@ -16,9 +17,7 @@ def expected_emitted(acceptance: float, num_draft: int) -> float:
     return sum(acceptance**i for i in range(num_draft + 1))
 
 
-def speedup(
-    acceptance: float, num_draft: int, cost: float, verify_cost: float = 1.0
-) -> float:
+def speedup(acceptance: float, num_draft: int, cost: float, verify_cost: float = 1.0) -> float:
     """Over plain decoding (theorem 3.8, with the price of verifying in the place of 1)."""
     return expected_emitted(acceptance, num_draft) / (num_draft * cost + verify_cost)
 

@@ -1,6 +1,8 @@
-"""Who runs: waiting sequences get cache slots in the order they came, and start from the longest prefix some slot still holds.
+"""Who runs: waiting sequences get cache slots in the order they came.
 
-A freed slot keeps its rows until it is taken, so a chat's next turn, or a prompt with the same beginning, is not computed
+A sequence starts from the longest prefix of its prompt that some slot still holds.
+A freed slot keeps its rows until it is taken, so a chat's next turn, or a prompt with the same
+beginning, is not computed
 twice. The row law makes reuse exact: a row is the same whoever computed it.
 """
 

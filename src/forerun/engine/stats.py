@@ -1,6 +1,7 @@
 """Counting what speculation does, in the words of the glossary.
 
-*drafted* nodes proposed, *accepted* drafted tokens kept, *emitted* accepted plus the target's own token, *tau* emitted per
+*drafted* nodes proposed, *accepted* drafted tokens kept, *emitted* accepted plus the target's own
+token, *tau* emitted per
 target pass of a sequence (plain decoding is 1). Passes over the prompt are not counted: they emit without guessing.
 """
 

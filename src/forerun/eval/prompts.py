@@ -1,6 +1,7 @@
-"""Prompts as files: one JSON object a line with `id, category, turns, reference`; a plain text file is one prompt a line.
+"""Prompts as files: JSON objects with `id, category, turns, reference`, or plain text, one a line.
 
-`turns` is a list of user messages; `prompt` (text) is read as a single turn. A small set of our own ships with the package.
+`turns` is a list of user messages; `prompt` (text) is read as a single turn. A small set of our own
+ships with the package.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPromp
     name = str(path)
     try:
         if name == BUILTIN:
-            text = resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
+            text = (
+                resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
+            )
         else:
             text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -14,12 +14,19 @@ from typing import Literal, Protocol
 
 import gguf
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.errors import LoadError
-from forerun.formats.dequantize import dequantize
 from forerun.formats.tokenizer import Tokenizer
+
+READABLE = frozenset(
+    gguf.GGMLQuantizationType[name]
+    for name in ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+)
+"""How a tensor may be stored, in GGUF's names; safetensors files use the first three."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
@@ -56,7 +63,10 @@ class StoredTensor:
 
     def dequantize(self) -> Tensor:
         """The values, fp32, shape `shape`, in memory of their own."""
-        return dequantize(self.data, self.dtype, self.shape)
+        values = gguf.dequantize(self.data, self.dtype)
+        # fp32 comes back as a view of the file, which must not be written to.
+        owned = np.require(values, np.float32, ["C", "W"])
+        return torch.from_numpy(owned).reshape(self.shape)
 
 
 class Checkpoint(Protocol):

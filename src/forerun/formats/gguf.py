@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
-from forerun.formats.checkpoint import StoredTensor, no_tensor
-from forerun.formats.dequantize import READABLE
+from forerun.formats.checkpoint import READABLE, StoredTensor, no_tensor
 from forerun.formats.gguf_header import Header, TensorInfo, read_header
 from forerun.formats.gguf_tokenizer import tokenizer_from_gguf
 from forerun.formats.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from tokenizers.models import BPE
 
 from forerun.core.errors import LoadError, unknown
 from forerun.formats.gguf_header import Value
-from forerun.formats.pieces import SPACE, byte_level_piece, end_ids, sentencepiece_piece
+from forerun.formats.pieces import END_TEXTS, SPACE, byte_level_piece, end_ids, sentencepiece_piece
 from forerun.formats.pretokenizers import pre_tokenizer
 from forerun.formats.tokenizer import Encoding, Tokenizer
 
@@ -36,6 +36,7 @@ class TokenType(IntEnum):
 
 
 _SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
+_PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 _NO_IDS: Mapping[str, int] = {}
 
 
@@ -114,6 +115,8 @@ def _vocabulary(fields: _Fields) -> _Vocabulary:
             f"the metadata is corrupt: {len(tokens)} tokens have {len(types)} types "
             f"and {len(scores)} scores"
         )
+    # llama.cpp takes what is written like an end token for one, even if the file calls it a word.
+    types = [TokenType.CONTROL if token in END_TEXTS else t for token, t in zip(tokens, types)]
     return _Vocabulary(tokens, types, scores)
 
 
@@ -209,12 +212,17 @@ def _piece(token: str, kind: int, normal_piece: Callable[[str], bytes]) -> bytes
 
 def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: str) -> None:
     """Let the encoder find control and user-defined tokens in the text before anything else."""
-    # Phi-3 was trained with the spaces after a control token taken away; its files do not say so.
-    rstrip = any(name in model_name.lower() for name in ("phi-3", "phi3"))
+    # Phi-3 was trained without the spaces after most special tokens; its files do not say so.
+    is_phi3 = any(name in model_name.lower() for name in ("phi-3", "phi3"))
     added = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
     encoder.add_tokens(
         [
-            AddedToken(token, special=added[kind], normalized=False, rstrip=rstrip)
+            AddedToken(
+                token,
+                special=added[kind],
+                normalized=False,
+                rstrip=is_phi3 and token not in _PHI3_KEEPS_SPACE,
+            )
             for token, kind in zip(vocabulary.tokens, map(TokenType, vocabulary.types))
             if kind in added
         ]

@@ -11,7 +11,7 @@ SPACE = "\u2581"
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
-_END_TEXTS = frozenset(
+END_TEXTS = frozenset(
     (
         "</s>",
         "<|endoftext|>",
@@ -23,10 +23,13 @@ _END_TEXTS = frozenset(
         "<|return|>",
         "<end_of_turn>",
         "<eos>",
+        "<end_of_utterance>",
         "<EOT>",
+        "_<EOT>",
         "<｜end▁of▁sentence｜>",
     )
 )
+"""How end tokens are written in the vocabularies of the known models."""
 
 
 def byte_level_piece(token: str) -> bytes:
@@ -49,7 +52,7 @@ def end_ids(control_tokens: Mapping[int, str], said: Iterable[int | None]) -> fr
 
     Files often name one end only, the text's, while an answer in a chat ends with the turn's.
     """
-    known = (i for i, text in control_tokens.items() if text in _END_TEXTS)
+    known = (i for i, text in control_tokens.items() if text in END_TEXTS)
     return frozenset((*known, *(i for i in said if i is not None)))
 
 

@@ -60,8 +60,8 @@ class Tokenizer:
         encoder = self._encoding.encoder if special else self._plain_encoder
         try:
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the text is not valid Unicode: {error.reason}") from error
+        except TypeError as error:
+            raise RequestError("the text is not valid Unicode: it holds a lone surrogate") from error
         if not (self._encoding.adds_bos if bos is None else bos):
             return ids
         if self.bos_id is None:

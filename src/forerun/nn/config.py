@@ -1,6 +1,7 @@
 """ModelConfig: everything in which the supported families differ, as plain numbers and choices.
 
-`arch/<family>.py` fills it from a Hugging Face `config.json` or from GGUF metadata; the decoder and the kernels read nothing else.
+`arch/<family>.py` fills it from a Hugging Face `config.json` or from GGUF metadata; the decoder and
+the kernels read nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding, rotate-half layout. `factors` (rotary_dim / 2,) divide the inverse frequencies, whatever the scaling's
+    """Rotary embedding, rotate-half layout.
+
+    `factors` (rotary_dim / 2,) divide the inverse frequencies, whatever the scaling's
     name: linear, llama3, yarn and longrope all come down to them, and to `attention_factor` on cos and sin.
     """
 
@@ -65,7 +68,7 @@ class ModelConfig:
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), present or not as the checkpoint says.
+    """Canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
 
     Linear weights are (out, in). `head` is absent when tied to `embed`.
     """

@@ -1,4 +1,4 @@
-"""What a model costs, from its config alone: bytes and floating-point operations. Used by the planner and the benchmarks."""
+"""What a model costs, from its config alone: bytes and operations, for the planner and the benchmarks."""
 
 from __future__ import annotations
 

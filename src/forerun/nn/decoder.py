@@ -1,6 +1,7 @@
 """The decoder of all families in fp32 torch: embed, blocks of attention and MLP, norm, head.
 
-It is the reference: plain, device-agnostic, and exact in the sense of the row law, which it gets by computing every pass
+It is the reference: plain, device-agnostic, and exact in the sense of the row law, which it gets by
+computing every pass
 in tiles of TILE rows (see `kernels/reference.py`). It knows neither checkpoints (`loader.py`) nor drafting: a draft's
 tree arrives as a batch like any other. Pre-norm transformer after Vaswani et al., arXiv 1706.03762.
 

@@ -1,22 +1,25 @@
-"""From a checkpoint to a decoder: find the family, read its config, fetch every weight by its canonical name.
+"""From a checkpoint to a model: find the family, read its config, fetch every weight by its canonical name.
 
-It knows the layout of no file format (`formats/`) and of no family (`arch/`); it checks that the two agree.
+It knows the layout of no file format (`formats/`) and of no family (`arch/`); it checks that the two agree. On the CPU the
+native kernels run the model if they can, else torch does, in fp32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
 from forerun.core import registry
-from forerun.core.errors import LoadError, unknown
+from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.kernels.reference import WIDTH_UNIT
 from forerun.nn.arch._common import Arch, Part
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import Decoder
+from forerun.nn.model import Model
+from forerun.nn.native import load_native, unsupported
 
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import Checkpoint, StoredTensor
@@ -24,18 +27,47 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with (weights loaded, weights in all)."""
 
+Backend = Literal["auto", "native", "torch"]
+"""What computes: the native CPU kernels, or torch in fp32."""
+
+BACKENDS: tuple[str, ...] = get_args(Backend)
+
 
 def load_model(
     checkpoint: Checkpoint,
     *,
     device: torch.device | str = "cpu",
+    backend: Backend = "auto",
     progress: Progress | None = None,
-) -> Decoder:
-    """The checkpoint's model with fp32 weights on `device`.
+) -> Model:
+    """The checkpoint's model on `device`: packed for the native kernels, or with fp32 weights for torch.
 
-    Raises LoadError if the architecture or one of its settings is not supported, or a tensor is missing or misshapen.
+    `auto` is native on a CPU that has kernels for this model, else torch. Raises LoadError if the architecture or one of
+    its settings is not supported, a tensor is missing or misshapen, or `native` was asked for and cannot be had.
     """
+    if backend not in BACKENDS:
+        raise ConfigError(unknown("backend", backend, BACKENDS))
     config, arch = read_config(checkpoint)
+    is_cpu = torch.device(device).type == "cpu"
+    if backend == "native" and not is_cpu:
+        raise ConfigError(f"the native kernels are for the CPU: backend native cannot run on {device}")
+    if backend == "native" or (backend == "auto" and is_cpu and unsupported(config) is None):
+        return load_native(
+            config,
+            stored_weights(checkpoint, arch, config),
+            num_threads=torch.get_num_threads(),
+            progress=progress,
+        )
+    return _load_torch(checkpoint, arch, config, device, progress)
+
+
+def _load_torch(
+    checkpoint: Checkpoint,
+    arch: Arch,
+    config: ModelConfig,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> Decoder:
     total, loaded = len(weight_shapes(config)), 0
     weights: dict[str, Tensor] = {}
     for name, stored in stored_weights(checkpoint, arch, config):

@@ -17,7 +17,7 @@ from forerun.nn.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """`last` (R, D): the state the head reads, after the final norm. `taps`: outputs of the asked layers, each (R, D)."""
+    """`last` (R, D): the state the head reads, after the final norm. `taps`: the asked layers' outputs, (R, D)."""
 
     last: Tensor
     taps: tuple[Tensor, ...] = ()

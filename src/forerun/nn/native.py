@@ -1,7 +1,8 @@
 """The decoder on the CPU kernels: quantized weights as they are stored, a whole pass as one native call.
 
 It computes what `nn/decoder.py` computes, with int8 activations where weights are integers. It knows no checkpoint
-format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit for bit: a row's hidden state and
+format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit for bit: a
+row's hidden state and
 logits do not depend on the other rows, on the number of threads or on the instruction set.
 
 R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V vocabulary, S context.
@@ -120,7 +121,9 @@ class NativeDecoder:
                 self._native.set_norm(layer, short, values, offset, self.config.norm_eps, is_layer)
             else:
                 rows = np.ascontiguousarray(stored.data)
-                self._native.set_linear(layer, short, int(stored.dtype), *stored.shape, rows, offset)
+                self._native.set_linear(
+                    layer, short, int(stored.dtype), *stored.shape, rows, offset
+                )
         except ValueError as error:
             raise LoadError(f"'{name}' ({stored.dtype.name}) cannot be packed: {error}") from error
 
@@ -148,9 +151,7 @@ class NativeDecoder:
         self, batch: Batch, cache: NativeCache, last: Tensor, layers: list[int], tapped: Tensor
     ) -> None:
         try:
-            self._native.forward(
-                cache.native, batch.segments, last.numpy(), layers, tapped.numpy()
-            )
+            self._native.forward(cache.native, batch.segments, last.numpy(), layers, tapped.numpy())
         except IndexError as error:
             raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
 

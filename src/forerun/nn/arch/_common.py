@@ -23,7 +23,7 @@ Rows = slice | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a canonical weight lies: a tensor of the checkpoint, without `.weight`, and its rows if not all are meant."""
+    """Where a canonical weight lies: a tensor of the checkpoint, without `.weight`, and its rows if not all."""
 
     name: str
     rows: Rows | None = None
@@ -90,7 +90,7 @@ def plain_part(name: str, kind: Kind) -> Part:
 
 
 def permuted_part(name: str, config: ModelConfig, kind: Kind) -> Part:
-    """As `plain_part`, but GGUF interleaves the halves of each q and k head: its row 2j + half is our row half * E/2 + j."""
+    """As `plain_part`, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
     if kind == "hf" or name not in ("q", "k"):
         return plain_part(name, kind)
     num_heads = config.num_heads if name == "q" else config.num_kv_heads

@@ -1,4 +1,4 @@
-"""GPT-BigCode (StarCoder, Granite-20B-code; Li et al., arXiv 2305.06161): layer norm, learned positions, one kv head."""
+"""GPT-BigCode (StarCoder, Granite-20B-code; arXiv 2305.06161): layer norm, learned positions, one kv head."""
 
 from __future__ import annotations
 

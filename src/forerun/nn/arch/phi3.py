@@ -1,4 +1,4 @@
-"""Phi-3, 3.5 and 4-mini: the gated shape with q, k, v in one matrix and gate, up in another; long contexts by longrope."""
+"""Phi-3, 3.5 and 4-mini: gated; q, k, v in one matrix, gate and up in another; long contexts by longrope."""
 
 from __future__ import annotations
 

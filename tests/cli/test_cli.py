@@ -1,0 +1,177 @@
+"""The command line as a user meets it: answers, figures, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from forerun.cli.main import main
+
+SHORT = ["-n", "12", "-c", "256"]
+
+
+@pytest.fixture
+def forerun(monkeypatch, capsys):
+    """Run a command in this process; returns (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["forerun", *arguments])
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        else:
+            code = 0
+        printed = capsys.readouterr()
+        return int(code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def model(default_model) -> list[str]:
+    return ["-m", str(default_model)]
+
+
+def last_json(out: str) -> dict:
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def test_generate_streams_text_and_ends_with_one_json_document(forerun, model):
+    code, out, err = forerun("generate", "Say the word yes.", *model, *SHORT, "--json")
+    document = last_json(out)
+    assert code == 0
+    assert document["text"] in out
+    assert document["tokens"] <= 12
+    assert document["drafter"] == "suffix"
+    assert "tok/s" in err
+    for key in ("model", "seconds", "tok_s", "tau", "acceptance_rate", "acceptance_by_depth"):
+        assert key in document
+    for key in ("draft_ms", "verify_ms", "ttft_ms", "peak_rss_mb", "threads", "finish_reason"):
+        assert key in document
+
+
+def test_drafters_and_spellings_all_give_the_same_words(forerun, model):
+    spellings = (
+        ["-d", "none"],
+        ["-d", "prompt_lookup:num_draft=4"],
+        ["--spec-type", "ngram", "--draft-max", "4"],
+        ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}'],
+        [*["-md", model[1]], "--draft", "2"],
+    )
+    texts, drafters = [], []
+    for spelling in spellings:
+        code, out, _ = forerun("generate", "Count: one two one two", *model, *SHORT, *spelling, "--json")
+        assert code == 0
+        texts.append(last_json(out)["text"])
+        drafters.append(last_json(out)["drafter"])
+    assert len(set(texts)) == 1
+    assert drafters == ["none", *["prompt_lookup"] * 3, "draft_model"]
+
+
+def test_verify_says_yes_and_counts(forerun, model):
+    code, out, _ = forerun(
+        "verify", *model, "-d", "prompt_lookup", "--limit", "2", "--batch", "2", "-n", "24", "--json"
+    )
+    document = last_json(out)
+    assert code == 0
+    assert document["identical"] is True
+    assert document["drafted"] == document["accepted"] + document["rejected"]
+    assert document["accepted"] > 0
+    assert document["rejected"] > 0
+
+
+def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):
+    from forerun.decoding.verify import _Walk
+
+    honest = _Walk.descend
+
+    def accept_everything(self, node, children):
+        child = honest(self, node, children)
+        if child is None and children:
+            child = children[0]
+            self.emitted[-1] = self.draft.tokens[child]
+        return child
+
+    monkeypatch.setattr(_Walk, "descend", accept_everything)
+    code, out, _ = forerun("verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json")
+    assert code == 1
+    assert last_json(out)["identical"] is False
+    assert "NO, from token" in out
+
+
+def test_check_knows_a_fitting_pair(forerun, model):
+    code, out, _ = forerun("check", model[1], model[1], "--json")
+    document = last_json(out)
+    assert code == 0
+    assert document["compatible"] is True
+    assert document["cost"] == 1.0
+    assert set(document["break_even_acceptance"].values()) == {None}, "a draft as dear as the target"
+
+
+def test_models_lists_the_default_one(forerun):
+    code, out, _ = forerun("models", "--json")
+    assert code == 0
+    assert "smollm2-135m-instruct" in [row["name"] for row in last_json(out)["models"]]
+
+
+def test_ctrl_c_keeps_what_was_generated(forerun, model, monkeypatch):
+    from forerun.engine.engine import Engine
+
+    step = Engine.step
+    steps = iter(range(100))
+
+    def interrupted(self):
+        if next(steps) == 5:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", interrupted)
+    code, out, err = forerun("generate", "Tell me a story.", *model, "-d", "none", "--json")
+    document = last_json(out)
+    assert code == 130
+    assert document["finish_reason"] == "abort"
+    assert 0 < document["tokens"] <= 5
+    assert document["text"] in out
+    assert "Traceback" not in err
+
+
+MISTAKES = [
+    (["generate", "hi", "-m", "smolm2-135m-instruct"], "did you mean 'smollm2-135m-instruct'"),
+    (["generate", "hi", "-d", "sufix"], "unknown drafter 'sufix': did you mean 'suffix'?"),
+    (["generate", "hi", "-d", "suffix:depth=3"], "unknown option 'depth'"),
+    (["generate", "hi", "-d", "suffix:num_draft=many"], "option 'num_draft' must be a whole number"),
+    (["generate", "hi", "-d", "draft_model"], "option 'model' must be given"),
+    (["generate", "hi", "--temperature", "-1"], "temperature must be from 0 to 100, got -1.0"),
+    (["generate", "hi", "--speculative-config", "{"], "--speculative-config is not JSON"),
+    (["generate", "hi", "--device", "tpu"], "unknown device 'tpu'"),
+    (["generate", "hi", "--backend", "metal"], "unknown backend 'metal'"),
+    (["generate", "hi", "-t", "0"], "threads must be at least 1"),
+    (["generate", "hi", "-c", "999999"], "max_model_len must be from 2 to"),
+    (["generate", "word " * 300, "-c", "256"], "the context holds 256"),
+    (["generate"], "no prompt"),
+    (["generate", "-f", "/no/such/file"], "cannot read the prompt"),
+    (["verify", "--prompts", "/no/such.jsonl"], "cannot read prompts"),
+    (["pull", "nothing-known"], "unknown model 'nothing-known'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=lambda value: str(value)[-30:])
+def test_a_mistake_is_answered_in_one_line(forerun, default_model, arguments, message):
+    code, _, err = forerun(*arguments)
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert code == 2
+    assert message in lines[-1]
+    assert lines[-1].startswith("error: ")
+    assert "Traceback" not in err
+
+
+def test_a_file_that_is_no_model_is_answered_in_one_line(forerun, tmp_path):
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + bytes(20))
+    code, _, err = forerun("generate", "hi", "-m", str(path))
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1

@@ -1,0 +1,108 @@
+"""Tiny random models as stored tensors of any GGUF type, for the native decoder and for its torch reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from torch import Tensor
+
+from forerun.cache.base import KVCache
+from forerun.core.batch import Batch, Segment
+from forerun.formats.checkpoint import StoredTensor
+from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.nn.decoder import Decoder
+from forerun.nn.model import Model
+from forerun.nn.native import NativeDecoder, load_native
+
+VOCAB = 77  # the last tile of the head is not whole
+
+GATED = ModelConfig(
+    family="llama",
+    vocab_size=VOCAB,
+    hidden_size=64,
+    intermediate_size=96,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    max_position=512,
+    rope=RopeConfig(10000.0, 32),
+)
+
+QUANTIZED = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K)
+TYPES = (Type.F32, Type.F16, Type.BF16, *QUANTIZED)
+
+_FACTORS = {Type.Q4_K: (0, 4), Type.Q5_K: (0, 4), Type.Q6_K: (208, 210)}
+
+
+def stored(name: str, values: np.ndarray, dtype: Type) -> StoredTensor:
+    """Values as a checkpoint would store them; the K types, which nothing here can write, as random blocks."""
+    if dtype in _FACTORS:
+        data = _random_blocks(values.shape, dtype)
+    else:
+        data = gguf.quantize(np.ascontiguousarray(values, np.float32), dtype)
+        data = data.view(np.uint8).reshape(values.shape[0] if values.ndim > 1 else 1, -1)
+    return StoredTensor(name, values.shape, dtype, data)
+
+
+def _random_blocks(shape: tuple[int, ...], dtype: Type) -> np.ndarray:
+    block, nbytes = gguf.GGML_QUANT_SIZES[dtype]
+    random = np.random.default_rng(shape[0] * 7 + shape[1])
+    data = random.integers(0, 256, (shape[0], shape[1] // block, nbytes), dtype=np.uint8)
+    first, stop = _FACTORS[dtype]
+    factors = random.uniform(2e-4, 2e-3, (*data.shape[:2], (stop - first) // 2)).astype(np.float16)
+    data[:, :, first:stop] = factors.view(np.uint8)
+    return data.reshape(shape[0], -1)
+
+
+def random_weights(
+    config: ModelConfig, dtype: Type = Type.F32, *, has_biases: bool = False, seed: int = 0
+) -> dict[str, StoredTensor]:
+    """Random weights of a model: matrices as `dtype`, vectors as fp32."""
+    random = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in weight_shapes(config).items():
+        values = random.standard_normal(shape) * (0.3 if len(shape) == 2 else 1)
+        is_matrix = len(shape) == 2 and name != "positions"
+        weights[name] = stored(name, values, dtype if is_matrix else Type.F32)
+        is_norm = len(shape) == 1
+        short = name.rpartition(".")[2]
+        wants_bias = config.norm == "layer" if is_norm else has_biases and short in "q k v o up down"
+        if wants_bias:
+            bias = random.standard_normal(shape[0])
+            weights[f"{name}.bias"] = stored(name, bias, Type.F32)
+    return weights
+
+
+def reference(config: ModelConfig, weights: Mapping[str, StoredTensor]) -> Decoder:
+    """The torch decoder of the same weights."""
+    return Decoder(config, {name: tensor.dequantize() for name, tensor in weights.items()})
+
+
+def native(config: ModelConfig, dtype: Type = Type.F32, num_threads: int = 1, **options) -> NativeDecoder:
+    """A native decoder of random weights."""
+    return load_native(config, random_weights(config, dtype), num_threads=num_threads, **options)
+
+
+def logits_of(model: Model, cache: KVCache, *segments: Segment) -> Tensor:
+    """Logits (R, V) of one pass."""
+    return model.head(model.forward(Batch(segments), cache).last)
+
+
+def prefill(model: Model, tokens: tuple[int, ...], max_len: int = 512) -> Tensor:
+    """Logits (T, V) of a text in one pass over a fresh cache."""
+    return logits_of(model, model.new_cache(1, max_len), Segment(0, 0, tokens))
+
+
+def text(length: int, seed: int = 0) -> tuple[int, ...]:
+    """Random tokens."""
+    return tuple(np.random.default_rng(seed).integers(0, VOCAB, length).tolist())
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal to the last bit, NaN included."""
+    return a.shape == b.shape and bool((a.view(torch.int32) == b.view(torch.int32)).all())

@@ -1,0 +1,215 @@
+"""The native decoder computes what the torch decoder computes, and everything a KV cache promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import gguf
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import CapacityError, LoadError
+from forerun.nn.config import ModelConfig, RopeConfig
+from forerun.nn.native import NativeCache, NativeDecoder, load_native, unsupported
+from tests.native.models import (
+    GATED,
+    QUANTIZED,
+    VOCAB,
+    logits_of,
+    native,
+    prefill,
+    random_weights,
+    reference,
+    same_bits,
+    text,
+)
+
+PLAIN = replace(
+    GATED, norm="layer", gated_mlp=False, rope=None, learned_position_offset=2, activation="relu"
+)
+VARIANTS = {
+    "gated": GATED,
+    "plain": PLAIN,
+    "gelu": replace(PLAIN, activation="gelu", tied_head=True),
+    "gelu_tanh": replace(PLAIN, activation="gelu_tanh", num_kv_heads=1),
+    "window": replace(GATED, sliding_window=37, qk_norm=True),
+    "multipliers": replace(
+        GATED,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.4,
+        attention_scale=0.2,
+        logits_divisor=2.5,
+        tied_head=True,
+    ),
+    "narrow": replace(
+        GATED, hidden_size=48, intermediate_size=80, head_dim=16, rope=RopeConfig(1e4, 8)
+    ),
+    "many heads": replace(GATED, num_heads=26, num_kv_heads=2, head_dim=16, rope=None),
+    "rope factors": replace(
+        GATED, rope=RopeConfig(1e4, 32, tuple(1.0 + i for i in range(16)), attention_factor=1.2)
+    ),
+}
+TREE = (-1, 0, 0, 1, 2, 2, 5, -1, 7)
+
+
+def run(model, config: ModelConfig) -> torch.Tensor:
+    """Logits of a prefill, of a tree above it, and of the tokens after a kept path."""
+    cache = model.new_cache(1, 256)
+    rows = [logits_of(model, cache, Segment(0, 0, text(150)))]
+    cache.keep(0, range(150))
+    rows.append(logits_of(model, cache, Segment(0, 150, text(9, seed=1), TREE)))
+    cache.keep(0, [0, 2, 5, 6])
+    rows.append(logits_of(model, cache, Segment(0, 154, text(3, seed=2))))
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("kind", sorted(VARIANTS))
+@pytest.mark.parametrize("has_biases", [False, True])
+def test_logits_equal_the_torch_decoders(kind: str, has_biases: bool) -> None:
+    config = VARIANTS[kind]
+    weights = random_weights(config, has_biases=has_biases)
+    model = load_native(config, weights, num_threads=2, cache_dtype=torch.float32)
+    expected = run(reference(config, weights), config)
+    torch.testing.assert_close(run(model, config), expected, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED, ids=lambda t: t.name)
+def test_quantized_logits_are_near_the_torch_decoders(dtype: Type) -> None:
+    config = replace(GATED, hidden_size=256, intermediate_size=256, num_heads=8)
+    weights = random_weights(config, dtype)
+    model = load_native(config, weights, num_threads=2)
+    ours, theirs = run(model, config), run(reference(config, weights), config)
+    similarity = torch.cosine_similarity(ours, theirs, dim=-1)
+    assert similarity.mean() > 0.99, similarity  # sharp random attention makes single rows swing
+
+
+def test_half_precision_cache_is_near_the_full_one() -> None:
+    weights = random_weights(GATED)
+    half = run(load_native(GATED, weights, num_threads=1), GATED)
+    full = run(load_native(GATED, weights, num_threads=1, cache_dtype=torch.float32), GATED)
+    assert not torch.equal(half, full)
+    assert torch.cosine_similarity(half, full, dim=-1).min() > 0.999
+
+
+def test_taps_are_the_layers_outputs_in_the_order_asked() -> None:
+    weights = random_weights(GATED)
+    model = load_native(GATED, weights, cache_dtype=torch.float32)
+    torch_model = reference(GATED, weights)
+    batch = Batch((Segment(0, 0, text(300)),))
+    ours = model.forward(batch, model.new_cache(1, 512), taps=(1, 0)).taps
+    theirs = torch_model.forward(batch, torch_model.new_cache(1, 512), taps=(0, 1)).taps
+    torch.testing.assert_close(ours, theirs[::-1], rtol=1e-2, atol=1e-2)
+
+
+def test_argmax_is_the_argmax_of_the_logits() -> None:
+    model = native(GATED, Type.Q8_0, num_threads=2)
+    hidden = torch.randn(90, GATED.hidden_size)
+    assert torch.equal(model.argmax(hidden), model.head(hidden).argmax(-1))
+    hidden[3, 3] = torch.nan
+    assert model.argmax(hidden)[3] == -1
+    assert model.argmax(torch.zeros(2, GATED.hidden_size)).tolist() == [0, 0]
+    assert model.argmax(torch.zeros(0, GATED.hidden_size)).tolist() == []
+
+
+def test_cache_reads_what_was_written_and_kept() -> None:
+    cache = NativeCache(GATED, num_slots=2, max_len=40, dtype=torch.float32)
+    k, v = torch.randn(2, 9, GATED.num_kv_heads, GATED.head_dim).unbind(0)
+    cache.write(1, 1, 0, k, v)
+    cache.keep(1, [0, 1])
+    cache.keep(1, [1, 3, 6])
+    rows = [0, 1, 3, 5, 8]
+    for got, expected in zip(cache.read(1, 1, 5), (k, v), strict=True):
+        assert torch.equal(got, expected[rows].transpose(0, 1))
+    cache.truncate(1, 4)
+    cache.copy(1, 0, 3)
+    assert (cache.length(0), cache.length(1)) == (3, 4)
+    assert torch.equal(cache.read(1, 0, 3)[0], k[rows[:3]].transpose(0, 1))
+    assert cache.nbytes() >= 2 * 2 * 2 * 40 * GATED.num_kv_heads * GATED.head_dim * 4
+
+
+def test_loading_counts_its_bytes() -> None:
+    small, large = native(GATED, Type.Q4_0), native(GATED, Type.F32)
+    assert 0 < small.nbytes() < large.nbytes() / 3
+
+
+# --- what is wrong is refused, in a sentence ---
+
+
+def test_a_pass_beyond_cache_or_context_is_refused() -> None:
+    model = native(GATED)
+    with pytest.raises(CapacityError, match="does not fit the cache"):
+        prefill(model, text(41), max_len=40)
+    with pytest.raises(CapacityError, match="context"):
+        prefill(model, text(513), max_len=600)
+
+
+@pytest.mark.parametrize(
+    ("segment", "complaint"),
+    [
+        (Segment(3, 0, (1,)), "slot 3"),
+        (Segment(-1, 0, (1,)), "slot -1"),
+        (Segment(0, 5, (1,)), "its cache holds 0"),
+        (Segment(0, 0, (VOCAB,)), f"token id {VOCAB}"),
+        (Segment(0, 0, (-1,)), "token id -1"),
+        (Segment(0, 0, (1, 2), (0, -1)), "parents"),
+        (Segment(0, 0, (1, 2), (-1, 1)), "parents"),
+        (Segment(0, 0, (1, 2), first=0, stop=3), "outside its tokens"),
+    ],
+)
+def test_impossible_segments_are_refused(segment: Segment, complaint: str) -> None:
+    model = native(GATED)
+    cache = model.new_cache(1, 40)
+    hidden, taps = torch.empty(segment.num_rows, GATED.hidden_size), torch.empty(0, 0, 0)
+    with pytest.raises(ValueError, match=complaint):
+        model._native.forward(cache.native, [segment], hidden.numpy(), [], taps.numpy())
+
+
+def test_arrays_of_the_wrong_shape_are_refused() -> None:
+    model = native(GATED)
+    with pytest.raises(ValueError, match="hidden size"):
+        model.head(torch.zeros(2, GATED.hidden_size + 1))
+    with pytest.raises(TypeError):
+        model._native.head(torch.zeros(2, 64, dtype=torch.float64).numpy(), torch.zeros(2, VOCAB).numpy())
+    with pytest.raises(TypeError):
+        model._native.head(torch.zeros(64, 2).T.numpy(), torch.zeros(2, VOCAB).numpy())
+    cache = model.new_cache(1, 40)
+    for path in ([1, 0], [-1], [0, 0], [40]):
+        with pytest.raises(ValueError, match="ascend"):
+            cache.keep(0, path)
+    with pytest.raises(ValueError, match="shorten"):
+        cache.truncate(0, 1)
+    with pytest.raises(ValueError, match="positive"):
+        NativeCache(GATED, num_slots=0, max_len=10)
+    with pytest.raises(ValueError, match="absurdly"):
+        NativeCache(replace(GATED, num_layers=1 << 20), num_slots=1 << 20, max_len=1 << 20)
+
+
+def test_wrong_weights_are_refused_by_name() -> None:
+    weights = random_weights(GATED)
+    missing = {name: w for name, w in weights.items() if name != "layers.1.up"}
+    with pytest.raises(LoadError, match=r"layers\.1\.up is missing"):
+        load_native(GATED, missing)
+    swapped = weights | {"layers.0.o": weights["layers.0.k"]}
+    with pytest.raises(LoadError, match=r"layers\.0\.o is \(64, 64\)"):
+        load_native(GATED, swapped)
+    cut = weights | {"layers.0.k": weights["layers.0.k"].rows(slice(0, 3))}
+    with pytest.raises(LoadError, match=r"layers\.0\.k is \(3, 64\)"):
+        load_native(GATED, cut)
+    odd = replace(weights["layers.0.k"], dtype=gguf.GGMLQuantizationType.IQ2_XS)
+    with pytest.raises(LoadError, match="has no kernel"):
+        load_native(GATED, weights | {"layers.0.k": odd})
+
+
+def test_models_without_a_native_path_say_why() -> None:
+    narrow = replace(GATED, head_dim=20)
+    assert "multiples of 16" in (unsupported(narrow) or "")
+    with pytest.raises(LoadError, match="multiples of 16"):
+        load_native(narrow, {})
+    with pytest.raises(ValueError, match="unknown or cannot run"):
+        NativeDecoder(GATED, isa="mmx")
+
+
+def test_same_weights_give_the_same_bits_again() -> None:
+    assert same_bits(prefill(native(GATED), text(70)), prefill(native(GATED), text(70)))

@@ -1,0 +1,122 @@
+"""Packed weights are the checkpoint's weights, and a linear layer is the integer arithmetic it claims to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+
+from forerun import _native
+from forerun.formats.checkpoint import StoredTensor
+from forerun.nn.native import NativeDecoder
+from tests.native.models import GATED, QUANTIZED, TYPES, same_bits, stored
+
+NUM_OUT, NUM_IN = GATED.num_heads * GATED.head_dim, 512
+WIDE = replace(GATED, hidden_size=NUM_IN)
+ISAS = _native.runnable_isas()
+ROUNDED = {Type.Q5_K, Type.Q6_K}  # their scales are products, rounded to fp16
+
+
+def decoder_with(weight: StoredTensor, isa: str = "auto") -> NativeDecoder:
+    decoder = NativeDecoder(WIDE, num_threads=2, isa=isa)
+    decoder.add("layers.0.q", weight, None)
+    return decoder
+
+
+def weight_of(dtype: Type) -> StoredTensor:
+    values = np.random.default_rng(1).standard_normal((NUM_OUT, NUM_IN))
+    return stored("q", values, dtype)
+
+
+def apply(decoder: NativeDecoder, x: np.ndarray) -> torch.Tensor:
+    out = np.empty((len(x), NUM_OUT), np.float32)
+    decoder._native.apply(0, "q", np.ascontiguousarray(x, np.float32), out)
+    return torch.from_numpy(out)
+
+
+def quantized(x: np.ndarray) -> np.ndarray:
+    """What int8 rows with a scale per 32 stand for, in float64."""
+    groups = x.astype(np.float32).reshape(len(x), -1, 32)
+    largest = np.abs(groups).max(-1, keepdims=True)
+    codes = np.rint(groups * (np.float32(127) / largest))
+    assert np.abs(codes).max() == 127
+    return (codes.astype(np.float64) * (largest / np.float32(127))).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
+def test_packed_weights_are_the_stored_ones(dtype: Type) -> None:
+    weight = weight_of(dtype)
+    out = np.empty(weight.shape, np.float32)
+    decoder_with(weight)._native.unpack(0, "q", out)
+    expected = weight.dequantize().numpy()
+    if dtype in ROUNDED:
+        # A rounded scale (and minimum, which may cancel it) is off by at most half an fp16 step.
+        scale = np.abs(expected).reshape(NUM_OUT, -1, 16).max(-1).repeat(16, axis=-1)
+        assert (np.abs(out - expected) <= scale * 2.0**-9).all()
+        assert not (out == expected).all()
+    else:
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
+def test_linear_is_exact_up_to_float_sums(dtype: Type, isa: str) -> None:
+    decoder = decoder_with(weight_of(dtype), isa)
+    weight = np.empty((NUM_OUT, NUM_IN), np.float32)
+    decoder._native.unpack(0, "q", weight)
+    x = np.random.default_rng(2).standard_normal((5, NUM_IN)) * np.geomspace(1e-3, 1e3, NUM_IN)
+    seen = quantized(x) if dtype in QUANTIZED else x.astype(np.float32).astype(np.float64)
+    expected = seen @ weight.T.astype(np.float64)
+    bound = np.abs(seen) @ np.abs(weight.T.astype(np.float64)) * 4e-6
+    assert (np.abs(apply(decoder, x).numpy() - expected) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
+def test_instruction_sets_agree_to_the_bit(dtype: Type) -> None:
+    x = np.random.default_rng(3).standard_normal((19, NUM_IN))
+    results = [apply(decoder_with(weight_of(dtype), isa), x) for isa in ISAS]
+    assert all(same_bits(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
+def test_rows_do_not_depend_on_their_company(dtype: Type) -> None:
+    decoder = decoder_with(weight_of(dtype))
+    x = np.random.default_rng(4).standard_normal((64, NUM_IN))
+    alone = torch.cat([apply(decoder, row[None]) for row in x])
+    for count in range(1, 65):
+        assert same_bits(apply(decoder, x[:count]), alone[:count])
+
+
+@pytest.mark.parametrize("dtype", [Type.Q4_0, Type.Q8_0, Type.Q6_K], ids=lambda t: t.name)
+def test_extreme_codes_do_not_overflow(dtype: Type) -> None:
+    weight = weight_of(dtype)
+    weight.data[:] = np.where(np.arange(weight.data.shape[1]) % 7 == 0, 0x7F, 0xFF)
+    block = {Type.Q4_0: (18, 0), Type.Q8_0: (34, 0), Type.Q6_K: (210, 208)}[dtype]
+    weight.data.reshape(NUM_OUT, -1, block[0])[:, :, block[1] : block[1] + 2] = (0x00, 0x3C)  # 1.0
+    for sign in (1, -1):
+        x = np.full((3, NUM_IN), sign * 1.0)
+        decoder = decoder_with(weight)
+        unpacked = np.empty(weight.shape, np.float32)
+        decoder._native.unpack(0, "q", unpacked)
+        expected = x @ unpacked.T.astype(np.float64)
+        np.testing.assert_allclose(apply(decoder, x).numpy(), expected, rtol=1e-5)
+
+
+def test_a_row_with_nan_is_nan_and_its_neighbours_are_not() -> None:
+    decoder = decoder_with(weight_of(Type.Q4_1))
+    x = np.random.default_rng(5).standard_normal((6, NUM_IN))
+    clean = apply(decoder, x)
+    x[2, 7], x[4, 400] = np.nan, np.inf
+    dirty = apply(decoder, x)
+    assert dirty[[2, 4]].isnan().all()
+    assert same_bits(dirty[[0, 1, 3, 5]], clean[[0, 1, 3, 5]])
+
+
+def test_zero_and_tiny_rows_are_zero() -> None:
+    decoder = decoder_with(weight_of(Type.Q4_1))
+    x = np.zeros((2, NUM_IN))
+    x[1] = 1e-38
+    assert (apply(decoder, x) == 0).all()
