@@ -138,7 +138,7 @@ void Decoder::check_segments(const Cache& cache, std::span<const Segment> segmen
         if (s.base != cache.length(s.slot))
             throw std::invalid_argument("a segment starts at row " + std::to_string(s.base) + " but its cache holds " + std::to_string(cache.length(s.slot)));
         if (s.first < 0 || s.stop < s.first || s.stop > count) throw std::invalid_argument("a segment's rows lie outside its tokens");
-        if (s.stop > cache.max_len() - s.base) throw std::length_error("the sequence does not fit the cache");
+        if (s.stop > cache.max_len() - s.base) throw std::out_of_range("the sequence does not fit the cache");
         for (int token : s.tokens)
             if (token < 0 || token >= shape_.vocab_size) throw std::invalid_argument("token id " + std::to_string(token) + " is outside the vocabulary");
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count) throw std::invalid_argument("a parent is needed for every token");
@@ -185,9 +185,9 @@ void Decoder::plan(std::span<const Segment> segments) {
     num_rows_ = static_cast<int>(tokens_.size());
     const std::int32_t* path = paths_.data();
     for (Query& query : queries_) {
-        if (query.position >= shape_.max_position) throw std::length_error("a position lies beyond the model's context");
+        if (query.position >= shape_.max_position) throw std::out_of_range("a position lies beyond the model's context");
         if (shape_.position_offset >= 0 && query.position + shape_.position_offset >= positions_.linear.num_out)
-            throw std::length_error("a position lies beyond the model's context");
+            throw std::out_of_range("a position lies beyond the model's context");
         if (segments[static_cast<std::size_t>(row_segment_[static_cast<std::size_t>(query.row)])].parents.empty()) continue;
         query.path = path;
         path += query.position - query.base + 1;

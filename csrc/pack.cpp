@@ -85,12 +85,14 @@ std::size_t group_offset(Kind kind, int g) {
 
 // Blocks of 32: low nibbles are values 0..15, high nibbles 16..31; `tops` holds a fifth bit each.
 void read_nibbles(const std::uint8_t* nibbles, const std::uint8_t* tops, Group& out) {
-    std::uint32_t fifth = 0;
-    if (tops) std::memcpy(&fifth, tops, 4);
-    for (int i = 0; i < 32; ++i) {
-        const int code = i < 16 ? nibbles[i] & 15 : nibbles[i - 16] >> 4;
-        out.codes[i] = static_cast<std::uint8_t>(code | (((fifth >> i) & 1) << 4));
+    for (int i = 0; i < 16; ++i) {
+        out.codes[i] = nibbles[i] & 15;
+        out.codes[i + 16] = nibbles[i] >> 4;
     }
+    if (!tops) return;
+    std::uint32_t fifth;
+    std::memcpy(&fifth, tops, 4);
+    for (int i = 0; i < 32; ++i) out.codes[i] |= static_cast<std::uint8_t>(((fifth >> i) & 1) << 4);
 }
 
 // The 6-bit scale and minimum of sub-block j of a K block, from its 12 bytes.
@@ -122,8 +124,7 @@ void read_q6_codes(const std::uint8_t* block, int first, int count, Group& out) 
 }
 
 // Group g of a stored row.
-Group read_group(Stored type, const std::uint8_t* row, int g) {
-    const Format format = format_of(type);
+Group read_group(Stored type, const Format& format, const std::uint8_t* row, int g) {
     const int group = layout_of(format.kind).group, first = g * group;
     const std::uint8_t* block = row + static_cast<std::size_t>(first / format.block) * format.nbytes;
     const int j = first % format.block / 32;
@@ -161,17 +162,29 @@ Group read_group(Stored type, const std::uint8_t* row, int g) {
 
 void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
 
-// Writes one output's group into lane `lane` of its tile; the bytes were zero.
-void write_group(Kind kind, std::uint8_t* at, int lane, const Group& group) {
-    const Layout layout = layout_of(kind);
-    for (int i = 0; i < layout.group; ++i) {
-        const int step = i / 4, byte = 4 * lane + i % 4, code = group.codes[i];
-        if (kind == Kind::Q8) {
-            at[64 * step + byte] = static_cast<std::uint8_t>(code);
-            continue;
-        }
-        at[64 * (step / 2) + byte] |= static_cast<std::uint8_t>((code & 15) << (4 * (step % 2)));
-        if (code > 15) at[8 * layout.group + 64 * (step / 4) + byte] |= static_cast<std::uint8_t>((code >> 4) << (2 * (step % 4)));
+// Four bytes of lane `lane` in a 64-byte line.
+template <class Byte>
+void put_word(std::uint8_t* line, int lane, const Byte& byte) {
+    std::uint8_t word[4];
+    for (int i = 0; i < 4; ++i) word[i] = static_cast<std::uint8_t>(byte(i));
+    std::memcpy(line + 4 * lane, word, 4);
+}
+
+// Writes one output's group into lane `lane` of its tile.
+void write_group(Kind kind, const Layout& layout, std::uint8_t* at, int lane, const Group& group) {
+    const std::uint8_t* c = group.codes;
+    if (kind == Kind::Q8) {
+        for (int line = 0; line < 8; ++line) put_word(at + 64 * line, lane, [&](int i) { return c[4 * line + i]; });
+    } else {
+        const int lines = layout.group / 8;
+        for (int line = 0; line < lines; ++line, c += 8)
+            put_word(at + 64 * line, lane, [&](int i) { return (c[i] & 15) | (c[4 + i] << 4); });
+        c = group.codes;
+        if (layout.codes_nbytes > 64 * lines)
+            for (int line = 0; line < layout.group / 16; ++line, c += 16)
+                put_word(at + 64 * (lines + line), lane, [&](int i) {
+                    return c[i] >> 4 | c[4 + i] >> 4 << 2 | c[8 + i] >> 4 << 4 | c[12 + i] >> 4 << 6;
+                });
     }
     std::uint8_t* scales = at + layout.codes_nbytes;
     if (kind == Kind::Q4K) {
@@ -193,9 +206,10 @@ int read_code(Kind kind, const std::uint8_t* at, int lane, int i) {
 }
 
 void write_integer_row(Stored type, const std::uint8_t* row, const Linear& linear, std::uint8_t* tile, int lane) {
-    const int num_groups = linear.num_in / layout_of(linear.kind).group;
-    for (int g = 0; g < num_groups; ++g)
-        write_group(linear.kind, tile + group_offset(linear.kind, g), lane, read_group(type, row, g));
+    const Format format = format_of(type);
+    const Layout layout = layout_of(linear.kind);
+    for (int g = 0; g < linear.num_in / layout.group; ++g)
+        write_group(linear.kind, layout, tile + group_offset(linear.kind, g), lane, read_group(type, format, row, g));
     if (linear.kind != Kind::Q4K) return;
     for (int super = 0; super < linear.num_in / kSuper; ++super) {
         const std::uint8_t* block = row + static_cast<std::size_t>(super) * 144;

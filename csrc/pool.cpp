@@ -31,13 +31,10 @@ bool Walk::claim(std::uint32_t& index) {
     }
 }
 
-void Walk::complete() {
-    pool_.current_.load(std::memory_order_relaxed)[phase_].done.fetch_add(1, std::memory_order_release);
-}
-
-void Walk::wait() {
-    if (is_late_) return;
+void Walk::wait(std::uint32_t num_done) {
     Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
+    if (num_done > 0) phase.done.fetch_add(num_done, std::memory_order_release);
+    if (is_late_) return;
     for (int spins = 0; phase.done.load(std::memory_order_acquire) < phase.count.load(std::memory_order_acquire); ++spins) {
         if (pool_.round_.load(std::memory_order_acquire) != round_) {
             is_late_ = true;

@@ -29,8 +29,9 @@ class Walk {
     // The next phase: calls piece(index) for the pieces this thread gets, returns when all are done.
     template <class Piece>
     void each(Piece piece) {
-        for (std::uint32_t index; claim(index); complete()) piece(static_cast<int>(index));
-        wait();
+        std::uint32_t num_done = 0;
+        for (std::uint32_t index; claim(index); ++num_done) piece(static_cast<int>(index));
+        wait(num_done);
         ++phase_;
     }
 
@@ -38,8 +39,7 @@ class Walk {
     friend class Pool;
     Walk(Pool& pool, int index, std::uint32_t round) : thread(index), pool_(pool), round_(round) {}
     bool claim(std::uint32_t& index);
-    void complete();
-    void wait();
+    void wait(std::uint32_t num_done);
 
     Pool& pool_;
     const std::uint32_t round_;
@@ -66,7 +66,8 @@ class Pool {
     friend class Walk;
     struct alignas(64) Phase {
         std::atomic<std::uint64_t> next{0};  // round, then the next piece
-        std::atomic<std::uint32_t> done{0}, count{0};
+        std::atomic<std::uint32_t> count{0};
+        alignas(64) std::atomic<std::uint32_t> done{0};
     };
     struct Workers {
         std::vector<std::thread> threads;

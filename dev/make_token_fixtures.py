@@ -50,7 +50,7 @@ TEXTS = (
     "def f(x: int) -> int:\n    return x ** 2  # squared\n\n\nprint(f(12))\n",
     'for (int i = 0; i < n; ++i) {\n\tprintf("%d\\n", a[i]);\n}\n',
     '{"name": "value", "list": [1, 2.5, null, true], "nested": {"k": "ü"}}',
-    "<div class=\"a b\"><p>text &amp; more</p></div><!-- note -->",
+    '<div class="a b"><p>text &amp; more</p></div><!-- note -->',
     "SELECT * FROM t WHERE a >= 10 AND b LIKE '%x%';",
     "https://example.org/path?query=1&other=%20#part user@example.org",
     "$x_{i+1} = \\frac{1}{2} \\sum_{j=0}^{n} \\alpha_j$",
@@ -80,7 +80,7 @@ TEXTS = (
     "<|im_start|><|im_end|><|endoftext|>",
     "text<|endoftext|>text <|endoftext|> text",
     "almost <|im_start| > <im_start> <|IM_START|> |im_end|> <|im_",
-    "<tool_call>\n{\"name\": \"f\"}\n</tool_call> <|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>",
+    '<tool_call>\n{"name": "f"}\n</tool_call> <|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>',
     "<repo_name>x<file_sep>y<gh_stars>10<filename>",
     "<s>not special here</s> [INST] <unk> <0x0A>",
     "Ġ Ċ ĉ ▁ Â¤ those are how bytes are written",
@@ -88,7 +88,20 @@ TEXTS = (
 PARTS = (
     *" \t\n\r'\".,:;!?-_/\\|<>()[]{}=+*&^%$#@~`",
     *"abcdeXYZ0123456789äßéñøаяжλعربไทยकि中文日本語한국🙂🚀\u200d\u00a0\u3000\u0301½²",
-    *("  ", "    ", "\n\n", "'s", "'LL", "'re", " the", "ing", "tion", "123", "<|im_start|>", "<|im_end|>"),
+    *(
+        "  ",
+        "    ",
+        "\n\n",
+        "'s",
+        "'LL",
+        "'re",
+        " the",
+        "ing",
+        "tion",
+        "123",
+        "<|im_start|>",
+        "<|im_end|>",
+    ),
 )
 
 

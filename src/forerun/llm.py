@@ -93,9 +93,10 @@ class LLM:
             num_draft=num_draft,
             prompt_lookup_num_tokens=prompt_lookup_num_tokens,
         )
+        self.device, self.backend = choose_device(device), backend
         checkpoint = open_checkpoint(resolve(model))
         self.tokenizer = checkpoint.tokenizer()
-        self.model = load_model(checkpoint, device=choose_device(device), backend=backend)
+        self.model = load_model(checkpoint, device=self.device, backend=backend)
         self.model_name = model
         longest = self.model.config.max_position
         max_len = min(longest, DEFAULT_MAX_LEN) if max_model_len is None else max_model_len
@@ -176,7 +177,14 @@ class LLM:
         return list(prompt)
 
     def _new_engine(self) -> Engine:
-        target = Target(self.model, self.tokenizer, self.options.max_num_seqs, self.options.max_len)
+        target = Target(
+            self.model,
+            self.tokenizer,
+            max_num_seqs=self.options.max_num_seqs,
+            max_len=self.options.max_len,
+            device=self.device,
+            backend=self.backend,
+        )
         return Engine(
             self.model,
             self.drafter_spec.build(target),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forerun.formats.gguf_tokenizer import TokenType
 
 BYTE_CHARACTERS = [
-    chr(byte) if 33 <= byte < 127 or 161 <= byte < 256 and byte != 173 else None
+    chr(byte) if 33 <= byte < 127 or (161 <= byte < 256 and byte != 173) else None
     for byte in range(256)
 ]
 

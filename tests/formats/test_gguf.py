@@ -64,24 +64,21 @@ def stored(dtype: Type, num_rows: int = 5, width: int = 512) -> StoredTensor:
     return StoredTensor("w", (num_rows, width), dtype, data & 0xBB)
 
 
-QUANTIZED = (Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q8_0)
-"""What the reference can write; it reads the K-quants only."""
+BITS = {Type.F16: 11, Type.BF16: 8, Type.Q4_0: 4, Type.Q4_1: 4, Type.Q5_0: 5, Type.Q8_0: 8}
+"""Precision of the types that the reference can write; it only reads the K-quants."""
 
 
-@pytest.mark.parametrize("dtype", QUANTIZED, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", BITS, ids=lambda dtype: dtype.name)
 def test_values_come_back_but_for_the_rounding(tmp_path: Path, dtype: Type) -> None:
     values = matrix(4, 96)
-    tensor = open_checkpoint(write_gguf(tmp_path / "q.gguf", {"w": values}, dtype=dtype)).tensor(
-        "w"
-    )
+    path = write_gguf(tmp_path / "q.gguf", {"w": values}, dtype=dtype)
+    tensor = open_checkpoint(path).tensor("w")
+    block_size, type_size = gguf.GGML_QUANT_SIZES[dtype]
+    assert tensor.nbytes == values.size // block_size * type_size
     found = tensor.dequantize()
     assert found.dtype == torch.float32
-    assert tensor.nbytes == 4 * 96 // tensor_block(dtype)[0] * tensor_block(dtype)[1]
-    assert (found - torch.from_numpy(values)).abs().max() < 0.3 * np.abs(values).max() / 2
-
-
-def tensor_block(dtype: Type) -> tuple[int, int]:
-    return gguf.GGML_QUANT_SIZES[dtype]
+    step = np.abs(values).max() / 2 ** (BITS[dtype] - 1)
+    assert np.abs(found.numpy() - values).max() <= step
 
 
 def test_k_quants_come_back_as_their_layout_says() -> None:
@@ -222,5 +219,5 @@ def test_a_damaged_file_gives_a_load_error_or_works(small: Path, data: st.DataOb
         for name in checkpoint.names():
             checkpoint.tensor(name).dequantize()
         checkpoint.tokenizer().encode("hello")
-    except LoadError as error:
-        assert str(path) in str(error)
+    except LoadError:
+        return  # Anything else is a bug of ours, and fails the test.

@@ -38,7 +38,9 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    fixture = request.getfixturevalue({"gpt2": "byte_level", "llama": "sentencepiece"}[request.param])
+    fixture = request.getfixturevalue(
+        {"gpt2": "byte_level", "llama": "sentencepiece"}[request.param]
+    )
     assert isinstance(fixture, Tokenizer)
     return fixture
 

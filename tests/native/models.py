@@ -71,7 +71,9 @@ def random_weights(
         weights[name] = stored(name, values, dtype if is_matrix else Type.F32)
         is_norm = len(shape) == 1
         short = name.rpartition(".")[2]
-        wants_bias = config.norm == "layer" if is_norm else has_biases and short in "q k v o up down"
+        wants_bias = (
+            config.norm == "layer" if is_norm else has_biases and short in "q k v o up down"
+        )
         if wants_bias:
             bias = random.standard_normal(shape[0])
             weights[f"{name}.bias"] = stored(name, bias, Type.F32)
@@ -83,7 +85,9 @@ def reference(config: ModelConfig, weights: Mapping[str, StoredTensor]) -> Decod
     return Decoder(config, {name: tensor.dequantize() for name, tensor in weights.items()})
 
 
-def native(config: ModelConfig, dtype: Type = Type.F32, num_threads: int = 1, **options) -> NativeDecoder:
+def native(
+    config: ModelConfig, dtype: Type = Type.F32, num_threads: int = 1, **options
+) -> NativeDecoder:
     """A native decoder of random weights."""
     return load_native(config, random_weights(config, dtype), num_threads=num_threads, **options)
 

@@ -171,7 +171,9 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="hidden size"):
         model.head(torch.zeros(2, GATED.hidden_size + 1))
     with pytest.raises(TypeError):
-        model._native.head(torch.zeros(2, 64, dtype=torch.float64).numpy(), torch.zeros(2, VOCAB).numpy())
+        model._native.head(
+            torch.zeros(2, 64, dtype=torch.float64).numpy(), torch.zeros(2, VOCAB).numpy()
+        )
     with pytest.raises(TypeError):
         model._native.head(torch.zeros(64, 2).T.numpy(), torch.zeros(2, VOCAB).numpy())
     cache = model.new_cache(1, 40)

@@ -15,7 +15,16 @@ from forerun import _native
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.nn.native import NativeCache, NativeDecoder, load_native
-from tests.native.models import GATED, VOCAB, logits_of, native, prefill, random_weights, same_bits, text
+from tests.native.models import (
+    GATED,
+    VOCAB,
+    logits_of,
+    native,
+    prefill,
+    random_weights,
+    same_bits,
+    text,
+)
 
 CHUNK = 64
 MAX_LEN = 4 * CHUNK
@@ -27,7 +36,7 @@ KINDS = {
     "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), Type.BF16),
 }
 
-law = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+law = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 kinds = st.sampled_from(sorted(KINDS))
 bases = st.one_of(
     st.integers(0, 40),
@@ -51,7 +60,9 @@ def committed(model: NativeDecoder, tokens: tuple[int, ...], num_slots: int = 1)
     return cache
 
 
-def step_by_step(model: NativeDecoder, cache: NativeCache, tokens: tuple[int, ...], slot: int = 0) -> torch.Tensor:
+def step_by_step(
+    model: NativeDecoder, cache: NativeCache, tokens: tuple[int, ...], slot: int = 0
+) -> torch.Tensor:
     rows = []
     for token in tokens:
         rows.append(logits_of(model, cache, Segment(slot, cache.length(slot), (token,))))
@@ -131,7 +142,9 @@ def test_a_cache_built_by_keeps_and_truncates_is_as_if_prefilled(
 
 @law
 @given(kind=kinds, lengths=st.lists(st.integers(0, 150), min_size=2, max_size=4), data=st.data())
-def test_sequences_of_a_batch_do_not_meet(kind: str, lengths: list[int], data: st.DataObject) -> None:
+def test_sequences_of_a_batch_do_not_meet(
+    kind: str, lengths: list[int], data: st.DataObject
+) -> None:
     model = model_of(kind)
     cache = model.new_cache(len(lengths), MAX_LEN)
     segments, alone = [], []
@@ -155,7 +168,9 @@ def test_instruction_sets_agree_to_the_bit(kind: str) -> None:
     for isa in _native.runnable_isas():
         model = load_native(config, weights, num_threads=2, isa=isa)
         cache = committed(model, text(100))
-        results.append(logits_of(model, cache, Segment(0, 100, text(9, 1), (-1, 0, 0, 1, 2, 2, 5, -1, 7))))
+        results.append(
+            logits_of(model, cache, Segment(0, 100, text(9, 1), (-1, 0, 0, 1, 2, 2, 5, -1, 7)))
+        )
     assert len(results) >= 1
     assert all(same_bits(results[0], other) for other in results[1:])
 

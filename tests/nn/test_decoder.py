@@ -9,9 +9,10 @@ import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
+from forerun.kernels.reference import KEY_BLOCK
 from forerun.nn.decoder import Decoder
 from tests.nn.test_row_law import CONFIGS, decoder_of
-from tests.nn.tiny import random_decoder
+from tests.nn.tiny import logits_of, prefill, random_decoder
 
 TOKENS = tuple(range(11))
 
@@ -22,7 +23,7 @@ def test_taps_are_layer_outputs_in_the_order_asked() -> None:
     assert [tap.shape for tap in hidden.taps] == [(11, 32)] * 3
     assert torch.equal(hidden.taps[0], hidden.taps[2])
     assert not torch.equal(hidden.taps[0], hidden.taps[1])
-    weight = decoder._norm.weight
+    weight = decoder.weights["norm"]
     normed = torch.nn.functional.rms_norm(hidden.taps[0], (32,), weight, decoder.config.norm_eps)
     torch.testing.assert_close(normed, hidden.last)
 
@@ -52,7 +53,7 @@ def test_positions_beyond_the_context_are_refused() -> None:
     decoder.forward(Batch((Segment(0, 0, TOKENS[:8]),)), cache)
     siblings = (-1,) * 11
     decoder.forward(Batch((Segment(0, 7, TOKENS, siblings),)), cache)
-    with pytest.raises(CapacityError, match="position 8 .* context of 8 tokens"):
+    with pytest.raises(CapacityError, match=r"position 8 .* context of 8 tokens"):
         decoder.forward(Batch((Segment(0, 0, TOKENS[:9]),)), cache)
 
 
@@ -64,3 +65,25 @@ def test_bytes_are_the_weights() -> None:
     norms = 2 * 2 * 32
     outside = 2 * 61 * 32 + (512 + 2) * 32 + 2 * 32
     assert decoder.nbytes() == 4 * (2 * (attention + mlp + norms) + outside)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu_the_row_law_holds_and_the_numbers_are_the_cpus() -> None:
+    cpu = decoder_of("gated")
+    generator = torch.Generator().manual_seed(0)
+    tokens = tuple(torch.randint(0, 61, (KEY_BLOCK + 20,), generator=generator).tolist())
+    gpu = Decoder(cpu.config, {name: weight.cuda() for name, weight in cpu.weights.items()})
+    whole = prefill(gpu, tokens)
+    torch.testing.assert_close(whole.cpu(), prefill(cpu, tokens), atol=1e-3, rtol=1e-3)
+    cache = gpu.new_cache(1, len(tokens))
+    for position, token in enumerate(tokens):
+        logits = logits_of(gpu, cache, Segment(0, position, (token,)))
+        cache.keep(0, [0])
+        assert torch.equal(logits[0], whole[position])
+    parents = (-1, 0, 0, 1, 2, 2, -1, 6, 3, 8)
+    base = len(tokens) - len(parents)
+    cache.truncate(0, base)
+    tree_logits = logits_of(gpu, cache, Segment(0, base, tokens[base:], parents))
+    assert not torch.equal(tree_logits[2], whole[base + 2])
+    assert torch.equal(tree_logits[:2], whole[base : base + 2])

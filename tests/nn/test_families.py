@@ -10,8 +10,16 @@ import torch
 
 from forerun.core import tree
 from forerun.core.batch import Segment
-from forerun.nn.loader import load_model
-from tests.nn.tiny import FAMILIES, VOCAB, checkpoint_of, hf_logits, hf_model, logits_of, prefill
+from tests.nn.tiny import (
+    FAMILIES,
+    VOCAB,
+    checkpoint_of,
+    hf_logits,
+    hf_model,
+    load_torch,
+    logits_of,
+    prefill,
+)
 
 TOKENS = tuple(
     int(t) for t in torch.randint(0, VOCAB, (21,), generator=torch.Generator().manual_seed(5))
@@ -27,14 +35,14 @@ def test_prefill_equals_hugging_face(family: str) -> None:
     model = hf_model(family)
     expected = hf_logits(model, TOKENS)
     assert expected.std() > 0.1
-    assert_close(prefill(load_model(checkpoint_of(model)), TOKENS), expected)
+    assert_close(prefill(load_torch(checkpoint_of(model)), TOKENS), expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_step_by_step_equals_hugging_face(family: str) -> None:
     model = hf_model(family)
     expected = hf_logits(model, TOKENS)
-    decoder = load_model(checkpoint_of(model))
+    decoder = load_torch(checkpoint_of(model))
     cache = decoder.new_cache(1, len(TOKENS))
     for position, token in enumerate(TOKENS):
         logits = logits_of(decoder, cache, Segment(0, position, (token,)))
@@ -47,7 +55,7 @@ def test_a_tree_equals_each_of_its_paths(family: str) -> None:
     model = hf_model(family)
     prompt, nodes = TOKENS[:10], TOKENS[10:]
     parents = (-1, 0, 0, -1, 1, 2, 2, 4, 3, 3, 7)
-    decoder = load_model(checkpoint_of(model))
+    decoder = load_torch(checkpoint_of(model))
     cache = decoder.new_cache(1, 64)
     logits_of(decoder, cache, Segment(0, 0, prompt))
     cache.keep(0, range(len(prompt)))
@@ -83,7 +91,7 @@ def test_rope_scaling_equals_hugging_face(scaling: dict[str, Any]) -> None:
     model = hf_model("llama", head_dim=16, rope_parameters=parameters)
     expected = hf_logits(model, TOKENS)
     assert (expected - hf_logits(hf_model("llama", head_dim=16), TOKENS)).abs().max() > 0.01
-    assert_close(prefill(load_model(checkpoint_of(model)), TOKENS), expected)
+    assert_close(prefill(load_torch(checkpoint_of(model)), TOKENS), expected)
 
 
 def longrope(num_factors: int, original: int) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def test_longrope_equals_hugging_face_beyond_the_original_length(
 ) -> None:
     parameters = longrope(int(4 * partial), original) | {"partial_rotary_factor": partial}
     model = hf_model("phi3", rope_parameters=parameters, original_max_position_embeddings=original)
-    assert_close(prefill(load_model(checkpoint_of(model)), TOKENS), hf_logits(model, TOKENS))
+    assert_close(prefill(load_torch(checkpoint_of(model)), TOKENS), hf_logits(model, TOKENS))
 
 
 def test_older_spelling_of_rope_settings() -> None:
@@ -115,14 +123,14 @@ def test_older_spelling_of_rope_settings() -> None:
         "rope_scaling": parameters,
     }
     older = type(checkpoint)("hf", checkpoint.architecture, config, checkpoint.tensors)
-    assert_close(prefill(load_model(older), TOKENS), hf_logits(model, TOKENS))
+    assert_close(prefill(load_torch(older), TOKENS), hf_logits(model, TOKENS))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "opt"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_and_untied_heads(family: str, tied: bool) -> None:
     model = hf_model(family, tie_word_embeddings=tied)
-    decoder = load_model(checkpoint_of(model))
+    decoder = load_torch(checkpoint_of(model))
     assert decoder.config.tied_head is tied
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
@@ -132,7 +140,7 @@ def test_sliding_window(family: str) -> None:
     model = hf_model(family, sliding_window=5)
     expected = hf_logits(model, TOKENS)
     assert (expected - hf_logits(hf_model(family, sliding_window=None), TOKENS)).abs().max() > 0.01
-    decoder = load_model(checkpoint_of(model))
+    decoder = load_torch(checkpoint_of(model))
     assert decoder.config.sliding_window == 5
     assert_close(prefill(decoder, TOKENS), expected)
 
@@ -142,4 +150,4 @@ def test_grouped_query_attention(heads: Sequence[int]) -> None:
     model = hf_model(
         "llama", num_attention_heads=heads[0], num_key_value_heads=heads[1], head_dim=8
     )
-    assert_close(prefill(load_model(checkpoint_of(model)), TOKENS), hf_logits(model, TOKENS))
+    assert_close(prefill(load_torch(checkpoint_of(model)), TOKENS), hf_logits(model, TOKENS))

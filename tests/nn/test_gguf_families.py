@@ -12,9 +12,8 @@ from torch import Tensor
 
 from forerun.core.batch import Segment
 from forerun.formats.checkpoint import open_checkpoint
-from forerun.nn.loader import load_model
 from tests.nn.test_families import LLAMA3, TOKENS, YARN, assert_close, longrope
-from tests.nn.tiny import MemoryCheckpoint, hf_logits, hf_model, logits_of, prefill
+from tests.nn.tiny import MemoryCheckpoint, hf_logits, hf_model, load_torch, logits_of, prefill
 
 RENAMED = (
     ("model.embed_tokens", "token_embd"),
@@ -98,7 +97,7 @@ def as_gguf(
 )
 def test_gguf_equals_hugging_face(family: str, architecture: str, tied: bool) -> None:
     model = hf_model(family, tie_word_embeddings=tied)
-    decoder = load_model(as_gguf(model, architecture))
+    decoder = load_torch(as_gguf(model, architecture))
     assert decoder.config.tied_head is tied
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
@@ -111,7 +110,7 @@ def test_granite_multipliers() -> None:
         "attention.scale": model.config.attention_multiplier,
         "logit_scale": model.config.logits_scaling,
     }
-    decoder = load_model(as_gguf(model, "granite", extra))
+    decoder = load_torch(as_gguf(model, "granite", extra))
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
 
@@ -137,7 +136,7 @@ def test_granite_multipliers() -> None:
 def test_rope_scaling_metadata(scaling: dict[str, Any], metadata: dict[str, Any]) -> None:
     model = hf_model("qwen2", rope_parameters={"rope_theta": 5000.0, **scaling})
     gguf = as_gguf(model, "qwen2", {"rope.freq_base": 5000.0, **metadata})
-    assert_close(prefill(load_model(gguf), TOKENS), hf_logits(model, TOKENS))
+    assert_close(prefill(load_torch(gguf), TOKENS), hf_logits(model, TOKENS))
 
 
 def test_rope_freqs_tensor_holds_the_divisors() -> None:
@@ -145,7 +144,7 @@ def test_rope_freqs_tensor_holds_the_divisors() -> None:
     gguf = as_gguf(model, "llama", {"rope.freq_base": 5000.0})
     plain = 1 / 5000.0 ** (torch.arange(0, 16, 2) / 16)
     gguf.tensors["rope_freqs.weight"] = plain / model.model.rotary_emb.inv_freq  # type: ignore[index]
-    assert_close(prefill(load_model(gguf), TOKENS), hf_logits(model, TOKENS))
+    assert_close(prefill(load_torch(gguf), TOKENS), hf_logits(model, TOKENS))
 
 
 def test_longrope_factor_tensors() -> None:
@@ -156,13 +155,13 @@ def test_longrope_factor_tensors() -> None:
     for length in ("long", "short"):
         factors = torch.tensor(parameters[f"{length}_factor"])
         gguf.tensors[f"rope_factors_{length}.weight"] = factors  # type: ignore[index]
-    assert_close(prefill(load_model(gguf), TOKENS), hf_logits(model, TOKENS))
+    assert_close(prefill(load_torch(gguf), TOKENS), hf_logits(model, TOKENS))
 
 
 @pytest.mark.slow
 def test_the_default_model_speaks(default_model: Path) -> None:
     checkpoint = open_checkpoint(default_model)
-    decoder, tokenizer = load_model(checkpoint), checkpoint.tokenizer()
+    decoder, tokenizer = load_torch(checkpoint), checkpoint.tokenizer()
     tokens = tokenizer.encode("The capital of France is")
     cache = decoder.new_cache(1, 64)
     for _ in range(4):

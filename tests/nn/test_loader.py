@@ -11,9 +11,17 @@ import torch
 
 from forerun.core.errors import LoadError
 from forerun.formats.checkpoint import open_checkpoint
-from forerun.nn.loader import load_model, read_config
+from forerun.nn.loader import read_config
 from tests.nn.test_families import TOKENS, assert_close
-from tests.nn.tiny import FAMILIES, MemoryCheckpoint, checkpoint_of, hf_logits, hf_model, prefill
+from tests.nn.tiny import (
+    FAMILIES,
+    MemoryCheckpoint,
+    checkpoint_of,
+    hf_logits,
+    hf_model,
+    load_torch,
+    prefill,
+)
 
 
 def changed(checkpoint: MemoryCheckpoint, **config: Any) -> MemoryCheckpoint:
@@ -24,23 +32,23 @@ def changed(checkpoint: MemoryCheckpoint, **config: Any) -> MemoryCheckpoint:
 def test_a_saved_folder_gives_the_same_logits(family: str, tmp_path: Path) -> None:
     model = hf_model(family)
     model.save_pretrained(tmp_path)
-    decoder = load_model(open_checkpoint(tmp_path))
+    decoder = load_torch(open_checkpoint(tmp_path))
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
 
 def test_unknown_architecture_lists_the_known() -> None:
     checkpoint = replace(checkpoint_of(hf_model("llama")), architecture="LlamaForCasualLM")
-    with pytest.raises(LoadError, match="did you mean 'LlamaForCausalLM'.*OPTForCausalLM"):
-        load_model(checkpoint)
-    with pytest.raises(LoadError, match="unknown architecture 'mamba'.*starcoder"):
-        load_model(MemoryCheckpoint("gguf", "mamba", {}, {}))
+    with pytest.raises(LoadError, match=r"did you mean 'LlamaForCausalLM'.*OPTForCausalLM"):
+        load_torch(checkpoint)
+    with pytest.raises(LoadError, match=r"unknown architecture 'mamba'.*starcoder"):
+        load_torch(MemoryCheckpoint("gguf", "mamba", {}, {}))
 
 
 def test_missing_tensor_is_named() -> None:
     checkpoint = checkpoint_of(hf_model("qwen2"))
     del checkpoint.tensors["model.layers.1.mlp.up_proj.weight"]  # type: ignore[attr-defined]
     with pytest.raises(LoadError, match=r"no tensor 'model\.layers\.1\.mlp\.up_proj\.weight'"):
-        load_model(checkpoint)
+        load_torch(checkpoint)
 
 
 def test_misshapen_tensor_is_named_with_both_shapes() -> None:
@@ -48,7 +56,7 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
     name = "model.layers.0.self_attn.qkv_proj.weight"
     checkpoint.tensors[name] = torch.zeros(60, 32)  # type: ignore[index]
     with pytest.raises(LoadError, match=r"qkv_proj.weight' .*\(16, 32\), but is \(12, 32\)"):
-        load_model(checkpoint)
+        load_torch(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +102,8 @@ def test_mixture_of_experts_is_refused() -> None:
 
 def test_progress_ends_at_the_total() -> None:
     seen: list[tuple[int, int]] = []
-    load_model(checkpoint_of(hf_model("qwen2")), progress=lambda done, all_: seen.append((done, all_)))
+    load_torch(
+        checkpoint_of(hf_model("qwen2")), progress=lambda done, all_: seen.append((done, all_))
+    )
     assert seen[-1][0] == seen[-1][1]
     assert seen == sorted(seen)

@@ -48,7 +48,6 @@ bases = st.one_of(
     st.integers(KEY_BLOCK - 12, KEY_BLOCK + 4),
     st.integers(2 * KEY_BLOCK - 20, 2 * KEY_BLOCK),
 )
-tokens_of = lambda n: st.lists(st.integers(0, VOCAB - 1), min_size=n, max_size=n).map(tuple)
 
 
 @memo
@@ -75,6 +74,10 @@ def decode(decoder: Decoder, cache, slot: int, tokens: tuple[int, ...]) -> Tenso
     logits = logits_of(decoder, cache, Segment(slot, cache.length(slot), tokens))
     cache.keep(slot, range(len(tokens)))
     return logits
+
+
+def tokens_of(size: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(0, VOCAB - 1), min_size=size, max_size=size).map(tuple)
 
 
 @st.composite
@@ -179,7 +182,8 @@ def test_any_number_of_threads(kind: str) -> None:
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
         cache = decoder.new_cache(1, MAX_LEN)
-        assert torch.equal(decode(decoder, cache, 0, text()), plain_logits(kind))
+        logits = decode(decoder, cache, 0, text()[:20])
+        assert torch.equal(logits, plain_logits(kind)[:20])
 
 
 def test_the_head_obeys_it() -> None:

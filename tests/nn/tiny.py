@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import transformers
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
+from forerun.formats.checkpoint import Checkpoint
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import Decoder
+from forerun.nn.loader import load_model
 
 VOCAB = 61
 
@@ -118,6 +120,13 @@ def checkpoint_of(model: transformers.PreTrainedModel) -> MemoryCheckpoint:
     if model.config.tie_word_embeddings:
         del tensors["lm_head.weight"]
     return MemoryCheckpoint("hf", type(model).__name__, model.config.to_dict(), tensors)
+
+
+def load_torch(checkpoint: Checkpoint | MemoryCheckpoint, **options: Any) -> Decoder:
+    """The checkpoint's model in torch, whatever native kernels this machine has."""
+    decoder = load_model(cast(Checkpoint, checkpoint), backend="torch", **options)
+    assert isinstance(decoder, Decoder)
+    return decoder
 
 
 def hf_logits(model: transformers.PreTrainedModel, tokens: Iterable[int]) -> Tensor:

@@ -1,7 +1,8 @@
 """The dense KV cache: one preallocated rectangle, the oracle of cleverer caches.
 
-It does not share rows between sequences and does not quantize. Storage is zeroed at the start and rounded up to whole
-key blocks, so that a block can be read to its end: rows nobody wrote are hidden by the mask but must be finite numbers.
+It does not share rows between sequences and does not quantize. Storage is zeroed at the start and
+rounded up to whole key blocks, so that a block can be read to its end: rows nobody wrote are hidden
+by the mask but must be finite numbers.
 
 L layers, B slots, G kv heads, S rows, E head dim.
 """
@@ -57,13 +58,17 @@ class DenseCache:
         return self._lengths[slot]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Commit scratch rows `path` (ascending, counted from the committed length) in order; the rest is forgotten."""
+        """Commit scratch rows `path` (ascending, counted from the committed length) in order.
+
+        The other scratch rows are forgotten. Raises CapacityError for rows that do not exist.
+        """
         base = self._lengths[slot]
         if any(b <= a for a, b in zip((-1, *path), path, strict=False)):
             raise ValueError(f"a path must ascend from 0, got {list(path)}")
         if path and base + path[-1] >= self.max_len:
             raise CapacityError(
-                f"cache row {base + path[-1]} of slot {slot} does not exist: it has {self.max_len} rows"
+                f"cache row {base + path[-1]} of slot {slot} does not exist: "
+                f"it has {self.max_len} rows"
             )
         in_place = next((i for i, row in enumerate(path) if row != i), len(path))
         moved = torch.tensor(path[in_place:], dtype=torch.int64, device=self.device) + base
@@ -80,7 +85,7 @@ class DenseCache:
         self._lengths[slot] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Make the first `length` rows of `target` those of `source`; its committed length becomes `length`."""
+        """Make the first `length` rows of `target` those of `source`, and commit just them."""
         if not 0 <= length <= self._lengths[source]:
             raise ValueError(
                 f"cannot copy {length} rows of slot {source}'s {self._lengths[source]}"
@@ -99,7 +104,8 @@ class DenseCache:
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
         """Views of one layer's keys and values, rows 0 to `stop`, each (G, stop, E).
 
-        `stop` may reach the end of the last key block, beyond `max_len`; rows never written are zeros.
+        `stop` may reach the end of the last key block, beyond `max_len`. Rows never written are
+        zeros.
         """
         return self._keys[layer, slot, :, :stop], self._values[layer, slot, :, :stop]
 

@@ -29,6 +29,8 @@ def command(
     as_json: opt.Json = False,
 ) -> None:
     """Generate one prompt plainly and with drafting, compare the tokens, show the speed-up."""
+    from rich.text import Text
+
     from forerun.cli import _console as console
     from forerun.core.errors import ConfigError, unknown
     from forerun.eval.prompts import read
@@ -47,7 +49,7 @@ def command(
     )
     params = opt.sampling(temperature=0.0, max_tokens=max_tokens)
     out = console.stdout()
-    out.print(prompts[prompt_id], style="italic")
+    out.print(Text(prompts[prompt_id], style="italic"))
     plain_llm = llm.with_drafter("none")
     _warm_up(plain_llm), _warm_up(llm)
     plain_out, plain = _run(plain_llm, prompts[prompt_id], params, "plainly")

@@ -55,10 +55,12 @@ class DrafterSpec:
         A draft model without a method means `draft_model`, `prompt_lookup_num_tokens` without one means prompt lookup:
         nothing that is asked for is ever silently off. Raises ConfigError.
         """
+        chosen: dict[str, object]
         if isinstance(drafter, str):
-            name, chosen = options.parse(drafter)
+            name, texts = options.parse(drafter)
+            chosen = {**texts}
         else:
-            chosen = dict(drafter)
+            chosen = {**drafter}
             name = str(chosen.pop("method", AUTO))
         beside = {k: v for k, v in given.items() if v is not None}
         name = METHODS.get(name, name).replace("-", "_")

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from forerun.core.types import Draft, Features, Outcome, Seq
+from forerun.nn.loader import Backend
 from forerun.nn.model import Model
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Vocabulary(Protocol):
@@ -33,6 +37,9 @@ class Target:
     vocabulary: Vocabulary | None
     max_num_seqs: int
     max_len: int
+    device: torch.device | str = "cpu"
+    backend: Backend = "auto"
+    """Where and on what the target runs; a draft model joins it there."""
 
 
 class Drafter(Protocol):

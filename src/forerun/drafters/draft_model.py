@@ -26,7 +26,6 @@ from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
-from forerun.core.device import choose_device
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
@@ -87,7 +86,8 @@ def build(options: Options, target: Target) -> DraftModel:
                 f"'{options.model}' cannot draft for this model: {difference}; "
                 "choose a draft of the same family"
             )
-    return DraftModel(load_model(checkpoint, device=choose_device()), options, target)
+    model = load_model(checkpoint, device=target.device, backend=target.backend)
+    return DraftModel(model, options, target)
 
 
 @dataclass(slots=True)

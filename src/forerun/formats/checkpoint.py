@@ -64,9 +64,9 @@ class StoredTensor:
     def dequantize(self) -> Tensor:
         """The values, fp32, shape `shape`, in memory of their own."""
         values = gguf.dequantize(self.data, self.dtype)
-        # fp32 comes back as a view of the file, which must not be written to.
-        owned = np.require(values, np.float32, ["C", "W"])
-        return torch.from_numpy(owned).reshape(self.shape)
+        if self.dtype == gguf.GGMLQuantizationType.F32:
+            values = values.copy()  # so far a view of the file
+        return torch.from_numpy(values).reshape(self.shape)
 
 
 class Checkpoint(Protocol):

@@ -214,7 +214,11 @@ def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: s
     """Let the encoder find control and user-defined tokens in the text before anything else."""
     # Phi-3 was trained without the spaces after most special tokens; its files do not say so.
     is_phi3 = any(name in model_name.lower() for name in ("phi-3", "phi3"))
-    added = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
+    added: dict[int, bool] = {
+        TokenType.CONTROL: True,
+        TokenType.UNKNOWN: True,
+        TokenType.USER_DEFINED: False,
+    }
     encoder.add_tokens(
         [
             AddedToken(
@@ -223,7 +227,7 @@ def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: s
                 normalized=False,
                 rstrip=is_phi3 and token not in _PHI3_KEEPS_SPACE,
             )
-            for token, kind in zip(vocabulary.tokens, map(TokenType, vocabulary.types))
+            for token, kind in zip(vocabulary.tokens, vocabulary.types)
             if kind in added
         ]
     )

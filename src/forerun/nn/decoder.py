@@ -1,9 +1,9 @@
 """The decoder of all families in fp32 torch: embed, blocks of attention and MLP, norm, head.
 
 It is the reference: plain, device-agnostic, and exact in the sense of the row law, which it gets by
-computing every pass
-in tiles of TILE rows (see `kernels/reference.py`). It knows neither checkpoints (`loader.py`) nor drafting: a draft's
-tree arrives as a batch like any other. Pre-norm transformer after Vaswani et al., arXiv 1706.03762.
+computing every pass in tiles of TILE rows (see `kernels/reference.py`). It knows neither checkpoints
+(`loader.py`) nor drafting: a draft's tree arrives as a batch like any other. A pre-norm transformer
+after Vaswani et al., arXiv 1706.03762.
 
 R = TILE rows, M rows that need logits, D width, H heads, G kv heads, E head dim, V vocabulary.
 """
@@ -171,7 +171,7 @@ class Decoder:
         self.config = config
         self.device = weights["embed"].device
         named = Weights(config, weights)
-        self._tensors = tuple(weights.values())
+        self.weights = dict(weights)
         self._embed = weights["embed"]
         self._positions = weights.get("positions")
         self._blocks = [Block(named, i) for i in range(config.num_layers)]
@@ -181,7 +181,7 @@ class Decoder:
         if config.rope is not None:
             self._inv_freq = inverse_frequencies(config.rope).to(self.device)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -192,7 +192,7 @@ class Decoder:
         last, *tapped = (torch.cat(parts) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (M, V), fp32, of hidden states (M, D)."""
         logits = hidden.new_empty(len(hidden), self.config.vocab_size)
@@ -214,7 +214,7 @@ class Decoder:
 
     def nbytes(self) -> int:
         """Bytes of the weights as held in memory."""
-        return sum(tensor.nbytes for tensor in self._tensors)
+        return sum(tensor.nbytes for tensor in self.weights.values())
 
     def _run(self, tile: Tile, cache: KVCache, taps: tuple[int, ...]) -> list[Tensor]:
         """The last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""

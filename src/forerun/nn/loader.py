@@ -1,12 +1,12 @@
 """From a checkpoint to a model: find the family, read its config, fetch every weight by its canonical name.
 
-It knows the layout of no file format (`formats/`) and of no family (`arch/`); it checks that the two agree. On the CPU the
-native kernels run the model if they can, else torch does, in fp32.
+It knows the layout of no file format (`formats/`) and of no family (`arch/`); it checks that the two
+agree. On the CPU the native kernels run the model if they can, else torch does, in fp32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import torch
@@ -42,15 +42,18 @@ def load_model(
 ) -> Model:
     """The checkpoint's model on `device`: packed for the native kernels, or with fp32 weights for torch.
 
-    `auto` is native on a CPU that has kernels for this model, else torch. Raises LoadError if the architecture or one of
-    its settings is not supported, a tensor is missing or misshapen, or `native` was asked for and cannot be had.
+    `auto` is native on a CPU that has kernels for this model, else torch. Raises LoadError if the
+    architecture or one of its settings is not supported, if a tensor is missing or misshapen, or if
+    `native` was asked for and cannot be had.
     """
     if backend not in BACKENDS:
         raise ConfigError(unknown("backend", backend, BACKENDS))
     config, arch = read_config(checkpoint)
     is_cpu = torch.device(device).type == "cpu"
     if backend == "native" and not is_cpu:
-        raise ConfigError(f"the native kernels are for the CPU: backend native cannot run on {device}")
+        raise ConfigError(
+            f"the native kernels are for the CPU: backend native cannot run on {device}"
+        )
     if backend == "native" or (backend == "auto" and is_cpu and unsupported(config) is None):
         return load_native(
             config,
@@ -83,8 +86,9 @@ def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
     arch = find_arch(checkpoint)
     if checkpoint.kind == "gguf":
         return _checked(arch.config_from_gguf(checkpoint)), arch
-    if checkpoint.config.get("quantization_config"):
-        method = checkpoint.config["quantization_config"].get("quant_method", "unknown")
+    quantization = checkpoint.config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else "?"
         raise LoadError(
             f"Hugging Face weights quantized with '{method}' are not supported: use the original or a GGUF file"
         )

@@ -1,9 +1,9 @@
 """The decoder on the CPU kernels: quantized weights as they are stored, a whole pass as one native call.
 
-It computes what `nn/decoder.py` computes, with int8 activations where weights are integers. It knows no checkpoint
-format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit for bit: a
-row's hidden state and
-logits do not depend on the other rows, on the number of threads or on the instruction set.
+It computes what `nn/decoder.py` computes, with int8 activations where weights are integers. It knows
+no checkpoint format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit
+for bit: a row's hidden state and logits do not depend on the other rows, on the number of threads or
+on the instruction set.
 
 R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V vocabulary, S context.
 """
@@ -11,7 +11,7 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -120,9 +120,10 @@ class NativeDecoder:
                 values = _floats(stored)
                 self._native.set_norm(layer, short, values, offset, self.config.norm_eps, is_layer)
             else:
+                num_out, num_in = stored.shape
                 rows = np.ascontiguousarray(stored.data)
                 self._native.set_linear(
-                    layer, short, int(stored.dtype), *stored.shape, rows, offset
+                    layer, short, int(stored.dtype), num_out, num_in, rows, offset
                 )
         except ValueError as error:
             raise LoadError(f"'{name}' ({stored.dtype.name}) cannot be packed: {error}") from error

@@ -1,9 +1,9 @@
 """Which keys each row of a tile sees: the token tree turned into blocks of keys in ascending position.
 
-Below `base` a position is the cache row of that number. Above it, a row's ancestors take the following positions: in a
-chain again the row of that number, in a tree rows with gaps, gathered for each tile row by itself.
-Either way a row reads
-the same keys in the same blocks as in a plain decode of its path, which is half of the row law.
+Below `base` a position is the cache row of that number. Above it, a row's ancestors take the
+following positions: in a chain again the row of that number, in a tree rows with gaps, gathered for
+each tile row by itself. Either way a row reads the same keys in the same blocks as in a plain decode
+of its path, which is half of the row law.
 
 n rows of a segment in the tile, R = TILE.
 """

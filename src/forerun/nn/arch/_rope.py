@@ -23,6 +23,8 @@ def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
     scaling: dict[str, Any] = dict(
         settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     )
+    if any(isinstance(value, Mapping) for value in scaling.values()):
+        raise LoadError("rotary settings that differ between layers are not supported")
     theta = float(scaling.get("rope_theta") or settings.get("rope_theta", 10000.0))
     partial = scaling.get("partial_rotary_factor") or settings.get("partial_rotary_factor", 1.0)
     scaling.setdefault("max_position_embeddings", settings["max_position_embeddings"])
@@ -59,15 +61,13 @@ def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
 
 
 def scaled(kind: str, theta: float, rotary_dim: int, scaling: Mapping[str, Any]) -> RopeConfig:
-    """The rotary embedding with a scaling of Hugging Face's name and parameters. Raises LoadError if it is unknown."""
+    """The embedding under a scaling of Hugging Face's name. Raises LoadError if it is unknown."""
     if kind in ("default", "none"):
         return RopeConfig(theta, rotary_dim)
-    builders = {"linear": _linear, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope}
-    builders["su"] = _longrope
+    builders = {"linear": _linear, "llama3": _llama3, "longrope": _longrope, "yarn": _yarn}
+    kind = "longrope" if kind == "su" else kind
     if kind not in builders:
-        raise LoadError(
-            f"rope scaling '{kind}' is not supported: {', '.join(sorted(builders))} are"
-        )
+        raise LoadError(f"rope scaling '{kind}' is not supported: {', '.join(builders)} are")
     try:
         return builders[kind](theta, rotary_dim, scaling)
     except KeyError as error:
@@ -123,7 +123,7 @@ def _sharpness(factor: float, scaling: Mapping[str, Any]) -> float:
 
 
 def _longrope(theta: float, rotary_dim: int, scaling: Mapping[str, Any]) -> RopeConfig:
-    """A divisor a feature. Models carry two lists and meant to switch at the original context length.
+    """A divisor a feature. Models carry two lists and mean to switch at the original context length.
 
     One is chosen for good, the long one if the model's context is longer than the original: switching in the middle of
     a text would leave keys of both kinds in the cache. (Texts below the original length then use the long list, too.)

@@ -1,0 +1,96 @@
+"""Models of the Hugging Face Hub: `org/repo`, `org/repo:Q4_K_M` or `org/repo/file.gguf`.
+
+The hub's own client downloads, resumes and caches. What is in its cache is used without asking the hub.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.core.errors import LoadError
+
+_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A repository, and which of its GGUFs is meant: by file, by quantization, or none of them."""
+
+    repo: str
+    file: str | None = None
+    quantization: str | None = None
+
+    @classmethod
+    def parse(cls, name: str) -> HubName | None:
+        """The parts of a name; None if it cannot be one, but is a path or a plain name."""
+        if name.startswith((".", "/", "~")):
+            return None
+        rest, _, quantization = name.partition(":")
+        org, _, rest = rest.partition("/")
+        project, _, file = rest.partition("/")
+        if not project or (file or project).endswith(".gguf") != bool(file):
+            return None
+        return cls(f"{org}/{project}", file or None, quantization or None)
+
+    def patterns(self) -> list[str]:
+        """What of the repository belongs to it, as shell patterns."""
+        if self.file or self.quantization:
+            return [self.file or f"*{self.quantization}.gguf"]
+        return ["*.json", "*.safetensors", "*.jinja"]
+
+
+def cached(name: HubName) -> Path | None:
+    """The file or folder if an earlier download left it here."""
+    # Imported late: it takes a while, and most runs do without it.
+    import huggingface_hub
+
+    try:
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                name.repo, allow_patterns=name.patterns(), local_files_only=True
+            )
+        )
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+        path = folder / (_choose(name, names) or "")
+    except (OSError, ValueError, LoadError):
+        return None
+    return path if path.exists() else None
+
+
+def download(name: HubName) -> Path:
+    """The file or folder, from the hub. Raises LoadError."""
+    import huggingface_hub
+
+    try:
+        # Asked first because, unlike the downloads, it fails at once when the hub is out of reach.
+        siblings = huggingface_hub.model_info(name.repo, timeout=_TIMEOUT_S).siblings or ()
+        file = _choose(name, [sibling.rfilename for sibling in siblings])
+        if file is not None:
+            return Path(huggingface_hub.hf_hub_download(name.repo, file))
+        return Path(huggingface_hub.snapshot_download(name.repo, allow_patterns=name.patterns()))
+    except LoadError:
+        raise
+    # Which errors the client raises depends on the HTTP library it uses.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise LoadError(f"the Hugging Face Hub does not give '{name.repo}': {reason}") from error
+
+
+def _choose(name: HubName, files: list[str]) -> str | None:
+    """The GGUF that is meant, None for the whole folder. Raises LoadError with what there is."""
+    ggufs = sorted(file for file in files if file.endswith(".gguf"))
+    if name.file in ggufs:
+        return name.file
+    if name.quantization is not None:
+        ending = f"{name.quantization}.gguf".lower()
+        for file in ggufs:
+            if file.lower().endswith((f"-{ending}", f".{ending}", f"/{ending}")):
+                return file
+    elif name.file is None and "config.json" in files:
+        return None
+    wanted = name.file or name.quantization or "safetensors model"
+    raise LoadError(
+        f"{name.repo} has no {wanted}, but {', '.join(ggufs) or 'no GGUF either'}: name a GGUF as "
+        f"{name.repo}/<file> or {name.repo}:<quantization>"
+    )

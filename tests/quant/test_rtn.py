@@ -1,0 +1,55 @@
+"""Round to nearest keeps what it must keep and loses no more than half a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+
+from forerun.core.errors import ConfigError
+from forerun.formats.checkpoint import StoredTensor
+from forerun.quant.rtn import quantize, quantize_weights, relative_error
+
+
+def matrix(name: str = "q", shape: tuple[int, ...] = (48, 64)) -> StoredTensor:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    return StoredTensor(name, shape, Type.F32, values.reshape(shape[0], -1).view(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dtype", "levels"), [("int8", Type.Q8_0, 254), ("int4", Type.Q4_1, 15)]
+)
+def test_the_error_is_at_most_half_a_step(scheme: str, dtype: Type, levels: int) -> None:
+    before = matrix()
+    after = quantize(before, scheme)
+    assert (after.dtype, after.shape) == (dtype, before.shape)
+    groups = before.dequantize().reshape(-1, 32)
+    span = groups.amax(1) - groups.amin(1) if scheme == "int4" else 2 * groups.abs().amax(1)
+    changed = (after.dequantize() - before.dequantize()).abs().reshape(-1, 32).amax(1)
+    assert (changed <= span / levels * 0.5 + span * 2e-3).all()  # scales are rounded to fp16
+    assert 0 < relative_error(before, after) < (0.01 if scheme == "int8" else 0.11)
+
+
+def test_what_is_quantized_or_small_stays() -> None:
+    eight = quantize(matrix(), "int8")
+    assert quantize(eight, "int4") is eight
+    vector = matrix(shape=(64,))
+    narrow = matrix(shape=(4, 48))
+    assert quantize(vector, "int4") is vector
+    assert quantize(narrow, "int4") is narrow
+    assert quantize(narrow, "none") is narrow
+
+
+def test_head_and_embedding_have_a_scheme_of_their_own() -> None:
+    names = ["embed", "positions", "layers.0.q", "head"]
+    quantized = dict(quantize_weights(((n, matrix(n)) for n in names), "int4"))
+    types = [quantized[name].dtype for name in names]
+    assert types == [Type.Q8_0, Type.F32, Type.Q4_1, Type.Q8_0]
+    plain = dict(quantize_weights([("q", matrix())], "none"))
+    assert torch.equal(plain["q"].dequantize(), matrix().dequantize())
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'int4'"):
+        quantize(matrix(), "int-4")
