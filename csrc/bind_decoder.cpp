@@ -1,4 +1,5 @@
-// The Python face of the decoder and its cache. Every argument is checked here or by the decoder; a wrong one raises ValueError.
+// The Python face of the decoder and its cache. Every argument is checked here or by the decoder; a
+// wrong one raises ValueError.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -66,7 +67,9 @@ Shape shape_of(nb::dict config) {
     return s;
 }
 
-std::span<const float> values(const Array1<const float>& array) { return {array.data(), array.shape(0)}; }
+std::span<const float> values(const Array1<const float>& array) {
+    return {array.data(), array.shape(0)};
+}
 
 Segment segment_of(nb::handle object) {
     Segment s;
@@ -80,45 +83,60 @@ Segment segment_of(nb::handle object) {
     return s;
 }
 
-void set_linear(Decoder& self, int layer, const std::string& name, int type, int num_out, int num_in,
-                const Array2<const std::uint8_t>& rows, std::optional<Array1<const float>> bias) {
-    need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest, "a weight's shape is out of range");
+void set_linear(Decoder& self, int layer, const std::string& name, int type, int num_out,
+                int num_in, const Array2<const std::uint8_t>& rows,
+                std::optional<Array1<const float>> bias) {
+    need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest,
+         "a weight's shape is out of range");
     const Stored stored = static_cast<Stored>(type);
-    need(rows.shape(0) == static_cast<std::size_t>(num_out) && rows.shape(1) == stored_row_nbytes(stored, num_in),
+    need(rows.shape(0) == static_cast<std::size_t>(num_out) &&
+             rows.shape(1) == stored_row_nbytes(stored, num_in),
          name + ": the data has not the size of its shape");
-    need(!bias || bias->shape(0) == static_cast<std::size_t>(num_out), name + ": the bias has the wrong length");
+    need(!bias || bias->shape(0) == static_cast<std::size_t>(num_out),
+         name + ": the bias has the wrong length");
     nb::gil_scoped_release unlocked;
-    self.set_linear(layer, name, stored, num_out, num_in, rows.data(), bias ? bias->data() : nullptr);
+    self.set_linear(layer, name, stored, num_out, num_in, rows.data(),
+                    bias ? bias->data() : nullptr);
 }
 
 void set_norm(Decoder& self, int layer, const std::string& name, const Array1<const float>& weight,
               std::optional<Array1<const float>> bias, float eps, bool is_layer) {
-    self.set_norm(layer, name, values(weight), bias ? values(*bias) : std::span<const float>(), eps, is_layer);
+    self.set_norm(layer, name, values(weight), bias ? values(*bias) : std::span<const float>(), eps,
+                  is_layer);
 }
 
-void set_rope(Decoder& self, const Array1<const float>& frequencies, float factor) { self.set_rope(values(frequencies), factor); }
+void set_rope(Decoder& self, const Array1<const float>& frequencies, float factor) {
+    self.set_rope(values(frequencies), factor);
+}
 
-void forward(Decoder& self, Cache& cache, nb::sequence segments, const Array2<float>& hidden, const std::vector<int>& taps,
-             const Array3<float>& tapped) {
+void forward(Decoder& self, Cache& cache, nb::sequence segments, const Array2<float>& hidden,
+             const std::vector<int>& taps, const Array3<float>& tapped) {
     std::vector<Segment> read;
     for (nb::handle segment : segments) read.push_back(segment_of(segment));
     std::size_t num_rows = 0;
-    for (const Segment& s : read) num_rows += static_cast<std::size_t>(std::max(0, s.stop - s.first));
+    for (const Segment& s : read)
+        num_rows += static_cast<std::size_t>(std::max(0, s.stop - s.first));
     const std::size_t width = static_cast<std::size_t>(self.shape().hidden_size);
-    need(hidden.shape(0) == num_rows && hidden.shape(1) == width, "hidden must be (rows, hidden size)");
-    need(tapped.shape(0) == taps.size() && (taps.empty() || (tapped.shape(1) == num_rows && tapped.shape(2) == width)),
+    need(hidden.shape(0) == num_rows && hidden.shape(1) == width,
+         "hidden must be (rows, hidden size)");
+    need(tapped.shape(0) == taps.size() &&
+             (taps.empty() || (tapped.shape(1) == num_rows && tapped.shape(2) == width)),
          "taps must be (layers, rows, hidden size)");
     nb::gil_scoped_release unlocked;
     self.forward(cache, read, hidden.data(), taps, tapped.data());
 }
 
 void check_hidden(const Decoder& self, const Array2<const float>& hidden) {
-    need(hidden.shape(1) == static_cast<std::size_t>(self.shape().hidden_size) && hidden.shape(0) <= 1 << 16, "hidden must be (rows, hidden size)");
+    need(hidden.shape(1) == static_cast<std::size_t>(self.shape().hidden_size) &&
+             hidden.shape(0) <= 1 << 16,
+         "hidden must be (rows, hidden size)");
 }
 
 void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>& logits) {
     check_hidden(self, hidden);
-    need(logits.shape(0) == hidden.shape(0) && logits.shape(1) == static_cast<std::size_t>(self.shape().vocab_size), "logits must be (rows, vocabulary)");
+    need(logits.shape(0) == hidden.shape(0) &&
+             logits.shape(1) == static_cast<std::size_t>(self.shape().vocab_size),
+         "logits must be (rows, vocabulary)");
     nb::gil_scoped_release unlocked;
     self.head(hidden.data(), static_cast<int>(hidden.shape(0)), logits.data());
 }
@@ -132,39 +150,54 @@ void argmax(Decoder& self, const Array2<const float>& hidden, const Array1<std::
 
 void unpack(const Decoder& self, int layer, const std::string& name, const Array2<float>& out) {
     const Linear& linear = self.linear(layer, name);
-    need(out.shape(0) == static_cast<std::size_t>(linear.num_out) && out.shape(1) == static_cast<std::size_t>(linear.num_in), "out has the wrong shape");
-    for (int row = 0; row < linear.num_out; ++row) unpack_row(linear, row, out.data() + static_cast<std::size_t>(row) * out.shape(1));
+    need(out.shape(0) == static_cast<std::size_t>(linear.num_out) &&
+             out.shape(1) == static_cast<std::size_t>(linear.num_in),
+         "out has the wrong shape");
+    for (int row = 0; row < linear.num_out; ++row)
+        unpack_row(linear, row, out.data() + static_cast<std::size_t>(row) * out.shape(1));
 }
 
 // x (rows, in) through one linear layer, quantized as the decoder does: for tests.
-void apply(const Decoder& self, int layer, const std::string& name, const Array2<const float>& x, const Array2<float>& out) {
+void apply(const Decoder& self, int layer, const std::string& name, const Array2<const float>& x,
+           const Array2<float>& out) {
     const Linear& linear = self.linear(layer, name);
-    need(x.shape(1) == static_cast<std::size_t>(linear.num_in) && x.shape(0) <= 1 << 16, "x must be (rows, in)");
+    need(x.shape(1) == static_cast<std::size_t>(linear.num_in) && x.shape(0) <= 1 << 16,
+         "x must be (rows, in)");
     const std::size_t padded = static_cast<std::size_t>(linear.num_tiles()) * kTile;
-    need(out.shape(0) == x.shape(0) && out.shape(1) == padded, "out must be (rows, outputs in whole tiles)");
+    need(out.shape(0) == x.shape(0) && out.shape(1) == padded,
+         "out must be (rows, outputs in whole tiles)");
     self.apply(linear, x.data(), static_cast<int>(x.shape(0)), out.data());
 }
 
-Cache make_cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, bool is_half) {
-    for (int n : {num_layers, num_heads, head_dim, num_slots, max_len}) need(n > 0 && n <= kLargest, "a cache's dimensions must be positive");
+Cache make_cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
+                 bool is_half) {
+    for (int n : {num_layers, num_heads, head_dim, num_slots, max_len})
+        need(n > 0 && n <= kLargest, "a cache's dimensions must be positive");
     need(head_dim % kTile == 0, "head size must be a multiple of 16");
-    const double nbytes = 4.0 * num_layers * num_heads * head_dim * num_slots * (max_len + 64.0) * (is_half ? 1 : 2);
+    const double nbytes =
+        4.0 * num_layers * num_heads * head_dim * num_slots * (max_len + 64.0) * (is_half ? 1 : 2);
     need(nbytes < 1e15, "the cache would be absurdly large");
     return Cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half);
 }
 
-void check_slot(const Cache& cache, int slot) { need(slot >= 0 && slot < cache.num_slots(), "no cache slot " + std::to_string(slot)); }
+void check_slot(const Cache& cache, int slot) {
+    need(slot >= 0 && slot < cache.num_slots(), "no cache slot " + std::to_string(slot));
+}
 
-// Calls visit(head, row, k, v) for every row of every head; k and v are (kv heads, rows, head size).
+// Calls visit(head, row, k, v) for every row of every head; k and v are (kv heads, rows, head
+// size).
 template <class T, class Visit>
-void each_row(const Cache& cache, int layer, int slot, int start, const Array3<T>& k, const Array3<T>& v, Visit visit) {
+void each_row(const Cache& cache, int layer, int slot, int start, const Array3<T>& k,
+              const Array3<T>& v, Visit visit) {
     check_slot(cache, slot);
     need(layer >= 0 && layer < cache.num_layers, "no such layer");
     for (const Array3<T>* array : {&k, &v})
-        need(array->shape(0) == static_cast<std::size_t>(cache.num_heads) && array->shape(1) == k.shape(1) &&
+        need(array->shape(0) == static_cast<std::size_t>(cache.num_heads) &&
+                 array->shape(1) == k.shape(1) &&
                  array->shape(2) == static_cast<std::size_t>(cache.head_dim),
              "k and v must be (kv heads, rows, head size)");
-    need(start >= 0 && k.shape(1) <= static_cast<std::size_t>(cache.max_len()) && start <= cache.max_len() - static_cast<int>(k.shape(1)),
+    need(start >= 0 && k.shape(1) <= static_cast<std::size_t>(cache.max_len()) &&
+             start <= cache.max_len() - static_cast<int>(k.shape(1)),
          "the rows do not fit the cache");
     for (int h = 0; h < cache.num_heads; ++h) {
         for (std::size_t row = 0; row < k.shape(1); ++row) {
@@ -175,12 +208,17 @@ void each_row(const Cache& cache, int layer, int slot, int start, const Array3<T
 }
 
 void read(const Cache& cache, int layer, int slot, const Array3<float>& k, const Array3<float>& v) {
-    each_row(cache, layer, slot, 0, k, v, [&](int h, int row, float* to_k, float* to_v) { cache.read(layer, slot, h, row, to_k, to_v); });
+    each_row(cache, layer, slot, 0, k, v, [&](int h, int row, float* to_k, float* to_v) {
+        cache.read(layer, slot, h, row, to_k, to_v);
+    });
 }
 
-void write(Cache& cache, int layer, int slot, int start, const Array3<const float>& k, const Array3<const float>& v) {
+void write(Cache& cache, int layer, int slot, int start, const Array3<const float>& k,
+           const Array3<const float>& v) {
     each_row(cache, layer, slot, start, k, v,
-             [&](int h, int row, const float* from_k, const float* from_v) { cache.write(layer, slot, h, row, from_k, from_v); });
+             [&](int h, int row, const float* from_k, const float* from_v) {
+                 cache.write(layer, slot, h, row, from_k, from_v);
+             });
 }
 
 }  // namespace
@@ -190,31 +228,55 @@ void bind_decoder(nb::module_& m) {
     m.def("runnable_isas", &runnable_isas, "Those this processor can run.");
 
     nb::class_<Cache>(m, "Cache", "Keys and values of some sequences.")
-        .def("__init__", [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len, bool is_half) {
-            new (self) Cache(make_cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half));
-        }, "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a)
-        .def("length", [](const Cache& self, int slot) { check_slot(self, slot); return self.length(slot); })
-        .def("keep", [](Cache& self, int slot, const std::vector<int>& path) { check_slot(self, slot); self.keep(slot, path); })
-        .def("truncate", [](Cache& self, int slot, int length) { check_slot(self, slot); self.truncate(slot, length); })
-        .def("copy", [](Cache& self, int source, int target, int length) {
-            check_slot(self, source);
-            check_slot(self, target);
-            self.copy(source, target, length);
-        })
+        .def(
+            "__init__",
+            [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
+               bool is_half) {
+                new (self)
+                    Cache(make_cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half));
+            },
+            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a)
+        .def("length",
+             [](const Cache& self, int slot) {
+                 check_slot(self, slot);
+                 return self.length(slot);
+             })
+        .def("keep",
+             [](Cache& self, int slot, const std::vector<int>& path) {
+                 check_slot(self, slot);
+                 self.keep(slot, path);
+             })
+        .def("truncate",
+             [](Cache& self, int slot, int length) {
+                 check_slot(self, slot);
+                 self.truncate(slot, length);
+             })
+        .def("copy",
+             [](Cache& self, int source, int target, int length) {
+                 check_slot(self, source);
+                 check_slot(self, target);
+                 self.copy(source, target, length);
+             })
         .def("read", &read, "layer"_a, "slot"_a, "k"_a.noconvert(), "v"_a.noconvert())
         .def("write", &write, "layer"_a, "slot"_a, "start"_a, "k"_a.noconvert(), "v"_a.noconvert())
         .def("nbytes", &Cache::nbytes);
 
     nb::class_<Decoder>(m, "Decoder", "A decoder whose pass is one call.")
-        .def("__init__", [](Decoder* self, nb::dict config, const std::string& isa, int num_threads) {
-            need(num_threads >= 1 && num_threads <= 1024, "threads must be 1 to 1024");
-            new (self) Decoder(shape_of(config), kernels_for(isa), num_threads);
-        }, "config"_a, "isa"_a, "num_threads"_a)
-        .def("set_linear", &set_linear, "layer"_a, "name"_a, "type"_a, "num_out"_a, "num_in"_a, "rows"_a.noconvert(), "bias"_a.none())
-        .def("set_norm", &set_norm, "layer"_a, "name"_a, "weight"_a.noconvert(), "bias"_a.none(), "eps"_a, "is_layer"_a)
+        .def(
+            "__init__",
+            [](Decoder* self, nb::dict config, const std::string& isa, int num_threads) {
+                need(num_threads >= 1 && num_threads <= 1024, "threads must be 1 to 1024");
+                new (self) Decoder(shape_of(config), kernels_for(isa), num_threads);
+            },
+            "config"_a, "isa"_a, "num_threads"_a)
+        .def("set_linear", &set_linear, "layer"_a, "name"_a, "type"_a, "num_out"_a, "num_in"_a,
+             "rows"_a.noconvert(), "bias"_a.none())
+        .def("set_norm", &set_norm, "layer"_a, "name"_a, "weight"_a.noconvert(), "bias"_a.none(),
+             "eps"_a, "is_layer"_a)
         .def("set_rope", &set_rope, "frequencies"_a.noconvert(), "factor"_a)
         .def("check", &Decoder::check)
-        .def("forward", &forward, "cache"_a, "segments"_a, "hidden"_a.noconvert(), "taps"_a, "tapped"_a.noconvert())
+        .def("forward", &forward, "cache"_a, "segments"_a, "hidden"_a.noconvert(), "taps"_a,
+             "tapped"_a.noconvert())
         .def("head", &head, "hidden"_a.noconvert(), "logits"_a.noconvert())
         .def("argmax", &argmax, "hidden"_a.noconvert(), "ids"_a.noconvert())
         .def("unpack", &unpack, "layer"_a, "name"_a, "out"_a.noconvert())

@@ -1,5 +1,6 @@
-// forerun._native: the Python face of the CPU kernels. Arguments are checked here, once, and a wrong one raises
-// ValueError; the kernels themselves trust their callers. Arrays are read in place, never copied.
+// forerun._native: the Python face of the CPU kernels. Arguments are checked here, once, and a
+// wrong one raises ValueError; the kernels themselves trust their callers. Arrays are read in
+// place, never copied.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -32,20 +33,23 @@ std::int64_t argmax_row(const float* row, std::size_t width) {
 void check_matrix(const Array& array) {
     if (array.dtype() != nb::dtype<float>()) throw nb::value_error("expected dtype float32");
     if (array.ndim() != 2) throw nb::value_error("expected 2 dimensions (M, V)");
-    const bool is_contiguous = array.stride(1) == 1 && array.stride(0) == static_cast<std::int64_t>(array.shape(1));
+    const bool is_contiguous =
+        array.stride(1) == 1 && array.stride(0) == static_cast<std::int64_t>(array.shape(1));
     if (array.size() > 0 && !is_contiguous) throw nb::value_error("expected a contiguous array");
 }
 
 Ids argmax_rows(const Array& logits) {
     check_matrix(logits);
     const std::size_t num_rows = logits.shape(0), width = logits.shape(1);
-    if (num_rows > 0 && width == 0) throw nb::value_error("rows are empty: they have no largest value");
+    if (num_rows > 0 && width == 0)
+        throw nb::value_error("rows are empty: they have no largest value");
 
     auto ids = std::make_unique<std::int64_t[]>(num_rows);
     const float* values = static_cast<const float*>(logits.data());
     {
         nb::gil_scoped_release unlocked;
-        for (std::size_t row = 0; row < num_rows; ++row) ids[row] = argmax_row(values + row * width, width);
+        for (std::size_t row = 0; row < num_rows; ++row)
+            ids[row] = argmax_row(values + row * width, width);
     }
     std::int64_t* data = ids.release();
     nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });

@@ -1,4 +1,5 @@
-// Keys and values of some sequences. Slots' rows beyond their length are scratch: written by a pass, committed by keep.
+// Keys and values of some sequences. Slots' rows beyond their length are scratch: written by a
+// pass, committed by keep.
 
 #pragma once
 

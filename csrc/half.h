@@ -20,18 +20,23 @@ static inline std::uint32_t word_of_float(float value) {
     return word;
 }
 
-static inline float bfloat_to_float(std::uint16_t b) { return float_of_word(static_cast<std::uint32_t>(b) << 16); }
+static inline float bfloat_to_float(std::uint16_t b) {
+    return float_of_word(static_cast<std::uint32_t>(b) << 16);
+}
 
 static inline float half_to_float(std::uint16_t h) {
     const std::uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
-    if (exponent == 31) return float_of_word(sign | 0x7F800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0u));
+    if (exponent == 31)
+        return float_of_word(sign | 0x7F800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0u));
     if (exponent != 0) return float_of_word(sign | ((exponent + 112) << 23) | (mantissa << 13));
     return float_of_word(sign | word_of_float(static_cast<float>(mantissa) * 0x1p-24f));
 }
 
 static inline std::uint16_t float_to_half(float x) {  // to nearest, ties to even
-    const std::uint32_t word = word_of_float(x), sign = (word >> 16) & 0x8000u, size = word & 0x7FFFFFFFu;
-    if (size > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u | ((size >> 13) & 0x3FFu));
+    const std::uint32_t word = word_of_float(x), sign = (word >> 16) & 0x8000u,
+                        size = word & 0x7FFFFFFFu;
+    if (size > 0x7F800000u)
+        return static_cast<std::uint16_t>(sign | 0x7E00u | ((size >> 13) & 0x3FFu));
     if (size >= 0x477FF000u) return static_cast<std::uint16_t>(sign | 0x7C00u);
     if (size < 0x38800000u) {  // below the smallest normal: whole multiples of 2^-24
         const float steps = std::nearbyint(float_of_word(size) * 0x1p24f);

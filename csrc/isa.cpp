@@ -15,10 +15,11 @@ std::vector<Choice> choices() {
     std::vector<Choice> all;
 #ifdef FORERUN_X86
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vnni");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __builtin_cpu_supports("f16c");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
     all.push_back({"avx512", avx512_kernels, avx512, false});
     all.push_back({"avxvnni", avxvnni_kernels, avx2 && __builtin_cpu_supports("avxvnni"), true});
     all.push_back({"avx2", avx2_kernels, avx2, true});
@@ -45,10 +46,13 @@ std::vector<std::string> runnable_isas() {
 const Kernels& kernels_for(const std::string& name) {
     std::string known;
     for (const Choice& choice : choices()) {
-        if (name == "auto" ? choice.can_run && choice.is_automatic : choice.can_run && name == choice.name) return choice.kernels();
+        if (name == "auto" ? choice.can_run && choice.is_automatic
+                           : choice.can_run && name == choice.name)
+            return choice.kernels();
         known += std::string(known.empty() ? "" : ", ") + choice.name;
     }
-    throw std::invalid_argument("instruction set '" + name + "' is unknown or cannot run here (compiled in: " + known + ")");
+    throw std::invalid_argument("instruction set '" + name +
+                                "' is unknown or cannot run here (compiled in: " + known + ")");
 }
 
 }  // namespace forerun

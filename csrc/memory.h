@@ -1,4 +1,5 @@
-// Zeroed memory, aligned to cache lines; large blocks ask for huge pages, which streaming weights needs.
+// Zeroed memory, aligned to cache lines; large blocks ask for huge pages, which streaming weights
+// needs.
 
 #pragma once
 
@@ -21,10 +22,13 @@ class Buffer {
         data_ = static_cast<std::uint8_t*>(p);
 #ifdef MADV_HUGEPAGE
         constexpr std::size_t huge = std::size_t{2} << 20;
-        if (nbytes >= huge) madvise(p, nbytes, MADV_HUGEPAGE);  // a wish: without it everything works, a little slower
+        if (nbytes >= huge)
+            madvise(p, nbytes,
+                    MADV_HUGEPAGE);  // a wish: without it everything works, a little slower
 #endif
     }
-    Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), nbytes_(std::exchange(other.nbytes_, 0)) {}
+    Buffer(Buffer&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), nbytes_(std::exchange(other.nbytes_, 0)) {}
     Buffer& operator=(Buffer&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(nbytes_, other.nbytes_);

@@ -1,4 +1,5 @@
-// The decoder's weights, the plan of a pass, and the head. The phases of a pass are in step.cpp.
+// The decoder's weights, by name. plan.cpp lays out a pass, step.cpp computes it, head.cpp reads
+// its result.
 
 #include "model.h"
 
@@ -9,8 +10,6 @@
 
 namespace forerun {
 namespace {
-
-constexpr int kHeadTiles = 8, kHeadRows = 64;  // the block of logits that is held aside
 
 Buffer floats(std::span<const float> values, std::size_t padded) {
     Buffer buffer(padded * sizeof(float));
@@ -25,18 +24,27 @@ std::string full_name(int layer, const std::string& name) {
 }  // namespace
 
 Decoder::Decoder(const Shape& shape, const Kernels& kernels, int num_threads)
-    : shape_(shape), kernels_(kernels), layers_(static_cast<std::size_t>(shape.num_layers)), pool_(num_threads) {
+    : shape_(shape),
+      kernels_(kernels),
+      layers_(static_cast<std::size_t>(shape.num_layers)),
+      pool_(num_threads) {
     if (shape.hidden_size % kTile || shape.head_dim % kTile || shape.intermediate_size % kTile)
         throw std::invalid_argument("hidden size, head size and MLP size must be multiples of 16");
-    if (shape.num_heads % shape.num_kv_heads) throw std::invalid_argument("heads must be a multiple of kv heads");
+    if (shape.num_heads % shape.num_kv_heads)
+        throw std::invalid_argument("heads must be a multiple of kv heads");
 }
 
 Packed* Decoder::find(int layer, const std::string& name) {
-    if (layer < 0) return name == "embed" ? &embed_ : name == "head" ? &head_ : name == "positions" ? &positions_ : nullptr;
+    if (layer < 0)
+        return name == "embed"       ? &embed_
+               : name == "head"      ? &head_
+               : name == "positions" ? &positions_
+                                     : nullptr;
     if (layer >= shape_.num_layers) return nullptr;
     Layer& l = layers_[static_cast<std::size_t>(layer)];
-    const std::pair<const char*, Packed*> all[] = {{"q", &l.q}, {"k", &l.k}, {"v", &l.v}, {"o", &l.o},
-                                                   {"gate", &l.gate}, {"up", &l.up}, {"down", &l.down}};
+    const std::pair<const char*, Packed*> all[] = {
+        {"q", &l.q},       {"k", &l.k},   {"v", &l.v},      {"o", &l.o},
+        {"gate", &l.gate}, {"up", &l.up}, {"down", &l.down}};
     for (const auto& [key, packed] : all)
         if (name == key) return packed;
     return nullptr;
@@ -44,19 +52,20 @@ Packed* Decoder::find(int layer, const std::string& name) {
 
 const Linear& Decoder::linear(int layer, const std::string& name) const {
     const Packed* packed = const_cast<Decoder*>(this)->find(layer, name);
-    if (!packed || !packed->linear.tiles) throw std::invalid_argument("no weight " + full_name(layer, name));
+    if (!packed || !packed->linear.tiles)
+        throw std::invalid_argument("no weight " + full_name(layer, name));
     return packed->linear;
 }
 
-void Decoder::set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in, const std::uint8_t* rows,
-                         const float* bias) {
+void Decoder::set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in,
+                         const std::uint8_t* rows, const float* bias) {
     Packed* packed = find(layer, name);
     if (!packed) throw std::invalid_argument("no linear layer is called " + full_name(layer, name));
     *packed = pack(type, num_out, num_in, rows, bias, pool_.size());
 }
 
-void Decoder::set_norm(int layer, const std::string& name, std::span<const float> weight, std::span<const float> bias, float eps,
-                       bool is_layer) {
+void Decoder::set_norm(int layer, const std::string& name, std::span<const float> weight,
+                       std::span<const float> bias, float eps, bool is_layer) {
     NormWeights* norm = nullptr;
     if (layer < 0 && name == "norm") norm = &final_norm_;
     if (layer >= 0 && layer < shape_.num_layers) {
@@ -68,36 +77,46 @@ void Decoder::set_norm(int layer, const std::string& name, std::span<const float
     }
     if (!norm) throw std::invalid_argument("no norm is called " + full_name(layer, name));
     const bool is_head_norm = name == "q_norm" || name == "k_norm";
-    const std::size_t width = static_cast<std::size_t>(is_head_norm ? shape_.head_dim : shape_.hidden_size);
+    const std::size_t width =
+        static_cast<std::size_t>(is_head_norm ? shape_.head_dim : shape_.hidden_size);
     if (weight.size() != width || (!bias.empty() && bias.size() != width))
-        throw std::invalid_argument(full_name(layer, name) + " must have " + std::to_string(width) + " values");
+        throw std::invalid_argument(full_name(layer, name) + " must have " + std::to_string(width) +
+                                    " values");
     norm->weight = floats(weight, width);
     norm->bias = floats(bias, bias.empty() ? 0 : width);
-    norm->norm = {norm->weight.as<float>(), bias.empty() ? nullptr : norm->bias.as<float>(), eps, is_layer};
+    norm->norm = {norm->weight.as<float>(), bias.empty() ? nullptr : norm->bias.as<float>(), eps,
+                  is_layer};
 }
 
 void Decoder::set_rope(std::span<const float> frequencies, float factor) {
-    if (2 * frequencies.size() > static_cast<std::size_t>(shape_.head_dim)) throw std::invalid_argument("more rotated pairs than a head has");
+    if (2 * frequencies.size() > static_cast<std::size_t>(shape_.head_dim))
+        throw std::invalid_argument("more rotated pairs than a head has");
     frequencies_.assign(frequencies.begin(), frequencies.end());
     rope_factor_ = factor;
 }
 
 void Decoder::check() const {
-    const auto expect = [](const Packed& packed, int layer, const char* name, int num_out, int num_in) {
+    const auto expect = [](const Packed& packed, int layer, const char* name, int num_out,
+                           int num_in) {
         const Linear& l = packed.linear;
-        if (!l.tiles) throw std::invalid_argument("weight " + full_name(layer, name) + " is missing");
+        if (!l.tiles)
+            throw std::invalid_argument("weight " + full_name(layer, name) + " is missing");
         if (l.num_out != num_out || l.num_in != num_in)
-            throw std::invalid_argument(full_name(layer, name) + " is (" + std::to_string(l.num_out) + ", " + std::to_string(l.num_in) +
-                                        "), expected (" + std::to_string(num_out) + ", " + std::to_string(num_in) + ")");
+            throw std::invalid_argument(
+                full_name(layer, name) + " is (" + std::to_string(l.num_out) + ", " +
+                std::to_string(l.num_in) + "), expected (" + std::to_string(num_out) + ", " +
+                std::to_string(num_in) + ")");
     };
     const auto expect_norm = [](const NormWeights& norm, int layer, const char* name) {
-        if (!norm.norm.weight) throw std::invalid_argument("weight " + full_name(layer, name) + " is missing");
+        if (!norm.norm.weight)
+            throw std::invalid_argument("weight " + full_name(layer, name) + " is missing");
     };
     const Shape& s = shape_;
     const int q = s.num_heads * s.head_dim, kv = s.num_kv_heads * s.head_dim;
     expect(embed_, -1, "embed", s.vocab_size, s.hidden_size);
     if (head_.linear.tiles) expect(head_, -1, "head", s.vocab_size, s.hidden_size);
-    if (s.position_offset >= 0 && positions_.linear.num_in != s.hidden_size) throw std::invalid_argument("weight positions is missing");
+    if (s.position_offset >= 0 && positions_.linear.num_in != s.hidden_size)
+        throw std::invalid_argument("weight positions is missing");
     expect_norm(final_norm_, -1, "norm");
     for (int i = 0; i < s.num_layers; ++i) {
         const Layer& l = layers_[static_cast<std::size_t>(i)];
@@ -118,268 +137,12 @@ std::size_t Decoder::nbytes() const {
     const auto norm = [](const NormWeights& n) { return n.weight.nbytes() + n.bias.nbytes(); };
     total += norm(final_norm_);
     for (const Layer& l : layers_) {
-        for (const Packed* packed : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) total += packed->nbytes();
-        for (const NormWeights* n : {&l.attn_norm, &l.mlp_norm, &l.q_norm, &l.k_norm}) total += norm(*n);
+        for (const Packed* packed : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
+            total += packed->nbytes();
+        for (const NormWeights* n : {&l.attn_norm, &l.mlp_norm, &l.q_norm, &l.k_norm})
+            total += norm(*n);
     }
     return total;
-}
-
-// --- the plan of a pass ---
-
-void Decoder::check_segments(const Cache& cache, std::span<const Segment> segments) const {
-    if (cache.num_layers != shape_.num_layers || cache.num_heads != shape_.num_kv_heads || cache.head_dim != shape_.head_dim)
-        throw std::invalid_argument("the cache was made for another model");
-    std::vector<bool> is_used(static_cast<std::size_t>(cache.num_slots()), false);
-    for (const Segment& s : segments) {
-        const int count = static_cast<int>(s.tokens.size());
-        if (s.slot < 0 || s.slot >= cache.num_slots()) throw std::invalid_argument("no cache slot " + std::to_string(s.slot));
-        if (is_used[static_cast<std::size_t>(s.slot)]) throw std::invalid_argument("two segments of one cache slot");
-        is_used[static_cast<std::size_t>(s.slot)] = true;
-        if (s.base != cache.length(s.slot))
-            throw std::invalid_argument("a segment starts at row " + std::to_string(s.base) + " but its cache holds " + std::to_string(cache.length(s.slot)));
-        if (s.first < 0 || s.stop < s.first || s.stop > count) throw std::invalid_argument("a segment's rows lie outside its tokens");
-        if (s.stop > cache.max_len() - s.base) throw std::out_of_range("the sequence does not fit the cache");
-        for (int token : s.tokens)
-            if (token < 0 || token >= shape_.vocab_size) throw std::invalid_argument("token id " + std::to_string(token) + " is outside the vocabulary");
-        if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count) throw std::invalid_argument("a parent is needed for every token");
-        for (int i = 0; i < static_cast<int>(s.parents.size()); ++i)
-            if (s.parents[static_cast<std::size_t>(i)] < -1 || s.parents[static_cast<std::size_t>(i)] >= i) throw std::invalid_argument("parents must come before their children");
-    }
-}
-
-// Tokens, positions and paths of one segment's rows.
-void Decoder::plan_rows(const Segment& s) {
-    const bool is_tree = !s.parents.empty();
-    depths_.resize(static_cast<std::size_t>(s.stop));
-    for (int i = 0; i < s.stop; ++i) {
-        const std::size_t n = static_cast<std::size_t>(i);
-        const int parent = is_tree ? s.parents[n] : i - 1;
-        depths_[n] = parent < 0 ? 0 : depths_[static_cast<std::size_t>(parent)] + 1;
-        if (i < s.first) continue;
-        Query query;
-        query.row = static_cast<int>(tokens_.size());
-        query.base = s.base;
-        query.position = s.base + depths_[n];
-        if (shape_.sliding_window > 0) query.first = std::max(0, query.position - shape_.sliding_window + 1);
-        tokens_.push_back(s.tokens[n]);
-        queries_.push_back(query);
-        row_slots_.push_back(s.base + i);
-        if (!is_tree) continue;
-        const std::size_t start = paths_.size();
-        for (int node = i; node >= 0; node = s.parents[static_cast<std::size_t>(node)]) paths_.push_back(s.base + node);
-        std::reverse(paths_.begin() + static_cast<std::ptrdiff_t>(start), paths_.end());
-    }
-}
-
-void Decoder::plan(std::span<const Segment> segments) {
-    segments_ = segments;
-    tokens_.clear();
-    queries_.clear();
-    paths_.clear();
-    row_slots_.clear();
-    row_segment_.clear();
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-        plan_rows(segments[i]);
-        row_segment_.resize(tokens_.size(), static_cast<int>(i));
-    }
-    num_rows_ = static_cast<int>(tokens_.size());
-    const std::int32_t* path = paths_.data();
-    for (Query& query : queries_) {
-        if (query.position >= shape_.max_position) throw std::out_of_range("a position lies beyond the model's context");
-        if (shape_.position_offset >= 0 && query.position + shape_.position_offset >= positions_.linear.num_out)
-            throw std::out_of_range("a position lies beyond the model's context");
-        if (segments[static_cast<std::size_t>(row_segment_[static_cast<std::size_t>(query.row)])].parents.empty()) continue;
-        query.path = path;
-        path += query.position - query.base + 1;
-    }
-    plan_rope();
-    plan_attention(segments);
-}
-
-void Decoder::plan_rope() {
-    cos_.clear();
-    sin_.clear();
-    for (const Query& query : queries_) {
-        for (float frequency : frequencies_) {
-            const float angle = static_cast<float>(query.position) * frequency;
-            cos_.push_back(std::cos(angle) * rope_factor_);
-            sin_.push_back(std::sin(angle) * rope_factor_);
-        }
-    }
-    rope_ = {cos_.data(), sin_.data(), static_cast<int>(frequencies_.size())};
-}
-
-// Cuts attention into units, and units into tasks of some chunks where there are too few units to go round.
-void Decoder::plan_attention(std::span<const Segment> segments) {
-    units_.clear();
-    tasks_.clear();
-    const int group = shape_.num_heads / shape_.num_kv_heads, heads = std::min(group, kMaxPairs), rows = kMaxPairs / heads;
-    int query = 0, most_chunks = 0;
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-        const int stop = query + segments[i].stop - segments[i].first;
-        for (; query < stop; query += std::min(rows, stop - query)) {
-            const int count = std::min(rows, stop - query);
-            int first = queries_[static_cast<std::size_t>(query)].first, last = 0;
-            for (int j = query; j < query + count; ++j) {
-                first = std::min(first, queries_[static_cast<std::size_t>(j)].first);
-                last = std::max(last, queries_[static_cast<std::size_t>(j)].position);
-            }
-            const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
-            most_chunks = std::max(most_chunks, stop_chunk - first_chunk);
-            for (int kv = 0; kv < shape_.num_kv_heads; ++kv)
-                for (int h = kv * group; h < (kv + 1) * group; h += heads)
-                    units_.push_back({static_cast<int>(i), query, count, kv, h, std::min(heads, (kv + 1) * group - h), first_chunk, stop_chunk});
-        }
-    }
-    is_split_ = pool_.size() > 1 && most_chunks > 1 && static_cast<int>(units_.size()) < 4 * pool_.size();
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-        const Unit& unit = units_[i];
-        const int step = is_split_ ? 1 : unit.stop_chunk - unit.first_chunk;
-        for (int chunk = unit.first_chunk; chunk < unit.stop_chunk; chunk += step) tasks_.push_back({static_cast<int>(i), chunk, chunk + step});
-    }
-}
-
-Decoder::RowsMemory Decoder::make_rows(int num_rows, int width) const {
-    // Room for whole groups, so that widths that are never quantized need no case of their own.
-    const std::size_t r = static_cast<std::size_t>(num_rows), w = static_cast<std::size_t>((width + kGroup - 1) / kGroup * kGroup);
-    const std::size_t floats = r * w * 4, codes = r * w, scales = r * (w / kGroup) * 4;
-    RowsMemory made;
-    made.memory = Buffer(floats + codes + 4 * scales);
-    std::uint8_t* p = made.memory.as<std::uint8_t>();
-    made.rows = {width, reinterpret_cast<float*>(p), reinterpret_cast<std::int8_t*>(p + floats), reinterpret_cast<float*>(p + floats + codes),
-                 reinterpret_cast<float*>(p + floats + codes + scales), reinterpret_cast<std::int32_t*>(p + floats + codes + 2 * scales)};
-    return made;
-}
-
-// Grows the buffers; a pass no larger than an earlier one allocates nothing.
-void Decoder::reserve(int num_rows, int slots_above) {
-    const Shape& s = shape_;
-    const std::size_t threads = static_cast<std::size_t>(pool_.size());
-    if (num_rows > capacity_) {
-        capacity_ = std::max(num_rows, std::min(2 * capacity_, capacity_ + 256));
-        const std::size_t r = static_cast<std::size_t>(capacity_);
-        x_ = Buffer(r * static_cast<std::size_t>(s.hidden_size) * 4);
-        qkv_ = Buffer(r * static_cast<std::size_t>((s.num_heads + 2 * s.num_kv_heads) * s.head_dim) * 4);
-        normed_ = make_rows(capacity_, s.hidden_size);
-        attended_ = make_rows(capacity_, s.num_heads * s.head_dim);
-        activated_ = make_rows(capacity_, s.intermediate_size);
-        best_ = Buffer(threads * r * sizeof(Best));
-    }
-    const std::size_t above = static_cast<std::size_t>((slots_above / kChunk + 2) * kChunk);
-    const std::size_t attention = kMaxPairs * (kChunk + above + 2 * static_cast<std::size_t>(s.head_dim));
-    const std::size_t wanted = std::max<std::size_t>(attention, kHeadRows * kHeadTiles * kTile);
-    if (wanted > scratch_stride_) {
-        scratch_stride_ = wanted;
-        scratch_ = Buffer(threads * scratch_stride_ * 4);
-    }
-    const std::size_t states = is_split_ ? tasks_.size() * kMaxPairs : 0;
-    if (states > states_.size()) {
-        states_.resize(2 * states);
-        partial_ = Buffer(states_.size() * static_cast<std::size_t>(s.head_dim) * 4);
-    }
-    for (std::size_t i = 0; i < states; ++i) states_[i].out = partial_.as<float>() + i * static_cast<std::size_t>(s.head_dim);
-}
-
-void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hidden, std::span<const int> tap_layers, float* taps) {
-    check_segments(cache, segments);
-    for (std::size_t i = 0; i < tap_layers.size(); ++i)
-        if (tap_layers[i] < 0 || tap_layers[i] >= shape_.num_layers || (i > 0 && tap_layers[i] <= tap_layers[i - 1]))
-            throw std::invalid_argument("taps must be layers in ascending order");
-    plan(segments);
-    if (num_rows_ == 0) return;
-    int slots_above = 0;
-    for (const Segment& s : segments) slots_above = std::max(slots_above, s.parents.empty() ? 0 : s.stop);
-    reserve(num_rows_, slots_above);
-    cache_ = &cache;
-    hidden_ = hidden;
-    tap_layers_ = tap_layers;
-    taps_ = taps;
-    plan_phases();
-    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->run(walk); }, this, phases_);
-}
-
-// Pieces of every phase, in the order of `run`. Which phases there are depends on the weights alone: a late thread counts on it.
-void Decoder::plan_phases() {
-    const int rows = num_rows_, most = 4 * pool_.size();
-    phases_.clear();
-    for (int i = 0; i < shape_.num_layers; ++i) {
-        const Layer& layer = layers_[static_cast<std::size_t>(i)];
-        phases_.insert(phases_.end(), {rows, shape_.num_heads + 2 * shape_.num_kv_heads, static_cast<int>(tasks_.size())});
-        phases_.push_back(is_split_ ? static_cast<int>(units_.size()) : 0);
-        if (quantizes_after_attention(layer)) phases_.push_back(rows);
-        phases_.insert(phases_.end(), {std::min(most, layer.o.linear.num_tiles()), rows, std::min(2 * most, mlp_units()),
-                                       std::min(most, layer.down.linear.num_tiles())});
-    }
-    phases_.push_back(rows);
-}
-
-// --- the head ---
-
-const Linear& Decoder::head_weights() const { return head_.linear.tiles ? head_.linear : embed_.linear; }
-
-void Decoder::run_head(const HeadCall& call) {
-    if (call.num_rows == 0) return;
-    reserve(call.num_rows, 0);
-    head_call_ = call;
-    std::fill_n(best_.as<Best>(), static_cast<std::size_t>(pool_.size()) * static_cast<std::size_t>(capacity_), Best{});
-    const int pieces[] = {call.num_rows, std::min(32 * pool_.size(), head_weights().num_tiles())};
-    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->walk_head(walk); }, this, pieces);
-}
-
-void Decoder::walk_head(Walk& walk) {
-    const std::size_t width = static_cast<std::size_t>(shape_.hidden_size);
-    walk.each([&](int row) {
-        const float* source = head_call_.hidden + static_cast<std::size_t>(row) * width;
-        std::memcpy(normed_.rows.x + static_cast<std::size_t>(row) * width, source, width * 4);
-        if (!head_weights().is_float()) kernels_.quantize(source, normed_.rows, row, 0, shape_.hidden_size);
-    });
-    walk.each([&](int piece) {
-        const Linear& weights = head_weights();
-        const Part part(weights.num_tiles(), piece, std::min(32 * pool_.size(), weights.num_tiles()));
-        for (int tile = part.first; tile < part.stop; tile += kHeadTiles) head_tiles(walk.thread, tile, std::min(kHeadTiles, part.stop - tile));
-    });
-}
-
-// A few tiles' logits of all rows: computed aside, then copied out or searched.
-void Decoder::head_tiles(int thread, int tile, int num_tiles) {
-    constexpr std::size_t stride = kHeadTiles * kTile;
-    const HeadCall& call = head_call_;
-    float* aside = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
-    const int first_id = tile * kTile, count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
-    for (int first = 0; first < call.num_rows; first += kHeadRows) {
-        const int rows = std::min(kHeadRows, call.num_rows - first);
-        kernels_.linear(head_weights(), tile, num_tiles, normed_.rows, first, rows, {aside, stride, false, 1.0f});
-        for (int i = 0; i < rows; ++i) {
-            const float* logits = aside + static_cast<std::size_t>(i) * stride;
-            const std::size_t row = static_cast<std::size_t>(first + i);
-            if (!call.logits) {
-                best_.as<Best>()[static_cast<std::size_t>(thread) * static_cast<std::size_t>(capacity_) + row].see(logits, first_id, count);
-                continue;
-            }
-            float* out = call.logits + row * static_cast<std::size_t>(shape_.vocab_size) + first_id;
-            for (int j = 0; j < count; ++j) out[j] = logits[j] / shape_.logits_divisor;
-        }
-    }
-}
-
-void Decoder::head(const float* hidden, int num_rows, float* logits) { run_head({hidden, num_rows, logits}); }
-
-void Decoder::argmax(const float* hidden, int num_rows, std::int64_t* ids) {
-    run_head({hidden, num_rows, nullptr});
-    for (int row = 0; row < num_rows; ++row) {
-        Best all;
-        for (int thread = 0; thread < pool_.size(); ++thread) all.see(best_.as<Best>()[thread * capacity_ + row]);
-        ids[row] = all.id;
-    }
-}
-
-void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) const {
-    const std::size_t width = static_cast<std::size_t>(linear.num_in), stride = static_cast<std::size_t>(linear.num_tiles()) * kTile;
-    const RowsMemory made = make_rows(num_rows, linear.num_in);
-    std::copy_n(x, static_cast<std::size_t>(num_rows) * width, made.rows.x);
-    if (!linear.is_float())
-        for (int row = 0; row < num_rows; ++row) kernels_.quantize(x + static_cast<std::size_t>(row) * width, made.rows, row, 0, linear.num_in);
-    kernels_.linear(linear, 0, linear.num_tiles(), made.rows, 0, num_rows, {out, stride, false, 1.0f});
 }
 
 }  // namespace forerun

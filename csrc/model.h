@@ -1,12 +1,15 @@
-// A decoder as the kernels see it: packed weights, the buffers of a pass, and one call that computes a pass.
+// A decoder as the kernels see it: packed weights, the buffers of a pass, and one call that
+// computes a pass.
 //
 // A pass is a fixed row of phases a layer, each cut into pieces for the pool's threads:
-//   norm -> q, k, v (rotated, keys and values into the cache) -> attention -> output projection -> norm -> gate and up -> down
+//   norm -> q, k, v (rotated, keys and values into the cache) -> attention -> output projection ->
+//   norm -> gate and up -> down
 // How a phase is cut never changes a sum, so the number of threads changes nothing.
 
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,12 +23,14 @@
 namespace forerun {
 
 struct Shape {
-    int vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, max_position;
+    int vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
+        max_position;
     Activation activation = Activation::Silu;
     bool is_gated = true;
-    int sliding_window = 0;        // 0: none
-    int position_offset = -1;      // row of the position table that position 0 reads; -1: no table
-    float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f, logits_divisor = 1.0f;
+    int sliding_window = 0;    // 0: none
+    int position_offset = -1;  // row of the position table that position 0 reads; -1: no table
+    float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f,
+          logits_divisor = 1.0f;
 };
 
 struct NormWeights {
@@ -34,7 +39,8 @@ struct NormWeights {
 };
 
 struct Layer {
-    NormWeights attn_norm, mlp_norm, q_norm, k_norm;  // q_norm and k_norm: weight null if there are none
+    NormWeights attn_norm, mlp_norm, q_norm,
+        k_norm;  // q_norm and k_norm: weight null if there are none
     Packed q, k, v, o, gate, up, down;
 };
 
@@ -47,6 +53,9 @@ struct Best {
     void see(const Best& other);
 };
 
+// The block of logits that the head holds aside.
+inline constexpr int kHeadTiles = 8, kHeadRows = 64;
+
 // Rows of one sequence's tree, as core.batch.Segment.
 struct Segment {
     int slot, base, first, stop;
@@ -57,23 +66,28 @@ class Decoder {
   public:
     Decoder(const Shape& shape, const Kernels& kernels, int num_threads);
 
-    // Weights by canonical name ("q", "attn_norm", ..., layer -1 for those outside layers). Throw std::invalid_argument.
-    void set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in, const std::uint8_t* rows,
-                    const float* bias);
-    void set_norm(int layer, const std::string& name, std::span<const float> weight, std::span<const float> bias, float eps,
-                  bool is_layer);
+    // Weights by canonical name ("q", "attn_norm", ..., layer -1 for those outside layers). Throw
+    // std::invalid_argument.
+    void set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in,
+                    const std::uint8_t* rows, const float* bias);
+    void set_norm(int layer, const std::string& name, std::span<const float> weight,
+                  std::span<const float> bias, float eps, bool is_layer);
     // Radians a position adds to each pair's angle; cos and sin are multiplied by `factor`.
     void set_rope(std::span<const float> frequencies, float factor);
     // Throws std::invalid_argument naming a weight that is missing or has the wrong shape.
     void check() const;
 
-    // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the asked layers, ascending.
-    void forward(Cache& cache, std::span<const Segment> segments, float* hidden, std::span<const int> tap_layers, float* taps);
+    // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
+    // asked layers, ascending.
+    void forward(Cache& cache, std::span<const Segment> segments, float* hidden,
+                 std::span<const int> tap_layers, float* taps);
     void head(const float* hidden, int num_rows, float* logits);
-    // The likeliest token of each row, lowest id among equals, without writing logits; -1 for a row with NaN.
+    // The likeliest token of each row, lowest id among equals, without writing logits; -1 for a row
+    // with NaN.
     void argmax(const float* hidden, int num_rows, std::int64_t* ids);
 
-    // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests compare with references.
+    // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests
+    // compare with references.
     void apply(const Linear& linear, const float* x, int num_rows, float* out) const;
 
     std::size_t nbytes() const;
@@ -163,7 +177,8 @@ class Decoder {
     HeadCall head_call_{};
     Buffer best_;
 
-    Pool pool_;  // last: its threads are gone before what they look at
+    std::mutex busy_;  // one pass at a time
+    Pool pool_;        // last: its threads are gone before what they look at
 };
 
 }  // namespace forerun

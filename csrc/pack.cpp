@@ -47,7 +47,8 @@ Format format_of(Stored type) {
         case Stored::Q5_K: return {Kind::Q5M, kSuper, 176};
         case Stored::Q6_K: return {Kind::Q6, kSuper, 210};
     }
-    throw std::invalid_argument("tensor type " + std::to_string(static_cast<int>(type)) + " has no kernel");
+    throw std::invalid_argument("tensor type " + std::to_string(static_cast<int>(type)) +
+                                " has no kernel");
 }
 
 // Inputs per group, bytes of its codes, bytes of its scales.
@@ -58,8 +59,10 @@ struct Layout {
 Layout layout_of(Kind kind) {
     switch (kind) {
         case Kind::F32: return {1, 64, 0};
-        case Kind::F16: case Kind::BF16: return {1, 32, 0};
-        case Kind::Q4: case Kind::Q4K: return {32, 256, 32};
+        case Kind::F16:
+        case Kind::BF16: return {1, 32, 0};
+        case Kind::Q4:
+        case Kind::Q4K: return {32, 256, 32};
         case Kind::Q4M: return {32, 256, 64};
         case Kind::Q5: return {32, 384, 32};
         case Kind::Q5M: return {32, 384, 64};
@@ -72,7 +75,8 @@ Layout layout_of(Kind kind) {
 std::size_t tile_nbytes(Kind kind, int num_in) {
     const Layout layout = layout_of(kind);
     const std::size_t groups = static_cast<std::size_t>(num_in / layout.group);
-    const std::size_t factors = kind == Kind::Q4K ? static_cast<std::size_t>(num_in / kSuper) * 64 : 0;
+    const std::size_t factors =
+        kind == Kind::Q4K ? static_cast<std::size_t>(num_in / kSuper) * 64 : 0;
     return groups * static_cast<std::size_t>(layout.codes_nbytes + layout.scales_nbytes) + factors;
 }
 
@@ -80,7 +84,9 @@ std::size_t tile_nbytes(Kind kind, int num_in) {
 std::size_t group_offset(Kind kind, int g) {
     const Layout layout = layout_of(kind);
     const std::size_t factors = kind == Kind::Q4K ? static_cast<std::size_t>(g / 8 + 1) * 64 : 0;
-    return static_cast<std::size_t>(g) * static_cast<std::size_t>(layout.codes_nbytes + layout.scales_nbytes) + factors;
+    return static_cast<std::size_t>(g) *
+               static_cast<std::size_t>(layout.codes_nbytes + layout.scales_nbytes) +
+           factors;
 }
 
 // Blocks of 32: low nibbles are values 0..15, high nibbles 16..31; `tops` holds a fifth bit each.
@@ -106,7 +112,8 @@ void read_k_scales(const std::uint8_t* s, int j, int& scale, int& minimum) {
     }
 }
 
-// K blocks of 4 and 5 bits: sub-blocks 2i and 2i+1 share 32 bytes of nibbles, sub-block j's fifth bits are bit j.
+// K blocks of 4 and 5 bits: sub-blocks 2i and 2i+1 share 32 bytes of nibbles, sub-block j's fifth
+// bits are bit j.
 void read_k_codes(const std::uint8_t* nibbles, const std::uint8_t* tops, int j, Group& out) {
     for (int i = 0; i < 32; ++i) {
         const int code = (nibbles[32 * (j / 2) + i] >> (4 * (j % 2))) & 15;
@@ -116,7 +123,8 @@ void read_k_codes(const std::uint8_t* nibbles, const std::uint8_t* tops, int j, 
 
 void read_q6_codes(const std::uint8_t* block, int first, int count, Group& out) {
     for (int i = 0; i < count; ++i) {
-        const int at = first + i, half = at / 128, within = at % 128, quarter = within / 32, lane = within % 32;
+        const int at = first + i, half = at / 128, within = at % 128, quarter = within / 32,
+                  lane = within % 32;
         const int low = (block[64 * half + 32 * (quarter % 2) + lane] >> (4 * (quarter / 2))) & 15;
         const int top = (block[128 + 32 * half + lane] >> (2 * quarter)) & 3;
         out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
@@ -126,7 +134,8 @@ void read_q6_codes(const std::uint8_t* block, int first, int count, Group& out) 
 // Group g of a stored row.
 Group read_group(Stored type, const Format& format, const std::uint8_t* row, int g) {
     const int group = layout_of(format.kind).group, first = g * group;
-    const std::uint8_t* block = row + static_cast<std::size_t>(first / format.block) * format.nbytes;
+    const std::uint8_t* block =
+        row + static_cast<std::size_t>(first / format.block) * format.nbytes;
     const int j = first % format.block / 32;
     Group out{};
     int scale, minimum;
@@ -146,12 +155,14 @@ Group read_group(Stored type, const Format& format, const std::uint8_t* row, int
             read_k_scales(block + 4, j, scale, minimum);
             read_k_codes(block + 48, block + 16, j, out);
             out.scale = float_to_half(half_to_float(half_at(block)) * static_cast<float>(scale));
-            out.minimum = float_to_half(half_to_float(half_at(block + 2)) * static_cast<float>(-minimum));
+            out.minimum =
+                float_to_half(half_to_float(half_at(block + 2)) * static_cast<float>(-minimum));
             return out;
         case Stored::Q6_K:
             read_q6_codes(block, first % kSuper, group, out);
-            out.scale = float_to_half(half_to_float(half_at(block + 208)) *
-                                      static_cast<float>(static_cast<std::int8_t>(block[192 + first % kSuper / 16])));
+            out.scale = float_to_half(
+                half_to_float(half_at(block + 208)) *
+                static_cast<float>(static_cast<std::int8_t>(block[192 + first % kSuper / 16])));
             return out;
         default: break;
     }
@@ -174,7 +185,8 @@ void put_word(std::uint8_t* line, int lane, const Byte& byte) {
 void write_group(Kind kind, const Layout& layout, std::uint8_t* at, int lane, const Group& group) {
     const std::uint8_t* c = group.codes;
     if (kind == Kind::Q8) {
-        for (int line = 0; line < 8; ++line) put_word(at + 64 * line, lane, [&](int i) { return c[4 * line + i]; });
+        for (int line = 0; line < 8; ++line)
+            put_word(at + 64 * line, lane, [&](int i) { return c[4 * line + i]; });
     } else {
         const int lines = layout.group / 8;
         for (int line = 0; line < lines; ++line, c += 8)
@@ -183,7 +195,8 @@ void write_group(Kind kind, const Layout& layout, std::uint8_t* at, int lane, co
         if (layout.codes_nbytes > 64 * lines)
             for (int line = 0; line < layout.group / 16; ++line, c += 16)
                 put_word(at + 64 * (lines + line), lane, [&](int i) {
-                    return c[i] >> 4 | c[4 + i] >> 4 << 2 | c[8 + i] >> 4 << 4 | c[12 + i] >> 4 << 6;
+                    return c[i] >> 4 | c[4 + i] >> 4 << 2 | c[8 + i] >> 4 << 4 |
+                           c[12 + i] >> 4 << 6;
                 });
     }
     std::uint8_t* scales = at + layout.codes_nbytes;
@@ -205,24 +218,29 @@ int read_code(Kind kind, const std::uint8_t* at, int lane, int i) {
     return low | (((at[8 * layout.group + 64 * (step / 4) + byte] >> (2 * (step % 4))) & 3) << 4);
 }
 
-void write_integer_row(Stored type, const std::uint8_t* row, const Linear& linear, std::uint8_t* tile, int lane) {
+void write_integer_row(Stored type, const std::uint8_t* row, const Linear& linear,
+                       std::uint8_t* tile, int lane) {
     const Format format = format_of(type);
     const Layout layout = layout_of(linear.kind);
     for (int g = 0; g < linear.num_in / layout.group; ++g)
-        write_group(linear.kind, layout, tile + group_offset(linear.kind, g), lane, read_group(type, format, row, g));
+        write_group(linear.kind, layout, tile + group_offset(linear.kind, g), lane,
+                    read_group(type, format, row, g));
     if (linear.kind != Kind::Q4K) return;
     for (int super = 0; super < linear.num_in / kSuper; ++super) {
         const std::uint8_t* block = row + static_cast<std::size_t>(super) * 144;
         std::uint8_t* at = tile + group_offset(linear.kind, 8 * super) - 64;
         put_half(at, lane, half_at(block));
-        put_half(at + 32, lane, static_cast<std::uint16_t>(half_at(block + 2) ^ 0x8000u));  // minima are subtracted
+        put_half(
+            at + 32, lane,
+            static_cast<std::uint16_t>(half_at(block + 2) ^ 0x8000u));  // minima are subtracted
     }
 }
 
 void write_float_row(const std::uint8_t* row, const Linear& linear, std::uint8_t* tile, int lane) {
     const std::size_t size = linear.kind == Kind::F32 ? 4 : 2;
     for (std::size_t k = 0; k < static_cast<std::size_t>(linear.num_in); ++k)
-        std::memcpy(tile + (k * kTile + static_cast<std::size_t>(lane)) * size, row + k * size, size);
+        std::memcpy(tile + (k * kTile + static_cast<std::size_t>(lane)) * size, row + k * size,
+                    size);
 }
 
 // Calls work(index) for 0..count. Packing happens once, so it does without the pool and its rules.
@@ -232,7 +250,8 @@ void in_parallel(int count, int num_threads, const Work& work) {
     const int threads = std::max(1, std::min(num_threads, count / least));
     std::vector<std::jthread> others;
     const auto part = [&](int thread) {
-        for (const Part p(count, thread, threads); int i : std::views::iota(p.first, p.stop)) work(i);
+        for (const Part p(count, thread, threads); int i : std::views::iota(p.first, p.stop))
+            work(i);
     };
     for (int thread = 1; thread < threads; ++thread) others.emplace_back(part, thread);
     part(0);
@@ -244,11 +263,14 @@ std::size_t stored_row_nbytes(Stored type, int num_in) {
     const Format format = format_of(type);
     const int unit = std::max(format.block, format.kind <= Kind::BF16 ? kTile : kGroup);
     if (num_in <= 0 || num_in % unit != 0)
-        throw std::invalid_argument("width " + std::to_string(num_in) + " is not a multiple of " + std::to_string(unit));
-    return static_cast<std::size_t>(num_in / format.block) * static_cast<std::size_t>(format.nbytes);
+        throw std::invalid_argument("width " + std::to_string(num_in) + " is not a multiple of " +
+                                    std::to_string(unit));
+    return static_cast<std::size_t>(num_in / format.block) *
+           static_cast<std::size_t>(format.nbytes);
 }
 
-Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias, int num_threads) {
+Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias,
+            int num_threads) {
     const std::size_t row_nbytes = stored_row_nbytes(type, num_in);
     Packed packed;
     Linear& linear = packed.linear;
@@ -261,32 +283,45 @@ Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, cons
     in_parallel(linear.num_tiles(), num_threads, [&](int tile) {
         for (int row = tile * kTile; row < std::min((tile + 1) * kTile, num_out); ++row) {
             const std::uint8_t* source = rows + static_cast<std::size_t>(row) * row_nbytes;
-            std::uint8_t* to = packed.memory.as<std::uint8_t>() + static_cast<std::size_t>(tile) * linear.tile_nbytes;
-            if (linear.is_float()) write_float_row(source, linear, to, row % kTile);
-            else write_integer_row(type, source, linear, to, row % kTile);
+            std::uint8_t* to = packed.memory.as<std::uint8_t>() +
+                               static_cast<std::size_t>(tile) * linear.tile_nbytes;
+            if (linear.is_float())
+                write_float_row(source, linear, to, row % kTile);
+            else
+                write_integer_row(type, source, linear, to, row % kTile);
         }
     });
     if (bias) {
         packed.bias = Buffer(static_cast<std::size_t>(linear.num_tiles()) * kTile * sizeof(float));
-        std::memcpy(packed.bias.as<float>(), bias, static_cast<std::size_t>(num_out) * sizeof(float));
+        std::memcpy(packed.bias.as<float>(), bias,
+                    static_cast<std::size_t>(num_out) * sizeof(float));
         linear.bias = packed.bias.as<float>();
     }
     return packed;
 }
 
 void unpack_row(const Linear& linear, int row, float* out) {
-    const std::uint8_t* tile = linear.tiles + static_cast<std::size_t>(row / kTile) * linear.tile_nbytes;
+    const std::uint8_t* tile =
+        linear.tiles + static_cast<std::size_t>(row / kTile) * linear.tile_nbytes;
     const Layout layout = layout_of(linear.kind);
     const int lane = row % kTile;
     if (linear.is_float()) {
         for (int k = 0; k < linear.num_in; ++k) {
-            const std::uint8_t* at = tile + (static_cast<std::size_t>(k) * kTile + static_cast<std::size_t>(lane)) * (layout.codes_nbytes / kTile);
-            if (linear.kind == Kind::F32) std::memcpy(out + k, at, 4);
-            else out[k] = linear.kind == Kind::F16 ? half_to_float(half_at(at)) : bfloat_to_float(half_at(at));
+            const std::uint8_t* at =
+                tile + (static_cast<std::size_t>(k) * kTile + static_cast<std::size_t>(lane)) *
+                           (layout.codes_nbytes / kTile);
+            if (linear.kind == Kind::F32)
+                std::memcpy(out + k, at, 4);
+            else
+                out[k] = linear.kind == Kind::F16 ? half_to_float(half_at(at))
+                                                  : bfloat_to_float(half_at(at));
         }
         return;
     }
-    const int zero = linear.kind == Kind::Q4 ? 8 : linear.kind == Kind::Q5 ? 16 : linear.kind == Kind::Q6 ? 32 : 0;
+    const int zero = linear.kind == Kind::Q4   ? 8
+                     : linear.kind == Kind::Q5 ? 16
+                     : linear.kind == Kind::Q6 ? 32
+                                               : 0;
     for (int g = 0; g < linear.num_in / layout.group; ++g) {
         const std::uint8_t* at = tile + group_offset(linear.kind, g);
         const std::uint8_t* scales = at + layout.codes_nbytes;
@@ -297,10 +332,12 @@ void unpack_row(const Linear& linear, int row, float* out) {
             minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
         } else {
             scale = half_to_float(half_at(scales + 2 * lane));
-            if (layout.scales_nbytes == 64) minimum = half_to_float(half_at(scales + 32 + 2 * lane));
+            if (layout.scales_nbytes == 64)
+                minimum = half_to_float(half_at(scales + 32 + 2 * lane));
         }
         for (int i = 0; i < layout.group; ++i)
-            out[g * layout.group + i] = scale * static_cast<float>(read_code(linear.kind, at, lane, i) - zero) + minimum;
+            out[g * layout.group + i] =
+                scale * static_cast<float>(read_code(linear.kind, at, lane, i) - zero) + minimum;
     }
 }
 

@@ -7,7 +7,8 @@
 namespace forerun {
 namespace {
 
-// Long enough for the work of a step that is not ours (sampling, drafting), short enough to be nothing.
+// Long enough for the work of a step that is not ours (sampling, drafting), short enough to be
+// nothing.
 constexpr auto kWatch = std::chrono::microseconds(300);
 
 void relax() {
@@ -27,7 +28,8 @@ bool Walk::claim(std::uint32_t& index) {
         index = static_cast<std::uint32_t>(next);
         if (is_late_ || index >= phase.count.load(std::memory_order_acquire)) return false;
         // Succeeds only if the job is still on: a new one has changed the round.
-        if (phase.next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) return true;
+        if (phase.next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel))
+            return true;
     }
 }
 
@@ -35,7 +37,9 @@ void Walk::wait(std::uint32_t num_done) {
     Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
     if (num_done > 0) phase.done.fetch_add(num_done, std::memory_order_release);
     if (is_late_) return;
-    for (int spins = 0; phase.done.load(std::memory_order_acquire) < phase.count.load(std::memory_order_acquire); ++spins) {
+    for (int spins = 0;
+         phase.done.load(std::memory_order_acquire) < phase.count.load(std::memory_order_acquire);
+         ++spins) {
         if (pool_.round_.load(std::memory_order_acquire) != round_) {
             is_late_ = true;
             return;
@@ -76,7 +80,8 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
     for (std::size_t i = 0; i < num_phases_; ++i) {
         phases_[i].next.store(std::uint64_t{round} << 32, std::memory_order_relaxed);
         phases_[i].done.store(0, std::memory_order_relaxed);
-        phases_[i].count.store(i < pieces.size() ? static_cast<std::uint32_t>(pieces[i]) : 0, std::memory_order_release);
+        phases_[i].count.store(i < pieces.size() ? static_cast<std::uint32_t>(pieces[i]) : 0,
+                               std::memory_order_release);
     }
     job_.store(job, std::memory_order_relaxed);
     self_.store(self, std::memory_order_relaxed);
@@ -91,7 +96,8 @@ void Pool::work(int thread) {
     while (!stop_.load(std::memory_order_acquire)) {
         const auto deadline = std::chrono::steady_clock::now() + kWatch;
         std::uint32_t round = round_.load(std::memory_order_acquire);
-        for (int spins = 0; (round == seen || round % 2 == 1) && !stop_.load(std::memory_order_acquire); ++spins) {
+        for (int spins = 0;
+             (round == seen || round % 2 == 1) && !stop_.load(std::memory_order_acquire); ++spins) {
             relax();
             if (spins % 64 == 63 && std::chrono::steady_clock::now() > deadline) round_.wait(round);
             round = round_.load(std::memory_order_acquire);
@@ -100,7 +106,8 @@ void Pool::work(int thread) {
         seen = round;
         const Job job = job_.load(std::memory_order_acquire);
         void* self = self_.load(std::memory_order_acquire);
-        if (round_.load(std::memory_order_acquire) != round) continue;  // torn: another job is being set up
+        if (round_.load(std::memory_order_acquire) != round)
+            continue;  // torn: another job is being set up
         Walk walk(*this, thread, round);
         job(self, walk);
     }

@@ -1,9 +1,10 @@
 // Threads that work through the phases of a job together.
 //
-// A job is a fixed row of phases, a phase a number of pieces; whoever is there takes the next piece, and a phase begins when
-// all pieces of the one before are done. Nobody waits for a thread that is not working: where other programs hold a core, the
-// rest go on without it, and it finds its way back when it returns. Between jobs threads watch for the next one a moment, then
-// sleep: an idle program burns nothing. The calling thread takes part as thread 0.
+// A job is a fixed row of phases, a phase a number of pieces; whoever is there takes the next
+// piece, and a phase begins when all pieces of the one before are done. Nobody waits for a thread
+// that is not working: where other programs hold a core, the rest go on without it, and it finds
+// its way back when it returns. Between jobs threads watch for the next one a moment, then sleep:
+// an idle program burns nothing. The calling thread takes part as thread 0.
 
 #pragma once
 
@@ -20,13 +21,14 @@ namespace forerun {
 
 class Pool;
 
-// One thread's way through one job. It may be late, even past the job's end: what a job reads outside of pieces must live as
-// long as the pool.
+// One thread's way through one job. It may be late, even past the job's end: what a job reads
+// outside of pieces must live as long as the pool.
 class Walk {
   public:
     const int thread;
 
-    // The next phase: calls piece(index) for the pieces this thread gets, returns when all are done.
+    // The next phase: calls piece(index) for the pieces this thread gets, returns when all are
+    // done.
     template <class Piece>
     void each(Piece piece) {
         std::uint32_t num_done = 0;
@@ -58,8 +60,8 @@ class Pool {
 
     int size() const { return num_threads_; }
 
-    // Runs job(self, walk) on every thread that comes; `pieces` are the phases' sizes. `self` must outlive the pool's threads.
-    // Not reentrant.
+    // Runs job(self, walk) on every thread that comes; `pieces` are the phases' sizes. `self` must
+    // outlive the pool's threads. Not reentrant.
     void run(Job job, void* self, std::span<const int> pieces);
 
   private:

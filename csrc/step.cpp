@@ -1,4 +1,5 @@
-// The phases of a pass: every thread walks through `run`, and does the pieces of each phase that it gets.
+// The phases of a pass: every thread walks through `run`, and does the pieces of each phase that it
+// gets.
 
 #include <algorithm>
 #include <cmath>
@@ -13,32 +14,29 @@ constexpr int kRowBlock = 32;  // rows whose gate and up halves are held at a ti
 
 }  // namespace
 
-void Best::see(const float* logits, int first_id, int count) {
-    for (int i = 0; i < count; ++i) see({logits[i], std::isnan(logits[i]) ? -1 : first_id + i});
-}
-
-void Best::see(const Best& other) {
-    if (id < 0) return;
-    if (other.id < 0 || other.value > value || (other.value == value && other.id < id)) *this = other;
-}
-
 void Decoder::run(Walk& walk) {
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[static_cast<std::size_t>(i)];
         walk.each([&](int row) {
-            if (i == 0) embed(row);
-            else take_tap(row, i - 1);
+            if (i == 0)
+                embed(row);
+            else
+                take_tap(row, i - 1);
             norm(row, layer.attn_norm, {&layer.q.linear, &layer.k.linear, &layer.v.linear});
         });
         walk.each([&](int head) { project_head(i, head); });
         attend(walk, i);
         walk.each([&](int piece) { add_linear(layer.o.linear, attended_.rows, piece); });
-        walk.each([&](int row) { norm(row, layer.mlp_norm, {&(shape_.is_gated ? layer.gate : layer.up).linear, &layer.up.linear}); });
+        walk.each([&](int row) {
+            norm(row, layer.mlp_norm,
+                 {&(shape_.is_gated ? layer.gate : layer.up).linear, &layer.up.linear});
+        });
         walk.each([&](int piece) { mlp_up(layer, piece, walk.thread); });
         walk.each([&](int piece) { add_linear(layer.down.linear, activated_.rows, piece); });
     }
     walk.each([&](int row) {
-        const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.hidden_size);
+        const std::size_t at =
+            static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.hidden_size);
         take_tap(row, shape_.num_layers - 1);
         kernels_.norm(x_.as<float>() + at, final_norm_.norm, shape_.hidden_size, hidden_ + at);
     });
@@ -50,19 +48,24 @@ void Decoder::embed(int row) {
     unpack_row(embed_.linear, tokens_[static_cast<std::size_t>(row)], x);
     if (shape_.embedding_multiplier != 1.0f) kernels_.scale(x, width, shape_.embedding_multiplier);
     if (shape_.position_offset < 0) return;
-    float* position = normed_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-    unpack_row(positions_.linear, queries_[static_cast<std::size_t>(row)].position + shape_.position_offset, position);
+    float* position =
+        normed_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
+    unpack_row(positions_.linear,
+               queries_[static_cast<std::size_t>(row)].position + shape_.position_offset, position);
     for (int i = 0; i < width; ++i) x[i] += position[i];
 }
 
 void Decoder::take_tap(int row, int layer) {
-    const std::size_t width = static_cast<std::size_t>(shape_.hidden_size), r = static_cast<std::size_t>(row);
+    const std::size_t width = static_cast<std::size_t>(shape_.hidden_size),
+                      r = static_cast<std::size_t>(row);
     for (std::size_t i = 0; i < tap_layers_.size(); ++i)
         if (tap_layers_[i] == layer)
-            std::memcpy(taps_ + (i * static_cast<std::size_t>(num_rows_) + r) * width, x_.as<float>() + r * width, width * 4);
+            std::memcpy(taps_ + (i * static_cast<std::size_t>(num_rows_) + r) * width,
+                        x_.as<float>() + r * width, width * 4);
 }
 
-void Decoder::norm(int row, const NormWeights& weights, std::initializer_list<const Linear*> readers) {
+void Decoder::norm(int row, const NormWeights& weights,
+                   std::initializer_list<const Linear*> readers) {
     const int width = shape_.hidden_size;
     const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
     kernels_.norm(x_.as<float>() + at, weights.norm, width, normed_.rows.x + at);
@@ -70,14 +73,18 @@ void Decoder::norm(int row, const NormWeights& weights, std::initializer_list<co
         kernels_.quantize(normed_.rows.x + at, normed_.rows, row, 0, width);
 }
 
-// One head of q, k or v, of all rows: normed, rotated and put where it belongs by the thread that computed it.
+// One head of q, k or v, of all rows: normed, rotated and put where it belongs by the thread that
+// computed it.
 void Decoder::project_head(int index, int head) {
     const Layer& layer = layers_[static_cast<std::size_t>(index)];
     const int tiles = shape_.head_dim / kTile, kv = shape_.num_kv_heads, heads = shape_.num_heads;
     const std::size_t stride = static_cast<std::size_t>((heads + 2 * kv) * shape_.head_dim);
-    const Linear& linear = head < heads ? layer.q.linear : head < heads + kv ? layer.k.linear : layer.v.linear;
+    const Linear& linear = head < heads        ? layer.q.linear
+                           : head < heads + kv ? layer.k.linear
+                                               : layer.v.linear;
     const int local = head < heads ? head : (head - heads) % kv;
-    kernels_.linear(linear, local * tiles, tiles, normed_.rows, 0, num_rows_, {qkv_.as<float>() + head * shape_.head_dim, stride, false, 1.0f});
+    kernels_.linear(linear, local * tiles, tiles, normed_.rows, 0, num_rows_,
+                    {qkv_.as<float>() + head * shape_.head_dim, stride, false, 1.0f});
     for (int row = 0; row < num_rows_; ++row) place_head(index, head, row);
 }
 
@@ -110,18 +117,22 @@ bool Decoder::quantizes_after_attention(const Layer& layer) const {
 void Decoder::attend(Walk& walk, int index) {
     walk.each([&](int i) {
         const std::size_t dim = static_cast<std::size_t>(shape_.head_dim);
-        float* scratch = scratch_.as<float>() + static_cast<std::size_t>(walk.thread) * scratch_stride_;
+        float* scratch =
+            scratch_.as<float>() + static_cast<std::size_t>(walk.thread) * scratch_stride_;
         const Task& task = tasks_[static_cast<std::size_t>(i)];
         Attended own[kMaxPairs];
         for (std::size_t p = 0; p < kMaxPairs; ++p) own[p].out = scratch + p * dim;
-        attend_task(task, index, scratch + kMaxPairs * dim, is_split_ ? &states_[static_cast<std::size_t>(i) * kMaxPairs] : own);
+        attend_task(task, index, scratch + kMaxPairs * dim,
+                    is_split_ ? &states_[static_cast<std::size_t>(i) * kMaxPairs] : own);
         if (!is_split_) finish_unit(units_[static_cast<std::size_t>(task.unit)], own);
     });
     walk.each([&](int unit) { merge_tasks(unit); });
     if (!quantizes_after_attention(layers_[static_cast<std::size_t>(index)])) return;
     walk.each([&](int row) {
         const int width = shape_.num_heads * shape_.head_dim;
-        kernels_.quantize(attended_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width), attended_.rows, row, 0, width);
+        kernels_.quantize(
+            attended_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width),
+            attended_.rows, row, 0, width);
     });
 }
 
@@ -145,7 +156,8 @@ void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended*
     for (std::size_t p = 0; p < kMaxPairs; ++p) next[p].out = scratch + p * dim;
     for (int chunk = task.first_chunk + 1; chunk < task.stop_chunk; ++chunk) {
         kernels_.attend(a, chunk, next);
-        for (int p = 0; p < unit.num_queries * unit.num_heads; ++p) kernels_.merge(next[p], states[p], shape_.head_dim);
+        for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
+            kernels_.merge(next[p], states[p], shape_.head_dim);
     }
 }
 
@@ -157,7 +169,8 @@ void Decoder::merge_tasks(int index) {
     Attended* states = &states_[first * kMaxPairs];
     for (std::size_t i = first + 1; i < tasks_.size() && tasks_[i].unit == index; ++i)
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
-            kernels_.merge(states_[i * kMaxPairs + static_cast<std::size_t>(p)], states[p], shape_.head_dim);
+            kernels_.merge(states_[i * kMaxPairs + static_cast<std::size_t>(p)], states[p],
+                           shape_.head_dim);
     finish_unit(unit, states);
 }
 
@@ -167,44 +180,57 @@ void Decoder::finish_unit(const Unit& unit, const Attended* states) {
         const int row = queries_[static_cast<std::size_t>(unit.query + i)].row;
         for (int h = 0; h < unit.num_heads; ++h) {
             const int column = (unit.head + h) * dim;
-            float* out = attended_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width) + column;
+            float* out = attended_.rows.x +
+                         static_cast<std::size_t>(row) * static_cast<std::size_t>(width) + column;
             kernels_.finish(states[i * unit.num_heads + h], dim, out);
             if (dim % kGroup == 0) kernels_.quantize(out, attended_.rows, row, column, dim);
         }
     }
 }
 
-int Decoder::mlp_units() const { return shape_.intermediate_size / (shape_.intermediate_size % kGroup == 0 ? kGroup : kTile); }
+int Decoder::mlp_units() const {
+    return shape_.intermediate_size / (shape_.intermediate_size % kGroup == 0 ? kGroup : kTile);
+}
 
 // gate and up of some groups of channels, activated and quantized while they are at hand.
 void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
     const int units = mlp_units(), tiles = shape_.intermediate_size / units / kTile;
     const Part part(units, piece, std::min(8 * pool_.size(), units));
     for (int unit = part.first; unit < part.stop; ++unit)
-        for (int first = 0; first < num_rows_; first += kRowBlock) mlp_block(layer, unit * tiles, tiles, first, std::min(kRowBlock, num_rows_ - first), thread);
+        for (int first = 0; first < num_rows_; first += kRowBlock)
+            mlp_block(layer, unit * tiles, tiles, first, std::min(kRowBlock, num_rows_ - first),
+                      thread);
 }
 
 void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread) {
     const int channels = tiles * kTile;
-    const std::size_t stride = static_cast<std::size_t>(channels), width = static_cast<std::size_t>(shape_.intermediate_size);
+    const std::size_t stride = static_cast<std::size_t>(channels),
+                      width = static_cast<std::size_t>(shape_.intermediate_size);
     float* up = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
-    kernels_.linear(layer.up.linear, tile, tiles, normed_.rows, first, count, {up, stride, false, 1.0f});
-    if (shape_.is_gated) kernels_.linear(layer.gate.linear, tile, tiles, normed_.rows, first, count, {gate, stride, false, 1.0f});
+    kernels_.linear(layer.up.linear, tile, tiles, normed_.rows, first, count,
+                    {up, stride, false, 1.0f});
+    if (shape_.is_gated)
+        kernels_.linear(layer.gate.linear, tile, tiles, normed_.rows, first, count,
+                        {gate, stride, false, 1.0f});
     for (int i = 0; i < count; ++i) {
         float* out = activated_.rows.x + static_cast<std::size_t>(first + i) * width + tile * kTile;
         const float* u = up + static_cast<std::size_t>(i) * stride;
         const float* g = gate + static_cast<std::size_t>(i) * stride;
-        kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr, channels, out);
-        if (!layer.down.linear.is_float()) kernels_.quantize(out, activated_.rows, first + i, tile * kTile, channels);
+        kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr,
+                          channels, out);
+        if (!layer.down.linear.is_float())
+            kernels_.quantize(out, activated_.rows, first + i, tile * kTile, channels);
     }
 }
 
 // A piece of a linear layer, added to the residual stream.
 void Decoder::add_linear(const Linear& linear, const Rows& rows, int piece) {
     const Part part(linear.num_tiles(), piece, std::min(4 * pool_.size(), linear.num_tiles()));
-    kernels_.linear(linear, part.first, part.stop - part.first, rows, 0, num_rows_,
-                    {x_.as<float>() + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size), true, shape_.residual_multiplier});
+    kernels_.linear(
+        linear, part.first, part.stop - part.first, rows, 0, num_rows_,
+        {x_.as<float>() + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size), true,
+         shape_.residual_multiplier});
 }
 
 }  // namespace forerun

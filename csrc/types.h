@@ -1,6 +1,8 @@
-// The data the kernels share: packed weights, quantized rows, the kernel table. Views only; model.h owns the memory.
+// The data the kernels share: packed weights, quantized rows, the kernel table. Views only; model.h
+// owns the memory.
 //
-// R rows of a pass, N outputs and K inputs of a linear layer, D hidden width, H query heads, G kv heads, E head dim.
+// R rows of a pass, N outputs and K inputs of a linear layer, D hidden width, H query heads, G kv
+// heads, E head dim.
 
 #pragma once
 
@@ -9,13 +11,13 @@
 
 namespace forerun {
 
-inline constexpr int kTile = 16;        // outputs of a weight tile, lanes of the kernels
-inline constexpr int kGroup = 32;       // activations that share a scale
-inline constexpr int kChunk = 64;       // keys of one softmax block, aligned to the absolute position
-inline constexpr int kMaxPairs = 12;    // (row, query head) pairs that one attention unit serves
+inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
+inline constexpr int kGroup = 32;     // activations that share a scale
+inline constexpr int kChunk = 64;     // keys of one softmax block, aligned to the absolute position
+inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attention unit serves
 
-// How weights are stored. Integer codes come with fp16 scales per group; `M` adds an fp16 minimum (weight = scale * code +
-// min), otherwise weight = scale * (code - zero).
+// How weights are stored. Integer codes come with fp16 scales per group; `M` adds an fp16 minimum
+// (weight = scale * code + min), otherwise weight = scale * (code - zero).
 enum class Kind : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
 
 // A linear layer's weights in tiles of 16 outputs, `tile_nbytes` apart; layout in kernels/linear.h.
@@ -30,18 +32,19 @@ struct Linear {
     bool is_float() const { return kind <= Kind::BF16; }
 };
 
-// R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never depends on another.
+// R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
+// depends on another.
 struct Rows {
     int width = 0;
-    float* x = nullptr;                // (R, width)
-    std::int8_t* q = nullptr;          // (R, width)
-    float* scale = nullptr;            // (R, width / 32)
-    float* sum = nullptr;              // (R, width / 32): scale * sum of q, for the weights' minimum
+    float* x = nullptr;        // (R, width)
+    std::int8_t* q = nullptr;  // (R, width)
+    float* scale = nullptr;    // (R, width / 32)
+    float* sum = nullptr;      // (R, width / 32): scale * sum of q, for the weights' minimum
     std::int32_t* half_sum = nullptr;  // (R, width / 16): sums of q, for the weights' zero point
 };
 
-// Where a linear layer's result goes: `out` (rows, stride), at the first row and tile that are computed; stored there, or
-// added to what is there, times `multiplier`.
+// Where a linear layer's result goes: `out` (rows, stride), at the first row and tile that are
+// computed; stored there, or added to what is there, times `multiplier`.
 struct Sink {
     float* out = nullptr;
     std::size_t stride = 0;
@@ -64,8 +67,8 @@ struct Rope {
     int half = 0;  // rotated dimensions / 2
 };
 
-// One row that attends: it sees cache positions first..position. Positions below `base` lie at their own slot; above it the
-// row's path says where (null: also at their own slot).
+// One row that attends: it sees cache positions first..position. Positions below `base` lie at
+// their own slot; above it the row's path says where (null: also at their own slot).
 struct Query {
     int row = 0, position = 0, first = 0, base = 0;
     const std::int32_t* path = nullptr;  // cache slots of positions base..position
@@ -79,7 +82,8 @@ struct KvHead {
     int head_dim = 0;
 };
 
-// Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials, output (E).
+// Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,
+// output (E).
 struct Attended {
     float largest, total;
     float* out;
@@ -89,24 +93,27 @@ struct Attention {
     KvHead head;
     const Query* queries = nullptr;  // of one segment, ascending in row
     int num_queries = 0, group = 0;  // query heads per kv head
-    const float* q = nullptr;        // (R, q_stride), scaled, at the first query head of this kv head
+    const float* q = nullptr;  // (R, q_stride), scaled, at the first query head of this kv head
     std::size_t q_stride = 0;
-    int slot_stop = 0;        // cache rows in use by this segment, for paths
+    int slot_stop = 0;         // cache rows in use by this segment, for paths
     float* scratch = nullptr;  // kMaxPairs * (kChunk + slots above base, in whole tiles)
 };
 
 // One instruction set's kernels.
 struct Kernels {
     const char* name;
-    void (*linear)(const Linear&, int tile, int num_tiles, const Rows&, int row, int num_rows, const Sink&);
+    void (*linear)(const Linear&, int tile, int num_tiles, const Rows&, int row, int num_rows,
+                   const Sink&);
     void (*quantize)(const float* x, const Rows&, int row, int column, int count);
     void (*norm)(const float* x, const Norm&, int width, float* out);
-    void (*activate)(Activation, const float* gate, const float* up, int count, float* out);  // up may be null
+    void (*activate)(Activation, const float* gate, const float* up, int count,
+                     float* out);  // up may be null
     void (*rotate)(const Rope&, int row, float* head);
     void (*scale)(float* x, int count, float factor);
     void (*write_key)(void* keys, bool is_half, int head_dim, int slot, const float* k);
     void (*write_value)(void* values, bool is_half, int head_dim, int slot, const float* v);
-    // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold nothing yet.
+    // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold
+    // nothing yet.
     void (*attend)(const Attention&, int chunk, Attended* states);
     void (*merge)(const Attended& from, Attended& into, int head_dim);
     void (*finish)(const Attended&, int head_dim, float* out);

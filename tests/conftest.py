@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from forerun.core.errors import LoadError
@@ -15,6 +16,9 @@ from forerun.formats import hub
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# One thread: for tiny models a second one only waits. Tests of the row law choose their own number.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The documentation's code runs, and its generated parts are up to date."""
 
 import re
+import sys
 import types
 from pathlib import Path
 
@@ -41,9 +42,10 @@ def test_every_example_runs(path, default_model, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_the_drafter_of_the_tutorial_is_a_drafter():
+def test_the_drafter_of_the_tutorial_is_a_drafter(monkeypatch):
     (source,) = python_blocks("docs/adding-a-drafter.md")
     module = types.ModuleType("tutorial")
+    monkeypatch.setitem(sys.modules, "tutorial", module)
     exec(compile(source, "tutorial", "exec"), module.__dict__)
     model = tiny_model(3, sharpness=3.0)
     drafter = module.build(module.Options(), Target(model, None, 4, 256))

@@ -1,11 +1,24 @@
-"""Tiny random models, real in every part: the same decoder, cache and head as the large ones."""
+"""Tiny random models, real in every part: the same decoder, cache and head as the large ones.
+
+They run on the native kernels where those are there, which is what users run and much faster; the torch decoder is
+held to the same laws in `tests/nn`.
+"""
 
 from __future__ import annotations
 
+import gguf
+import numpy as np
 import torch
+
+from forerun.formats.checkpoint import StoredTensor
 
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.nn.decoder import Decoder
+from forerun.nn.model import Model
+from forerun.nn.native import load_native, unsupported
+
+BACKEND = "auto"
+"""`torch` runs the torch decoder even where the native kernels are there."""
 
 
 def tiny_config(vocab_size: int = 24, num_layers: int = 2, max_position: int = 512) -> ModelConfig:
@@ -18,9 +31,9 @@ def tiny_config(vocab_size: int = 24, num_layers: int = 2, max_position: int = 5
         num_layers=num_layers,
         num_heads=4,
         num_kv_heads=2,
-        head_dim=8,
+        head_dim=16,
         max_position=max_position,
-        rope=RopeConfig(theta=10_000.0, rotary_dim=8),
+        rope=RopeConfig(theta=10_000.0, rotary_dim=16),
         tied_head=True,
     )
 
@@ -41,7 +54,7 @@ def tiny_weights(seed: int, config: ModelConfig, sharpness: float = 1.0) -> dict
 
 def tiny_model(
     seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
-) -> Decoder:
+) -> Model:
     """A random model; `noise` disturbs its weights: a draft that is often, not always, right."""
     shape = tiny_config(**config)
     weights = tiny_weights(seed, shape, sharpness)
@@ -50,4 +63,13 @@ def tiny_model(
         weights[name] = weight + noise * weight.std() * torch.randn(
             weight.shape, generator=generator
         )
-    return Decoder(shape, weights)
+    if BACKEND == "torch" or unsupported(shape) is not None:
+        return Decoder(shape, weights)
+    stored = {name: _stored(name, weight) for name, weight in weights.items()}
+    return load_native(shape, stored, num_threads=1, cache_dtype=torch.float32)
+
+
+def _stored(name: str, weight: torch.Tensor) -> StoredTensor:
+    rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
+    data = np.ascontiguousarray(rows).view(np.uint8)
+    return StoredTensor(name, tuple(weight.shape), gguf.GGMLQuantizationType.F32, data)

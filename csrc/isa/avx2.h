@@ -1,4 +1,5 @@
-// 16 lanes on AVX2 + FMA + F16C: two 256-bit registers. With AVX-VNNI the integer dot products take one instruction.
+// 16 lanes on AVX2 + FMA + F16C: two 256-bit registers. With AVX-VNNI the integer dot products take
+// one instruction.
 
 #pragma once
 
@@ -26,26 +27,34 @@ inline F load(const std::uint16_t* p) {  // fp16
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
 inline void store(std::uint16_t* p, F x) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8),
+                     _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
 inline F load_bf16(const std::uint16_t* p) {
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     const __m256i lo = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(x));
     const __m256i hi = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
 }
 inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
 }
 
 inline F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 inline F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 inline F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 inline F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
-inline F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
-inline F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }  // y if either is NaN
+inline F fma(F x, F y, F z) {
+    return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline F max(F x, F y) {
+    return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+}  // y if either is NaN
 inline F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
 inline F abs(F x) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -59,7 +68,8 @@ inline F pow2(F n) {  // 2^n for whole n in -126..127
     const __m256i bias = _mm256_set1_epi32(127);
     const __m256i a = _mm256_add_epi32(_mm256_cvtps_epi32(n.a), bias);
     const __m256i b = _mm256_add_epi32(_mm256_cvtps_epi32(n.b), bias);
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(a, 23)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 23))};
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(a, 23)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(b, 23))};
 }
 inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     const __m256 bound = _mm256_set1_ps(limit);
@@ -85,7 +95,8 @@ inline float largest(F x) {
 inline int store_int8(std::int8_t* p, F x) {
     const __m256i a = _mm256_cvtps_epi32(x.a), b = _mm256_cvtps_epi32(x.b);
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
-    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    const __m128i bytes =
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
     const __m256i eight = _mm256_add_epi32(a, b);
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
@@ -102,17 +113,23 @@ inline Bytes load_bytes(const std::uint8_t* p) {
     const __m256i* q = reinterpret_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
-inline Bytes bits(Bytes x, int shift, int mask) {  // (x >> shift) & mask, byte by byte; mask has at most 8 - shift bits
+inline Bytes bits(Bytes x, int shift,
+                  int mask) {  // (x >> shift) & mask, byte by byte; mask has at most 8 - shift bits
     const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
-    return {_mm256_and_si256(_mm256_srli_epi16(x.a, shift), m), _mm256_and_si256(_mm256_srli_epi16(x.b, shift), m)};
+    return {_mm256_and_si256(_mm256_srli_epi16(x.a, shift), m),
+            _mm256_and_si256(_mm256_srli_epi16(x.b, shift), m)};
 }
 inline Bytes bits_up(Bytes x, int shift, int mask) {  // (x << shift) & mask
     const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
-    return {_mm256_and_si256(_mm256_slli_epi16(x.a, shift), m), _mm256_and_si256(_mm256_slli_epi16(x.b, shift), m)};
+    return {_mm256_and_si256(_mm256_slli_epi16(x.a, shift), m),
+            _mm256_and_si256(_mm256_slli_epi16(x.b, shift), m)};
 }
-inline Bytes either(Bytes x, Bytes y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+inline Bytes either(Bytes x, Bytes y) {
+    return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)};
+}
 
-// Compilers see that integer sums can be reordered and gather all products before adding them, which spills them to memory.
+// Compilers see that integer sums can be reordered and gather all products before adding them,
+// which spills them to memory.
 inline void pin(__m256i& x, __m256i& y) { asm("" : "+x"(x), "+x"(y)); }
 
 inline __m256i splat4(const std::int8_t* x) {
@@ -121,8 +138,9 @@ inline __m256i splat4(const std::int8_t* x) {
     return _mm256_set1_epi32(word);
 }
 
-// Sums of unsigned codes times signed activations. `Narrow` holds pairs in 16 bits: the caller empties it into a `Wide`
-// before 32767 can be passed (8 dots of 4-bit codes: 8 * 2 * 15 * 127 = 30480; 2 of 6-bit codes: 32004).
+// Sums of unsigned codes times signed activations. `Narrow` holds pairs in 16 bits: the caller
+// empties it into a `Wide` before 32767 can be passed (8 dots of 4-bit codes: 8 * 2 * 15 * 127 =
+// 30480; 2 of 6-bit codes: 32004).
 struct Wide {
     __m256i a, b;
 };

@@ -22,14 +22,17 @@ inline F load(const std::uint16_t* p) {  // fp16
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 inline void store(std::uint16_t* p, F x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
 }
 inline F load_bf16(const std::uint16_t* p) {
-    const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i x =
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))};
 }
 inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
-    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+    return {_mm512_cvtepi32_ps(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 
 inline F add(F x, F y) { return {_mm512_add_ps(x.v, y.v)}; }
@@ -44,7 +47,8 @@ inline F round(F x) {  // to the nearest integer, ties to even
     return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 inline F pow2(F n) {  // 2^n for whole n in -126..127
-    const __m512i word = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
+    const __m512i word =
+        _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
     return {_mm512_castsi512_ps(word)};
 }
 inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
@@ -52,7 +56,9 @@ inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
 }
 
 inline __m256 low(__m512 x) { return _mm512_castps512_ps256(x); }
-inline __m256 high(__m512 x) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)); }
+inline __m256 high(__m512 x) {
+    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+}
 
 // Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
 inline float sum(F x) {
@@ -81,7 +87,8 @@ struct Bytes {
     __m512i v;
 };
 inline Bytes load_bytes(const std::uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline Bytes bits(Bytes x, int shift, int mask) {  // (x >> shift) & mask, byte by byte; mask has at most 8 - shift bits
+inline Bytes bits(Bytes x, int shift,
+                  int mask) {  // (x >> shift) & mask, byte by byte; mask has at most 8 - shift bits
     return {_mm512_and_si512(_mm512_srli_epi16(x.v, static_cast<unsigned>(shift)),
                              _mm512_set1_epi8(static_cast<char>(mask)))};
 }
@@ -105,7 +112,9 @@ inline Wide zero_wide() { return {_mm512_setzero_si512()}; }
 inline Narrow first_dot(Bytes w, const std::int8_t* x) {
     return {_mm512_dpbusd_epi32(_mm512_setzero_si512(), w.v, splat4(x))};
 }
-inline void add_dot(Narrow& acc, Bytes w, const std::int8_t* x) { acc.v = _mm512_dpbusd_epi32(acc.v, w.v, splat4(x)); }
+inline void add_dot(Narrow& acc, Bytes w, const std::int8_t* x) {
+    acc.v = _mm512_dpbusd_epi32(acc.v, w.v, splat4(x));
+}
 inline Wide widen(Narrow x) { return x; }
 inline Wide add(Wide x, Wide y) { return {_mm512_add_epi32(x.v, y.v)}; }
 inline Wide add(Wide x, std::int32_t y) { return {_mm512_add_epi32(x.v, _mm512_set1_epi32(y))}; }
@@ -114,7 +123,8 @@ inline F to_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
 // Signed bytes times signed bytes: |w| times x with w's sign.
 inline void add_signed_dot(Wide& acc, Bytes w, const std::int8_t* x) {
     const __m512i v = splat4(x);
-    const __m512i signed_x = _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(w.v), _mm512_setzero_si512(), v);
+    const __m512i signed_x =
+        _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(w.v), _mm512_setzero_si512(), v);
     acc.v = _mm512_dpbusd_epi32(acc.v, _mm512_abs_epi8(w.v), signed_x);
 }
 

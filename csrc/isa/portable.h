@@ -1,4 +1,5 @@
-// 16 lanes in plain C++: the oracle of the other instruction sets, and what every other machine runs.
+// 16 lanes in plain C++: the oracle of the other instruction sets, and what every other machine
+// runs.
 
 #pragma once
 
@@ -40,9 +41,7 @@ inline void store(std::uint16_t* p, F x) {
     for (int i = 0; i < 16; ++i) p[i] = float_to_half(x.v[i]);
 }
 inline F load_bf16(const std::uint16_t* p) {
-    return each([&](int i) {
-        return bfloat_to_float(p[i]);
-    });
+    return each([&](int i) { return bfloat_to_float(p[i]); });
 }
 inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
     return each([&](int i) { return static_cast<float>(p[i]); });
@@ -78,7 +77,8 @@ inline F round(F x) {  // to the nearest integer, ties to even
 inline F pow2(F n) {  // 2^n for whole n in -126..127
     return each([&](int i) {
         const bool is_number = n.v[i] == n.v[i];
-        return float_of_word(static_cast<std::uint32_t>((is_number ? static_cast<int>(n.v[i]) : 0) + 127) << 23);
+        return float_of_word(
+            static_cast<std::uint32_t>((is_number ? static_cast<int>(n.v[i]) : 0) + 127) << 23);
     });
 }
 inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0

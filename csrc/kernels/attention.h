@@ -1,9 +1,10 @@
 // Attention over the cache, chunk by chunk, each row exactly as if it were alone.
 //
-// Keys lie in blocks of 16 (E, 16), so the lanes of a vector are 16 keys and a score needs no sum across lanes; values lie as
-// (S, E), lanes across E. A chunk is 64 absolute positions: its scores are put in order of position, its exponentials summed in
-// that order, its values added in that order. What a row cannot see is never added. So neither the cache slot of a tree row,
-// nor its siblings, nor how many rows attend, nor how chunks are spread over threads, changes a bit.
+// Keys lie in blocks of 16 (E, 16), so the lanes of a vector are 16 keys and a score needs no sum
+// across lanes; values lie as (S, E), lanes across E. A chunk is 64 absolute positions: its scores
+// are put in order of position, its exponentials summed in that order, its values added in that
+// order. What a row cannot see is never added. So neither the cache slot of a tree row, nor its
+// siblings, nor how many rows attend, nor how chunks are spread over threads, changes a bit.
 
 #pragma once
 
@@ -28,8 +29,8 @@ void score_block(const T* block, const float* const* q, int head_dim, float* con
 
 // Scores of slots first..stop (whole tiles) for every pair, at out + pair * stride.
 template <class T>
-void score(const T* keys, int head_dim, int first, int stop, const float* const* q, int num_pairs, float* out,
-           std::size_t stride) {
+void score(const T* keys, int head_dim, int first, int stop, const float* const* q, int num_pairs,
+           float* out, std::size_t stride) {
     for (int slot = first; slot < stop; slot += kTile) {
         const T* block = keys + static_cast<std::size_t>(slot) * head_dim;
         float* to[kMaxPairs];
@@ -43,8 +44,8 @@ void score(const T* keys, int head_dim, int first, int stop, const float* const*
 }
 
 template <class T, int P>
-void add_values(const T* values, int head_dim, const std::int32_t* slots, int count, const float* const* weights,
-                Attended* states) {
+void add_values(const T* values, int head_dim, const std::int32_t* slots, int count,
+                const float* const* weights, Attended* states) {
     for (int e = 0; e < head_dim; e += kTile) {
         F acc[P];
         for (int p = 0; p < P; ++p) acc[p] = load(states[p].out + e);
@@ -58,18 +59,20 @@ void add_values(const T* values, int head_dim, const std::int32_t* slots, int co
 }
 
 template <class T>
-void add_values(const T* values, int head_dim, const std::int32_t* slots, int count, const float* weights,
-                Attended* states, int num_pairs) {
+void add_values(const T* values, int head_dim, const std::int32_t* slots, int count,
+                const float* weights, Attended* states, int num_pairs) {
     const float* w[kMaxPairs];
     for (int p = 0; p < num_pairs; ++p) w[p] = weights + p * kChunk;
     int p = 0;
-    for (; num_pairs - p >= 4; p += 4) add_values<T, 4>(values, head_dim, slots, count, w + p, states + p);
+    for (; num_pairs - p >= 4; p += 4)
+        add_values<T, 4>(values, head_dim, slots, count, w + p, states + p);
     if (num_pairs - p == 3) add_values<T, 3>(values, head_dim, slots, count, w + p, states + p);
     if (num_pairs - p == 2) add_values<T, 2>(values, head_dim, slots, count, w + p, states + p);
     if (num_pairs - p == 1) add_values<T, 1>(values, head_dim, slots, count, w + p, states + p);
 }
 
-// Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and their sum.
+// Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and
+// their sum.
 inline void soften(float* s, Attended& state) {
     F top = load(s);
     for (int i = kTile; i < kChunk; i += kTile) top = max(top, load(s + i));
@@ -101,7 +104,8 @@ inline void merge(const Attended& from, Attended& into, int head_dim) {
     into.largest = top;
     into.total = into.total * old + from.total * young;
     for (int e = 0; e < head_dim; e += kTile)
-        store(into.out + e, fma(load(from.out + e), splat(young), mul(load(into.out + e), splat(old))));
+        store(into.out + e,
+              fma(load(from.out + e), splat(young), mul(load(into.out + e), splat(old))));
 }
 
 inline void finish(const Attended& state, int head_dim, float* out) {
@@ -122,7 +126,8 @@ inline Span seen(const Query& query, int chunk) {
 
 // Fills `weights` (pairs, 64) with scores in order of position.
 template <class T>
-void chunk_scores(const Attention& a, const T* keys, int chunk, const float* const* q, float* weights, float* above) {
+void chunk_scores(const Attention& a, const T* keys, int chunk, const float* const* q,
+                  float* weights, float* above) {
     const int num_pairs = a.num_queries * a.group, start = chunk * kChunk, base = a.queries[0].base;
     const bool has_paths = a.queries[0].path != nullptr;
     int plain_stop = 0;  // positions from here on are reached by paths, or not at all
@@ -137,14 +142,17 @@ void chunk_scores(const Attention& a, const T* keys, int chunk, const float* con
     }
     if (!needs_paths) return;
 
-    const int first_slot = base / kTile * kTile, stop_slot = (a.slot_stop + kTile - 1) / kTile * kTile;
+    const int first_slot = base / kTile * kTile,
+              stop_slot = (a.slot_stop + kTile - 1) / kTile * kTile;
     const std::size_t stride = static_cast<std::size_t>(stop_slot - first_slot);
     score(keys, a.head.head_dim, first_slot, stop_slot, q, num_pairs, above, stride);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
         for (int h = i * a.group; h < (i + 1) * a.group; ++h)
-            for (int position = span.first > base ? span.first : base; position < span.stop; ++position)
-                weights[h * kChunk + position - start] = above[h * stride + a.queries[i].path[position - base] - first_slot];
+            for (int position = span.first > base ? span.first : base; position < span.stop;
+                 ++position)
+                weights[h * kChunk + position - start] =
+                    above[h * stride + a.queries[i].path[position - base] - first_slot];
     }
 }
 
@@ -197,15 +205,17 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
     const float* q[kMaxPairs];
     for (int i = 0; i < a.num_queries; ++i)
         for (int h = 0; h < a.group; ++h)
-            q[i * a.group + h] = a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
-    chunk_scores(a, static_cast<const T*>(a.head.keys), chunk, q, weights, weights + kMaxPairs * kChunk);
+            q[i * a.group + h] =
+                a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
+    chunk_scores(a, static_cast<const T*>(a.head.keys), chunk, q, weights,
+                 weights + kMaxPairs * kChunk);
     for (int i = 0; i < a.num_queries; ++i) soften_query(a, i, chunk, weights, states);
 
     const auto add = [&](Span span, const std::int32_t* slots, int pair, int num_pairs) {
         if (span.first >= span.stop) return;
         const int j = span.first - start;
-        add_values(values, head_dim, slots + j, span.stop - span.first, weights + pair * kChunk + j, states + pair,
-                   num_pairs);
+        add_values(values, head_dim, slots + j, span.stop - span.first, weights + pair * kChunk + j,
+                   states + pair, num_pairs);
     };
     // For every query in order of position: what it alone sees, what all see, what it alone sees.
     std::int32_t slots[kMaxPairs][kChunk];
@@ -213,18 +223,22 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
         slots_of(a.queries[i], chunk, slots[i]);
-        add({span.first, span.stop < shared.first ? span.stop : shared.first}, slots[i], i * a.group, a.group);
+        add({span.first, span.stop < shared.first ? span.stop : shared.first}, slots[i],
+            i * a.group, a.group);
     }
     add(shared, slots[0], 0, a.num_queries * a.group);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
-        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, slots[i], i * a.group, a.group);
+        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, slots[i], i * a.group,
+            a.group);
     }
 }
 
 inline void attend(const Attention& a, int chunk, Attended* states) {
-    if (a.head.is_half) attend_chunk<std::uint16_t>(a, chunk, states);
-    else attend_chunk<float>(a, chunk, states);
+    if (a.head.is_half)
+        attend_chunk<std::uint16_t>(a, chunk, states);
+    else
+        attend_chunk<float>(a, chunk, states);
 }
 
 template <class T>
@@ -237,14 +251,18 @@ void write_key(T* keys, int head_dim, int slot, const float* k) {
     }
 }
 inline void write_key(void* keys, bool is_half, int head_dim, int slot, const float* k) {
-    if (is_half) write_key(static_cast<std::uint16_t*>(keys), head_dim, slot, k);
-    else write_key(static_cast<float*>(keys), head_dim, slot, k);
+    if (is_half)
+        write_key(static_cast<std::uint16_t*>(keys), head_dim, slot, k);
+    else
+        write_key(static_cast<float*>(keys), head_dim, slot, k);
 }
 inline void write_value(void* values, bool is_half, int head_dim, int slot, const float* v) {
     const std::size_t offset = static_cast<std::size_t>(slot) * head_dim;
     for (int e = 0; e < head_dim; e += kTile) {
-        if (is_half) store(static_cast<std::uint16_t*>(values) + offset + e, load(v + e));
-        else store(static_cast<float*>(values) + offset + e, load(v + e));
+        if (is_half)
+            store(static_cast<std::uint16_t*>(values) + offset + e, load(v + e));
+        else
+            store(static_cast<float*>(values) + offset + e, load(v + e));
     }
 }
 

@@ -1,12 +1,13 @@
 // Linear layers: 16 outputs at a time, a few rows at a time, each row exactly as if it were alone.
 //
-// A tile holds 16 outputs. Per group of inputs it stores the codes, then 16 fp16 scales, then (kinds with a minimum) 16 fp16
-// minima, so that one stream of bytes is read in order. A 64-byte line of codes holds, for each output, 4 bytes:
+// A tile holds 16 outputs. Per group of inputs it stores the codes, then 16 fp16 scales, then
+// (kinds with a minimum) 16 fp16 minima, so that one stream of bytes is read in order. A 64-byte
+// line of codes holds, for each output, 4 bytes:
 //   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines a group of 32
 //   5 and 6 bits: the low 4 bits likewise; then lines of 2-bit tops, each the tops of 16 inputs
 //   8 bits: inputs k..k+3
-// Float kinds store 16 outputs per input. The order of every float sum is part of the format: groups ascending, and for float
-// kinds even and odd inputs apart.
+// Float kinds store 16 outputs per input. The order of every float sum is part of the format:
+// groups ascending, and for float kinds even and odd inputs apart.
 
 #pragma once
 
@@ -21,20 +22,25 @@ inline void prefetch(const std::uint8_t* p, int num_lines) {
     for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
 }
 
-// How one group's integer dot products are taken. `zero` is the code that means 0, for kinds without a minimum.
+// How one group's integer dot products are taken. `zero` is the code that means 0, for kinds
+// without a minimum.
 struct Code4 {
     static constexpr int group = 32, nbytes = 256, zero = 8;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride, Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride,
+                           Wide (&out)[M]) {
         Narrow acc[M];
 #pragma GCC unroll 4
         for (int line = 0; line < 4; ++line) {
-            const Bytes codes = load_bytes(w + 64 * line), lo = bits(codes, 0, 15), hi = bits(codes, 4, 15);
+            const Bytes codes = load_bytes(w + 64 * line), lo = bits(codes, 0, 15),
+                        hi = bits(codes, 4, 15);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
                 const std::int8_t* row = x + m * stride + 8 * line;
-                if (line == 0) acc[m] = first_dot(lo, row);
-                else add_dot(acc[m], lo, row);
+                if (line == 0)
+                    acc[m] = first_dot(lo, row);
+                else
+                    add_dot(acc[m], lo, row);
                 add_dot(acc[m], hi, row + 4);
             }
         }
@@ -47,22 +53,28 @@ template <int GROUP, int DOTS, int ZERO>
 struct CodeSplit {  // 4 low bits and 2 top bits apart; DOTS of them fit a Narrow
     static constexpr int group = GROUP, nbytes = GROUP * 12, zero = ZERO;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride, Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride,
+                           Wide (&out)[M]) {
         Narrow acc[M];
 #pragma GCC unroll 8
         for (int step = 0; step < GROUP / 4; ++step) {  // inputs 4 * step .. 4 * step + 3
             const Bytes low = bits(load_bytes(w + 64 * (step / 2)), 4 * (step % 2), 15);
             const Bytes tops = load_bytes(w + 8 * GROUP + 64 * (step / 4));
             const int place = 2 * (step % 4);
-            const Bytes top = place < 4 ? bits_up(tops, 4 - place, 0x30) : bits(tops, place - 4, 0x30);
+            const Bytes top =
+                place < 4 ? bits_up(tops, 4 - place, 0x30) : bits(tops, place - 4, 0x30);
             const Bytes codes = either(low, top);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
                 const std::int8_t* row = x + m * stride + 4 * step;
-                if (step % DOTS == 0) acc[m] = first_dot(codes, row);
-                else add_dot(acc[m], codes, row);
-                if (step == DOTS - 1) out[m] = widen(acc[m]);
-                else if (step % DOTS == DOTS - 1) out[m] = add(out[m], widen(acc[m]));
+                if (step % DOTS == 0)
+                    acc[m] = first_dot(codes, row);
+                else
+                    add_dot(acc[m], codes, row);
+                if (step == DOTS - 1)
+                    out[m] = widen(acc[m]);
+                else if (step % DOTS == DOTS - 1)
+                    out[m] = add(out[m], widen(acc[m]));
             }
         }
     }
@@ -73,7 +85,8 @@ using Code6 = CodeSplit<16, 2, 32>;
 struct Code8 {
     static constexpr int group = 32, nbytes = 512, zero = 0;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride, Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride,
+                           Wide (&out)[M]) {
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) out[m] = zero_wide();
 #pragma GCC unroll 8
@@ -85,9 +98,11 @@ struct Code8 {
     }
 };
 
-// Integer codes times int8 rows: acc = acc + float(dot) * (scale * row scale), then + min * row sum, group by group.
+// Integer codes times int8 rows: acc = acc + float(dot) * (scale * row scale), then + min * row
+// sum, group by group.
 template <class Code, bool HAS_MIN, int M>
-void integer_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row, F (&acc)[M]) {
+void integer_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
+                  F (&acc)[M]) {
     constexpr int nbytes = Code::nbytes + (HAS_MIN ? 64 : 32);
     const int num_groups = linear.num_in / Code::group, num_scales = linear.num_in / kGroup;
     const std::size_t stride = static_cast<std::size_t>(linear.num_in);
@@ -103,10 +118,12 @@ void integer_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows,
         const F weight_scale = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes));
         const int s = g * Code::group / kGroup;
         if constexpr (HAS_MIN) {
-            const F weight_min = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
+            const F weight_min =
+                load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
-                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_scales + s])), acc[m]);
+                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_scales + s])),
+                             acc[m]);
                 acc[m] = fma(weight_min, splat(sum[m * num_scales + s]), acc[m]);
             }
         } else {
@@ -114,18 +131,21 @@ void integer_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows,
             for (int m = 0; m < M; ++m) {
                 if constexpr (Code::zero != 0) {
                     const std::int32_t* part = half_sum + 2 * m * num_scales + g * Code::group / 16;
-                    dot[m] = add(dot[m], -Code::zero * (Code::group == 32 ? part[0] + part[1] : part[0]));
+                    dot[m] = add(dot[m],
+                                 -Code::zero * (Code::group == 32 ? part[0] + part[1] : part[0]));
                 }
-                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_scales + s])), acc[m]);
+                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_scales + s])),
+                             acc[m]);
             }
         }
     }
 }
 
-// Q4_K's own grid: per 256 inputs two fp16 factors an output, then per group of 32 its codes, a byte of scale and a byte of
-// minimum an output. scale = byte * factor is exact in fp32.
+// Q4_K's own grid: per 256 inputs two fp16 factors an output, then per group of 32 its codes, a
+// byte of scale and a byte of minimum an output. scale = byte * factor is exact in fp32.
 template <int M>
-void super_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row, F (&acc)[M]) {
+void super_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
+                F (&acc)[M]) {
     constexpr int nbytes = Code4::nbytes + 32;
     const int num_groups = linear.num_in / kGroup;
     const std::size_t stride = static_cast<std::size_t>(linear.num_in);
@@ -147,7 +167,8 @@ void super_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows, i
         const F weight_min = mul(load_bytes16(w + Code4::nbytes + 16), min_factor);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
-            acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_groups + g])), acc[m]);
+            acc[m] =
+                fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_groups + g])), acc[m]);
             acc[m] = fma(weight_min, splat(sum[m * num_groups + g]), acc[m]);
         }
     }
@@ -167,7 +188,8 @@ struct BFloat16 {
 };
 
 template <class Format, int M>
-void float_tile(const Linear& linear, const std::uint8_t* tile, const Rows& rows, int row, F (&acc)[M]) {
+void float_tile(const Linear& linear, const std::uint8_t* tile, const Rows& rows, int row,
+                F (&acc)[M]) {
     const auto* w = reinterpret_cast<const typename Format::type*>(tile);
     const std::size_t stride = static_cast<std::size_t>(linear.num_in);
     const float* x = rows.x + row * stride;
@@ -185,7 +207,8 @@ void float_tile(const Linear& linear, const std::uint8_t* tile, const Rows& rows
 }
 
 template <int M>
-void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, const Sink& sink, float* out) {
+void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, const Sink& sink,
+                 float* out) {
     const std::uint8_t* w = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
     F acc[M] = {};
     switch (linear.kind) {
@@ -207,15 +230,17 @@ void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, cons
     }
 }
 
-inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row, int num_rows,
-                   const Sink& sink) {
+inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
+                   int num_rows, const Sink& sink) {
     for (int i = 0; i < num_tiles; ++i) {
         float* out = sink.out + i * kTile;
         int m = row;
         const int stop = row + num_rows;
         if constexpr (kRowTile >= 8)
-            for (; stop - m >= 8; m += 8, out += 8 * sink.stride) linear_tile<8>(linear, tile + i, rows, m, sink, out);
-        for (; stop - m >= 4; m += 4, out += 4 * sink.stride) linear_tile<4>(linear, tile + i, rows, m, sink, out);
+            for (; stop - m >= 8; m += 8, out += 8 * sink.stride)
+                linear_tile<8>(linear, tile + i, rows, m, sink, out);
+        for (; stop - m >= 4; m += 4, out += 4 * sink.stride)
+            linear_tile<4>(linear, tile + i, rows, m, sink, out);
         if (stop - m == 3) linear_tile<3>(linear, tile + i, rows, m, sink, out);
         if (stop - m == 2) linear_tile<2>(linear, tile + i, rows, m, sink, out);
         if (stop - m == 1) linear_tile<1>(linear, tile + i, rows, m, sink, out);

@@ -1,4 +1,5 @@
-// What a decoder block does to single rows: norms, activations, rotation, quantization. Widths are multiples of 16.
+// What a decoder block does to single rows: norms, activations, rotation, quantization. Widths are
+// multiples of 16.
 
 #pragma once
 
@@ -53,14 +54,16 @@ inline void activate(Activation kind, const float* gate, const float* up, int co
     }
 }
 
-// Columns column..column+count of one row as int8: scale = largest / 127, nearest, ties to even. A group with NaN or infinity
-// gets codes 0 and scale NaN, so that the row's results are NaN and no other row's are.
+// Columns column..column+count of one row as int8: scale = largest / 127, nearest, ties to even. A
+// group with NaN or infinity gets codes 0 and scale NaN, so that the row's results are NaN and no
+// other row's are.
 inline void quantize(const float* x, const Rows& rows, int row, int column, int count) {
     const std::size_t base = static_cast<std::size_t>(row) * static_cast<std::size_t>(rows.width);
     for (int i = column; i < column + count; i += kGroup, x += kGroup) {
         const F a = load(x), b = load(x + kTile);
         const float largest_size = largest(max(abs(a), abs(b)));
-        const float poison = sum(mul(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))), splat(0.0f)));  // 0 or NaN
+        const float poison =
+            sum(mul(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))), splat(0.0f)));  // 0 or NaN
         const bool is_finite = poison == 0.0f;
         // Below 1e-30 the reciprocal could overflow; such a group is 0 to any int8 grid.
         const bool is_zero = !is_finite || largest_size < 1e-30f;
@@ -102,7 +105,8 @@ inline void rotate(const Rope& rope, int row, float* head) {
     const float* sin = rope.sin + static_cast<std::size_t>(row) * rope.half;
     int i = 0;
     for (; i + kTile <= rope.half; i += kTile) {
-        const F a = load(head + i), b = load(head + rope.half + i), c = load(cos + i), s = load(sin + i);
+        const F a = load(head + i), b = load(head + rope.half + i), c = load(cos + i),
+                s = load(sin + i);
         store(head + i, sub(mul(a, c), mul(b, s)));
         store(head + rope.half + i, add(mul(b, c), mul(a, s)));
     }

@@ -15,6 +15,7 @@ import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard, cast
 
 from forerun.core.device import choose_device
 from forerun.core.errors import ConfigError, RequestError
@@ -38,11 +39,14 @@ Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (which go through the model's template)."""
 
 
-def is_prompt(value: object) -> bool:
+def is_prompt(value: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
     """True for one prompt, False for a list of prompts."""
-    if isinstance(value, str):
-        return True
-    return isinstance(value, Sequence) and bool(value) and isinstance(value[0], int | Mapping)
+    return isinstance(value, str) or (bool(value) and isinstance(value[0], int | Mapping))
+
+
+def is_chat(prompt: Prompt) -> TypeGuard[Sequence[Message]]:
+    """True for chat messages."""
+    return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,9 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the outputs come in the prompts' order. Raises RequestError, CapacityError."""
-        batch = [prompts] if is_prompt(prompts) else list(prompts)
+        batch: list[Prompt] = (
+            [prompts] if is_prompt(prompts) else [*cast(Sequence[Prompt], prompts)]
+        )
         each = (
             [params or SamplingParams()] * len(batch)
             if not isinstance(params, Sequence)
@@ -171,10 +177,9 @@ class LLM:
         """Token ids of text, of chat messages (through the template), or the ids themselves."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
-        if prompt and isinstance(prompt[0], Mapping):
-            text = self.tokenizer.apply_chat_template(prompt)
-            return self.tokenizer.encode(text, bos=False)
-        return list(prompt)
+        if is_chat(prompt):
+            return self.tokenizer.encode(self.tokenizer.apply_chat_template(prompt), bos=False)
+        return [*cast(Sequence[int], prompt)]
 
     def _new_engine(self) -> Engine:
         target = Target(

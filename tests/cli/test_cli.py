@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+import torch
 
 from forerun.cli.main import main
 
@@ -24,6 +25,8 @@ def forerun(monkeypatch, capsys):
             code = end.code
         else:
             code = 0
+        finally:
+            torch.set_num_threads(1)  # the commands choose for themselves
         printed = capsys.readouterr()
         return int(code or 0), printed.out, printed.err
 
@@ -63,7 +66,9 @@ def test_drafters_and_spellings_all_give_the_same_words(forerun, model):
     )
     texts, drafters = [], []
     for spelling in spellings:
-        code, out, _ = forerun("generate", "Count: one two one two", *model, *SHORT, *spelling, "--json")
+        code, out, _ = forerun(
+            "generate", "Count: one two one two", *model, *SHORT, *spelling, "--json"
+        )
         assert code == 0
         texts.append(last_json(out)["text"])
         drafters.append(last_json(out)["drafter"])
@@ -73,7 +78,17 @@ def test_drafters_and_spellings_all_give_the_same_words(forerun, model):
 
 def test_verify_says_yes_and_counts(forerun, model):
     code, out, _ = forerun(
-        "verify", *model, "-d", "prompt_lookup", "--limit", "2", "--batch", "2", "-n", "24", "--json"
+        "verify",
+        *model,
+        "-d",
+        "prompt_lookup",
+        "--limit",
+        "2",
+        "--batch",
+        "2",
+        "-n",
+        "24",
+        "--json",
     )
     document = last_json(out)
     assert code == 0
@@ -96,7 +111,9 @@ def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):
         return child
 
     monkeypatch.setattr(_Walk, "descend", accept_everything)
-    code, out, _ = forerun("verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json")
+    code, out, _ = forerun(
+        "verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json"
+    )
     assert code == 1
     assert last_json(out)["identical"] is False
     assert "NO, from token" in out
@@ -108,7 +125,9 @@ def test_check_knows_a_fitting_pair(forerun, model):
     assert code == 0
     assert document["compatible"] is True
     assert document["cost"] == 1.0
-    assert set(document["break_even_acceptance"].values()) == {None}, "a draft as dear as the target"
+    assert set(document["break_even_acceptance"].values()) == {None}, (
+        "a draft as dear as the target"
+    )
 
 
 def test_models_lists_the_default_one(forerun):
@@ -142,7 +161,10 @@ MISTAKES = [
     (["generate", "hi", "-m", "smolm2-135m-instruct"], "did you mean 'smollm2-135m-instruct'"),
     (["generate", "hi", "-d", "sufix"], "unknown drafter 'sufix': did you mean 'suffix'?"),
     (["generate", "hi", "-d", "suffix:depth=3"], "unknown option 'depth'"),
-    (["generate", "hi", "-d", "suffix:num_draft=many"], "option 'num_draft' must be a whole number"),
+    (
+        ["generate", "hi", "-d", "suffix:num_draft=many"],
+        "option 'num_draft' must be a whole number",
+    ),
     (["generate", "hi", "-d", "draft_model"], "option 'model' must be given"),
     (["generate", "hi", "--temperature", "-1"], "temperature must be from 0 to 100, got -1.0"),
     (["generate", "hi", "--speculative-config", "{"], "--speculative-config is not JSON"),

@@ -168,7 +168,7 @@ LAW_SHAPES = {"chain": (1, 1), "tree": (2, 1)}
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_whole_sampled_sequences_follow_the_targets_law(name, variant):
     """Chi-square over all 64 outcomes of three tokens; false-alarm rate 1e-6, fixed seeds."""
-    prompt, length, num_samples = [0, 1, 2, 0, 1, 2, 0, 1], 3, 1024
+    prompt, length, num_samples = [0, 1, 2, 0, 1, 2, 0, 1], 3, 2048
     law = exact_law(LAW_MODEL, prompt, length, 0.8)
     drafter = build(name, variant, target_model=LAW_MODEL, draft_model=LAW_DRAFT, shapes=LAW_SHAPES)
     engine = engine_for(LAW_MODEL, drafter, max_num_seqs=64, max_len=64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import gguf
@@ -191,7 +193,7 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
 def test_wrong_weights_are_refused_by_name() -> None:
     weights = random_weights(GATED)
     missing = {name: w for name, w in weights.items() if name != "layers.1.up"}
-    with pytest.raises(LoadError, match=r"layers\.1\.up is missing"):
+    with pytest.raises(LoadError, match=r"missing: layers\.1\.up"):
         load_native(GATED, missing)
     swapped = weights | {"layers.0.o": weights["layers.0.k"]}
     with pytest.raises(LoadError, match=r"layers\.0\.o is \(64, 64\)"):
@@ -215,3 +217,22 @@ def test_models_without_a_native_path_say_why() -> None:
 
 def test_same_weights_give_the_same_bits_again() -> None:
     assert same_bits(prefill(native(GATED), text(70)), prefill(native(GATED), text(70)))
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # forking with threads is what is tested
+def test_a_forked_child_computes_with_threads_of_its_own() -> None:
+    model = native(GATED, Type.Q4_1, num_threads=2)
+    before = prefill(model, text(70))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same_bits(before, prefill(model, text(70))) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert same_bits(before, prefill(model, text(70)))
+
+
+def test_passes_from_several_threads_take_turns() -> None:
+    model = native(GATED, Type.Q4_1, num_threads=2)
+    expected = prefill(model, text(70))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: prefill(model, text(70)), range(16)))
+    assert all(same_bits(expected, result) for result in results)

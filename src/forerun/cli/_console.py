@@ -28,13 +28,13 @@ DRAFTED = "black on pale_green3"
 
 
 def stdout() -> Console:
-    """For the answer. Colours where the terminal has them; never wrapped, so that pipes get the text as it is."""
-    return Console(highlight=False, soft_wrap=True)
+    """For the answer: as it is, neither wrapped nor read as markup. Colours where the terminal has them."""
+    return Console(highlight=False, soft_wrap=True, markup=False)
 
 
 def stderr() -> Console:
     """For everything that is not the answer."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 @contextmanager

@@ -55,6 +55,7 @@ def command(
 
 def _report(document: dict[str, object]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from forerun.cli import _console as console
 
@@ -64,8 +65,8 @@ def _report(document: dict[str, object]) -> None:
     assert isinstance(context, list)
     assert isinstance(weights, list)
     assert isinstance(vocabulary, list)
-    fits = f"the same {vocabulary[0]} tokens" if document["compatible"] else document["difference"]
-    table.add_row("tokenizer", str(fits))
+    same = f"the same {vocabulary[0]} tokens"
+    table.add_row("tokenizer", same if document["compatible"] else str(document["difference"]))
     note = "" if context[1] >= context[0] else f"; beyond {context[1]} tokens nothing is drafted"
     table.add_row("context", f"target {context[0]}, draft {context[1]} tokens{note}")
     table.add_row("weights", f"target {weights[0]} MB, draft {weights[1]} MB")
@@ -77,8 +78,8 @@ def _report(document: dict[str, object]) -> None:
         for gamma, rate in break_even.items()
     )
     table.add_row("break-even", f"acceptance {rates} drafted tokens a step")
-    verdict = "[green]fits[/]" if document["compatible"] else "[red]does not fit[/]"
-    table.add_row("verdict", verdict)
+    fits = bool(document["compatible"])
+    table.add_row("verdict", Text("fits", "green") if fits else Text("does not fit", "red"))
     console.stdout().print(table)
 
 

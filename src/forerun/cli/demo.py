@@ -22,7 +22,7 @@ def command(
     max_tokens: opt.MaxTokens = 160,
     prompt_id: Annotated[
         str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
-    ] = "edit-1",
+    ] = "summary-1",
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
     threads: opt.Threads = None,
@@ -51,16 +51,21 @@ def command(
     out = console.stdout()
     out.print(Text(prompts[prompt_id], style="italic"))
     plain_llm = llm.with_drafter("none")
-    _warm_up(plain_llm), _warm_up(llm)
+    _warm_up(plain_llm)
+    _warm_up(llm)
     plain_out, plain = _run(plain_llm, prompts[prompt_id], params, "plainly")
     drafted_out, drafted = _run(llm, prompts[prompt_id], params, f"with {llm.drafter_spec.name}")
     identical = plain_out.token_ids == drafted_out.token_ids
     speedup = drafted.tok_s / plain.tok_s if plain.tok_s else 0.0
     stats = drafted.stats
     out.print(
-        f"\n{drafted.tok_s:.1f} tok/s instead of {plain.tok_s:.1f}; tau {stats.tau:.2f}; "
-        f"accepted {stats.accepted} of {stats.drafted}; speed-up [bold]{speedup:.2f}x[/]; "
-        f"identical: [bold]{'yes' if identical else 'NO'}[/]"
+        Text.assemble(
+            f"{drafted.tok_s:.1f} tok/s instead of {plain.tok_s:.1f}; tau {stats.tau:.2f}; "
+            f"accepted {stats.accepted} of {stats.drafted}; speed-up ",
+            (f"{speedup:.2f}x", "bold"),
+            "; identical: ",
+            ("yes" if identical else "NO", "bold"),
+        )
     )
     if as_json:
         figures = console.environment(model, llm.drafter_spec.name) | drafted.document()

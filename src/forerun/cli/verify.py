@@ -84,7 +84,7 @@ def _decode_both_ways(
 
     params = opt.sampling(temperature=0.0, max_tokens=max_tokens)
     plain = llm.with_drafter("none")
-    pairs = []
+    pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
     for first in console.track(range(0, len(tasks), batch), "comparing"):
         prompts = [opt.conversation(task.turns[0]) for task in tasks[first : first + batch]]
         references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]

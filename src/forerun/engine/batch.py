@@ -54,7 +54,9 @@ class Pass:
 
 def pack(work: Sequence[tuple[Seq, Sequence[int], int, Draft]]) -> Pass:
     """Pack (sequence, pending tokens, committed cache rows, draft) into one pass, in order."""
-    shares, logit_rows, row = [], [], 0
+    shares: list[Share] = []
+    logit_rows: list[int] = []
+    row = 0
     for seq, pending, base, draft in work:
         is_complete = base + len(pending) == len(seq.tokens)
         segment = Segment.of(seq.slot, base, pending, draft)

@@ -128,6 +128,10 @@ class NativeDecoder:
         except ValueError as error:
             raise LoadError(f"'{name}' ({stored.dtype.name}) cannot be packed: {error}") from error
 
+    def check(self) -> None:
+        """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
+        self._native.check()
+
     def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -197,14 +201,18 @@ def load_native(
     if problem is not None:
         raise LoadError(f"no native kernels for this model: {problem}")
     decoder = NativeDecoder(config, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype)
-    total = len(weight_shapes(config))
+    missing = dict.fromkeys(weight_shapes(config))
+    total = len(missing)
     items = weights.items() if isinstance(weights, Mapping) else weights
     for loaded, (name, stored, bias) in enumerate(_with_biases(items), start=1):
         decoder.add(name, stored, bias)
+        missing.pop(name, None)
         if progress is not None:
             progress(loaded, total)
+    if missing:
+        raise LoadError(f"weights are missing: {', '.join(missing)}")
     try:
-        decoder._native.check()
+        decoder.check()
     except ValueError as error:
         raise LoadError(str(error)) from error
     return decoder

@@ -1,0 +1,240 @@
+// The plan of a pass: rows, positions, paths, how attention and the phases are cut, and the room it
+// all needs.
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "model.h"
+
+namespace forerun {
+
+void Decoder::check_segments(const Cache& cache, std::span<const Segment> segments) const {
+    if (cache.num_layers != shape_.num_layers || cache.num_heads != shape_.num_kv_heads ||
+        cache.head_dim != shape_.head_dim)
+        throw std::invalid_argument("the cache was made for another model");
+    std::vector<bool> is_used(static_cast<std::size_t>(cache.num_slots()), false);
+    for (const Segment& s : segments) {
+        const int count = static_cast<int>(s.tokens.size());
+        if (s.slot < 0 || s.slot >= cache.num_slots())
+            throw std::invalid_argument("no cache slot " + std::to_string(s.slot));
+        if (is_used[static_cast<std::size_t>(s.slot)])
+            throw std::invalid_argument("two segments of one cache slot");
+        is_used[static_cast<std::size_t>(s.slot)] = true;
+        if (s.base != cache.length(s.slot))
+            throw std::invalid_argument("a segment starts at row " + std::to_string(s.base) +
+                                        " but its cache holds " +
+                                        std::to_string(cache.length(s.slot)));
+        if (s.first < 0 || s.stop < s.first || s.stop > count)
+            throw std::invalid_argument("a segment's rows lie outside its tokens");
+        if (s.stop > cache.max_len() - s.base)
+            throw std::out_of_range("the sequence does not fit the cache");
+        for (int token : s.tokens)
+            if (token < 0 || token >= shape_.vocab_size)
+                throw std::invalid_argument("token id " + std::to_string(token) +
+                                            " is outside the vocabulary");
+        if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
+            throw std::invalid_argument("a parent is needed for every token");
+        for (int i = 0; i < static_cast<int>(s.parents.size()); ++i)
+            if (s.parents[static_cast<std::size_t>(i)] < -1 ||
+                s.parents[static_cast<std::size_t>(i)] >= i)
+                throw std::invalid_argument("parents must come before their children");
+    }
+}
+
+// Tokens, positions and paths of one segment's rows.
+void Decoder::plan_rows(const Segment& s) {
+    const bool is_tree = !s.parents.empty();
+    depths_.resize(static_cast<std::size_t>(s.stop));
+    for (int i = 0; i < s.stop; ++i) {
+        const std::size_t n = static_cast<std::size_t>(i);
+        const int parent = is_tree ? s.parents[n] : i - 1;
+        depths_[n] = parent < 0 ? 0 : depths_[static_cast<std::size_t>(parent)] + 1;
+        if (i < s.first) continue;
+        Query query;
+        query.row = static_cast<int>(tokens_.size());
+        query.base = s.base;
+        query.position = s.base + depths_[n];
+        if (shape_.sliding_window > 0)
+            query.first = std::max(0, query.position - shape_.sliding_window + 1);
+        tokens_.push_back(s.tokens[n]);
+        queries_.push_back(query);
+        row_slots_.push_back(s.base + i);
+        if (!is_tree) continue;
+        const std::size_t start = paths_.size();
+        for (int node = i; node >= 0; node = s.parents[static_cast<std::size_t>(node)])
+            paths_.push_back(s.base + node);
+        std::reverse(paths_.begin() + static_cast<std::ptrdiff_t>(start), paths_.end());
+    }
+}
+
+void Decoder::plan(std::span<const Segment> segments) {
+    segments_ = segments;
+    tokens_.clear();
+    queries_.clear();
+    paths_.clear();
+    row_slots_.clear();
+    row_segment_.clear();
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+        plan_rows(segments[i]);
+        row_segment_.resize(tokens_.size(), static_cast<int>(i));
+    }
+    num_rows_ = static_cast<int>(tokens_.size());
+    const std::int32_t* path = paths_.data();
+    for (Query& query : queries_) {
+        if (query.position >= shape_.max_position)
+            throw std::out_of_range("a position lies beyond the model's context");
+        if (shape_.position_offset >= 0 &&
+            query.position + shape_.position_offset >= positions_.linear.num_out)
+            throw std::out_of_range("a position lies beyond the model's context");
+        if (segments[static_cast<std::size_t>(row_segment_[static_cast<std::size_t>(query.row)])]
+                .parents.empty())
+            continue;
+        query.path = path;
+        path += query.position - query.base + 1;
+    }
+    plan_rope();
+    plan_attention(segments);
+}
+
+void Decoder::plan_rope() {
+    cos_.clear();
+    sin_.clear();
+    for (const Query& query : queries_) {
+        for (float frequency : frequencies_) {
+            const float angle = static_cast<float>(query.position) * frequency;
+            cos_.push_back(std::cos(angle) * rope_factor_);
+            sin_.push_back(std::sin(angle) * rope_factor_);
+        }
+    }
+    rope_ = {cos_.data(), sin_.data(), static_cast<int>(frequencies_.size())};
+}
+
+// Cuts attention into units, and units into tasks of some chunks where there are too few units to
+// go round.
+void Decoder::plan_attention(std::span<const Segment> segments) {
+    units_.clear();
+    tasks_.clear();
+    const int group = shape_.num_heads / shape_.num_kv_heads, heads = std::min(group, kMaxPairs),
+              rows = kMaxPairs / heads;
+    int query = 0, most_chunks = 0;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+        const int stop = query + segments[i].stop - segments[i].first;
+        for (; query < stop; query += std::min(rows, stop - query)) {
+            const int count = std::min(rows, stop - query);
+            int first = queries_[static_cast<std::size_t>(query)].first, last = 0;
+            for (int j = query; j < query + count; ++j) {
+                first = std::min(first, queries_[static_cast<std::size_t>(j)].first);
+                last = std::max(last, queries_[static_cast<std::size_t>(j)].position);
+            }
+            const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
+            most_chunks = std::max(most_chunks, stop_chunk - first_chunk);
+            for (int kv = 0; kv < shape_.num_kv_heads; ++kv)
+                for (int h = kv * group; h < (kv + 1) * group; h += heads)
+                    units_.push_back({static_cast<int>(i), query, count, kv, h,
+                                      std::min(heads, (kv + 1) * group - h), first_chunk,
+                                      stop_chunk});
+        }
+    }
+    is_split_ =
+        pool_.size() > 1 && most_chunks > 1 && static_cast<int>(units_.size()) < 4 * pool_.size();
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+        const Unit& unit = units_[i];
+        const int step = is_split_ ? 1 : unit.stop_chunk - unit.first_chunk;
+        for (int chunk = unit.first_chunk; chunk < unit.stop_chunk; chunk += step)
+            tasks_.push_back({static_cast<int>(i), chunk, chunk + step});
+    }
+}
+
+Decoder::RowsMemory Decoder::make_rows(int num_rows, int width) const {
+    // Room for whole groups, so that widths that are never quantized need no case of their own.
+    const std::size_t r = static_cast<std::size_t>(num_rows),
+                      w = static_cast<std::size_t>((width + kGroup - 1) / kGroup * kGroup);
+    const std::size_t floats = r * w * 4, codes = r * w, scales = r * (w / kGroup) * 4;
+    RowsMemory made;
+    made.memory = Buffer(floats + codes + 4 * scales);
+    std::uint8_t* p = made.memory.as<std::uint8_t>();
+    made.rows = {width,
+                 reinterpret_cast<float*>(p),
+                 reinterpret_cast<std::int8_t*>(p + floats),
+                 reinterpret_cast<float*>(p + floats + codes),
+                 reinterpret_cast<float*>(p + floats + codes + scales),
+                 reinterpret_cast<std::int32_t*>(p + floats + codes + 2 * scales)};
+    return made;
+}
+
+// Grows the buffers; a pass no larger than an earlier one allocates nothing.
+void Decoder::reserve(int num_rows, int slots_above) {
+    const Shape& s = shape_;
+    const std::size_t threads = static_cast<std::size_t>(pool_.size());
+    if (num_rows > capacity_) {
+        capacity_ = std::max(num_rows, std::min(2 * capacity_, capacity_ + 256));
+        const std::size_t r = static_cast<std::size_t>(capacity_);
+        x_ = Buffer(r * static_cast<std::size_t>(s.hidden_size) * 4);
+        qkv_ = Buffer(
+            r * static_cast<std::size_t>((s.num_heads + 2 * s.num_kv_heads) * s.head_dim) * 4);
+        normed_ = make_rows(capacity_, s.hidden_size);
+        attended_ = make_rows(capacity_, s.num_heads * s.head_dim);
+        activated_ = make_rows(capacity_, s.intermediate_size);
+        best_ = Buffer(threads * r * sizeof(Best));
+    }
+    const std::size_t above = static_cast<std::size_t>((slots_above / kChunk + 2) * kChunk);
+    const std::size_t attention =
+        kMaxPairs * (kChunk + above + 2 * static_cast<std::size_t>(s.head_dim));
+    const std::size_t wanted = std::max<std::size_t>(attention, kHeadRows * kHeadTiles * kTile);
+    if (wanted > scratch_stride_) {
+        scratch_stride_ = wanted;
+        scratch_ = Buffer(threads * scratch_stride_ * 4);
+    }
+    const std::size_t states = is_split_ ? tasks_.size() * kMaxPairs : 0;
+    if (states > states_.size()) {
+        states_.resize(2 * states);
+        partial_ = Buffer(states_.size() * static_cast<std::size_t>(s.head_dim) * 4);
+    }
+    for (std::size_t i = 0; i < states; ++i)
+        states_[i].out = partial_.as<float>() + i * static_cast<std::size_t>(s.head_dim);
+}
+
+void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hidden,
+                      std::span<const int> tap_layers, float* taps) {
+    const std::scoped_lock lock(busy_);
+    check_segments(cache, segments);
+    for (std::size_t i = 0; i < tap_layers.size(); ++i)
+        if (tap_layers[i] < 0 || tap_layers[i] >= shape_.num_layers ||
+            (i > 0 && tap_layers[i] <= tap_layers[i - 1]))
+            throw std::invalid_argument("taps must be layers in ascending order");
+    plan(segments);
+    if (num_rows_ == 0) return;
+    int slots_above = 0;
+    for (const Segment& s : segments)
+        slots_above = std::max(slots_above, s.parents.empty() ? 0 : s.stop);
+    reserve(num_rows_, slots_above);
+    cache_ = &cache;
+    hidden_ = hidden;
+    tap_layers_ = tap_layers;
+    taps_ = taps;
+    plan_phases();
+    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->run(walk); }, this,
+              phases_);
+}
+
+// Pieces of every phase, in the order of `run`. Which phases there are depends on the weights
+// alone: a late thread counts on it.
+void Decoder::plan_phases() {
+    const int rows = num_rows_, most = 4 * pool_.size();
+    phases_.clear();
+    for (int i = 0; i < shape_.num_layers; ++i) {
+        const Layer& layer = layers_[static_cast<std::size_t>(i)];
+        phases_.insert(phases_.end(), {rows, shape_.num_heads + 2 * shape_.num_kv_heads,
+                                       static_cast<int>(tasks_.size())});
+        phases_.push_back(is_split_ ? static_cast<int>(units_.size()) : 0);
+        if (quantizes_after_attention(layer)) phases_.push_back(rows);
+        phases_.insert(phases_.end(), {std::min(most, layer.o.linear.num_tiles()), rows,
+                                       std::min(2 * most, mlp_units()),
+                                       std::min(most, layer.down.linear.num_tiles())});
+    }
+    phases_.push_back(rows);
+}
+
+}  // namespace forerun

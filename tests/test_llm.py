@@ -1,0 +1,157 @@
+"""The Python interface on the default model: everything works with drafting on, and says what plain decoding says."""
+
+from __future__ import annotations
+
+import pytest
+
+from forerun import LLM, CapacityError, ConfigError, FinishReason, LoadError, RequestError
+from forerun.core.params import SamplingParams
+from forerun.llm import Prompt
+
+QUESTION = [{"role": "user", "content": "Repeat: red, green, blue, red, green, blue. Go on."}]
+GREEDY = SamplingParams(temperature=0, max_tokens=32)
+
+
+@pytest.fixture(scope="module")
+def drafted(default_model) -> LLM:
+    return LLM(str(default_model), drafter="suffix", max_model_len=512, max_num_seqs=4)
+
+
+@pytest.fixture(scope="module")
+def plain(drafted) -> LLM:
+    return drafted.with_drafter("none")
+
+
+def answers(llm: LLM, prompt: Prompt, params: SamplingParams) -> list[tuple[int, ...]]:
+    return [out.token_ids for out in llm.generate([prompt], params)[0].outputs]
+
+
+SETTINGS = {
+    "greedy": {"temperature": 0},
+    "sampled": {"temperature": 0.9, "seed": 3},
+    "filtered": {"temperature": 1.1, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 4},
+    "penalised": {
+        "temperature": 0.7,
+        "repetition_penalty": 1.2,
+        "frequency_penalty": 0.3,
+        "seed": 5,
+    },
+    "biased": {"temperature": 0, "logit_bias": {260: 4.0}, "min_tokens": 20},
+    "several": {"temperature": 1.0, "n": 3, "seed": 6},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_every_setting_gives_the_plain_answer(drafted, plain, settings):
+    params = SamplingParams(max_tokens=32, **settings)
+    ours = drafted.generate([QUESTION], params)[0].outputs
+    assert [out.token_ids for out in ours] == answers(plain, QUESTION, params)
+    assert sum(out.stats.drafted for out in ours) > 0
+
+
+def test_greedy_drafts_are_accepted_and_rejected(drafted):
+    (out,) = drafted.generate([QUESTION], GREEDY)[0].outputs
+    assert out.stats.accepted > 0
+    assert out.stats.rejected > 0
+    assert out.stats.tau > 1
+
+
+def test_completions_of_one_prompt_differ_and_repeat_with_the_seed(drafted):
+    params = SamplingParams(temperature=1.0, n=3, seed=6, max_tokens=24)
+    first = answers(drafted, QUESTION, params)
+    assert len(set(first)) == 3
+    assert answers(drafted, QUESTION, params) == first
+
+
+def test_a_list_of_prompts_is_answered_in_order_and_as_alone(drafted, plain):
+    prompts = [
+        "One two three one two three one",
+        QUESTION,
+        plain.encode("The sea the sky the sea the"),
+    ]
+    together = [out.outputs[0].token_ids for out in drafted.generate(prompts, GREEDY)]
+    assert together == [answers(plain, prompt, GREEDY)[0] for prompt in prompts]
+
+
+def test_streaming_adds_up_to_the_answer(drafted):
+    whole = drafted.generate([QUESTION], GREEDY)[0].outputs[0]
+    events = list(drafted.stream(QUESTION, GREEDY))
+    assert "".join(event.text for event in events) == whole.text
+    assert tuple(token for event in events for token in event.token_ids) == whole.token_ids
+    assert events[-1].finish_reason is whole.finish_reason
+    assert any(piece.from_draft for event in events for piece in event.pieces)
+    assert not all(piece.from_draft for event in events for piece in event.pieces)
+
+
+def test_leaving_a_stream_frees_its_place(drafted):
+    for event in drafted.stream(QUESTION, GREEDY):
+        assert event.finish_reason is None
+        break
+    assert not drafted.engine.has_work
+    assert answers(drafted, QUESTION, GREEDY)
+
+
+def test_a_stop_string_ends_the_text_before_it(drafted, plain):
+    text = plain.generate([QUESTION], GREEDY)[0].outputs[0].text
+    stop = text[5:9]
+    params = SamplingParams(temperature=0, max_tokens=32, stop=stop)
+    (out,) = drafted.generate([QUESTION], params)[0].outputs
+    assert out.text == text[: text.index(stop)]
+    assert out.finish_reason is FinishReason.STOP
+
+
+def test_logprobs_come_with_drafting_and_are_the_plain_ones(drafted, plain):
+    params = SamplingParams(temperature=0, max_tokens=16, logprobs=2)
+    ours = drafted.generate([QUESTION], params)[0].outputs[0].logprobs
+    assert ours == plain.generate([QUESTION], params)[0].outputs[0].logprobs
+    assert all(entry.logprob <= 0 and entry.rank == 1 and len(entry.top) == 2 for entry in ours)
+
+
+def test_a_second_turn_says_the_same_whether_rows_are_reused_or_not(drafted, default_model):
+    first = drafted.chat(QUESTION, GREEDY).outputs[0]
+    follow_up = [
+        *QUESTION,
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "Once more."},
+    ]
+    reused = drafted.chat(follow_up, GREEDY).outputs[0].token_ids
+    fresh = drafted.with_drafter("none")  # an engine of its own, with an empty cache
+    assert reused == fresh.chat(follow_up, GREEDY).outputs[0].token_ids
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "suffix"])
+def test_both_backends_keep_the_row_law_on_real_weights(default_model, backend, drafter):
+    try:
+        llm = LLM(str(default_model), drafter=drafter, backend=backend, max_model_len=256)
+    except LoadError as error:
+        pytest.skip(str(error))
+    params = SamplingParams(temperature=0, max_tokens=12)
+    (ours,) = llm.generate([QUESTION], params)[0].outputs
+    assert [ours.token_ids] == answers(llm.with_drafter("none"), QUESTION, params)
+    assert ours.stats.drafted > 0
+
+
+def test_other_systems_spellings_choose_the_drafter(default_model):
+    name = str(default_model)
+    specs = [
+        LLM(name, prompt_lookup_num_tokens=5).drafter_spec,
+        LLM(name, speculative_config={"method": "ngram", "num_speculative_tokens": 5}).drafter_spec,
+        LLM(name, drafter="prompt_lookup", num_draft=5).drafter_spec,
+    ]
+    assert {spec.name for spec in specs} == {"prompt_lookup"}
+    assert [spec.options for spec in specs] == [{"num_draft": 5}] * 3
+
+
+def test_mistakes_are_named(drafted, default_model):
+    with pytest.raises(RequestError, match="2 prompts but 1 sampling"):
+        drafted.generate(["a", "b"], [GREEDY])
+    with pytest.raises(CapacityError, match="the context holds 512"):
+        drafted.generate("word " * 600, GREEDY)
+    with pytest.raises(ConfigError, match="not both"):
+        LLM(str(default_model), drafter="suffix", speculative_config={"method": "ngram"})
+    with pytest.raises(ConfigError, match="from 2 to the model's 8192, got 1000000"):
+        LLM(str(default_model), max_model_len=10**6)
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        drafted.generate([""], GREEDY)
+    assert not drafted.engine.has_work
