@@ -197,3 +197,9 @@ def test_a_file_that_is_no_model_is_answered_in_one_line(forerun, tmp_path):
     assert code == 2
     assert err.startswith("error: ")
     assert err.count("\n") == 1
+
+
+def test_version_is_printed_alone(forerun):
+    import forerun as package
+
+    assert forerun("--version") == (0, f"forerun {package.__version__}\n", "")

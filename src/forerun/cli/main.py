@@ -48,14 +48,20 @@ def main() -> None:
         sys.exit(0)
 
 
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    if version:
+def _version(asked: bool) -> None:
+    if asked:
         import forerun
 
         typer.echo(f"forerun {forerun.__version__}")
         raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 def _fail(message: str) -> None:

@@ -44,5 +44,5 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     close = difflib.get_close_matches(given, names, n=1)
-    hint = f" did you mean '{close[0]}'?" if close else ""
-    return f"unknown {kind} '{given}':{hint} (allowed: {', '.join(names)})"
+    hint = f": did you mean '{close[0]}'?" if close else ""
+    return f"unknown {kind} '{given}'{hint} (allowed: {', '.join(names)})"
