@@ -147,7 +147,7 @@ def test_mistakes_are_named(drafted, default_model):
     with pytest.raises(RequestError, match="2 prompts but 1 sampling"):
         drafted.generate(["a", "b"], [GREEDY])
     with pytest.raises(CapacityError, match="the context holds 512"):
-        drafted.generate("word " * 600, GREEDY)
+        drafted.generate(["fine", "word " * 600], GREEDY)
     with pytest.raises(ConfigError, match="not both"):
         LLM(str(default_model), drafter="suffix", speculative_config={"method": "ngram"})
     with pytest.raises(ConfigError, match="from 2 to the model's 8192, got 1000000"):

@@ -134,8 +134,10 @@ class LLM:
         )
         if len(each) != len(batch):
             raise RequestError(f"{len(batch)} prompts but {len(each)} sampling params")
-        requests = [self.submit(p, q) for p, q in zip(batch, each, strict=True)]
+        requests: list[Request] = []
         try:
+            for prompt, wanted in zip(batch, each, strict=True):
+                requests.append(self.submit(prompt, wanted))
             while not all(request.is_finished for request in requests):
                 self.engine.step()
         finally:

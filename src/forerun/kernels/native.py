@@ -1,7 +1,6 @@
 """The optional native extension: is it there, and if not, why and what is lost.
 
-Kernels ask `available()` and otherwise take the torch reference, which gives the same results:
-an installation without a compiler is complete, only slower.
+Without it models run on torch in fp32: an installation without a compiler is complete, only slower.
 
 M rows, V vocabulary.
 """
