@@ -1,4 +1,4 @@
-"""The measuring: the same prompts for all, plain first, fresh engines a round, and runs that go on where they stopped."""
+"""The measuring: the same prompts for all, plain first, fresh engines a round, interrupted runs that go on."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`python -m forerun.bench.peers FOLDER`: every peer in an environment of its own, at pinned versions (`make peers`)."""
+"""`python -m forerun.bench.peers FOLDER` gives every peer an environment of its own, with the versions it pins."""
 
 from __future__ import annotations
 
