@@ -30,7 +30,7 @@ ROWS = rows(
 def test_every_picture_is_written_as_png_and_svg(tmp_path):
     pytest.importorskip("matplotlib")
     drawn = draw(ROWS, tmp_path, "toy")
-    assert list(drawn.values()) == ["speedup.png", "acceptance.png", "tau.png"]
+    assert list(drawn.values()) == ["toy-speedup.png", "toy-acceptance.png", "toy-tau.png"]
     for name in drawn.values():
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / name).with_suffix(".svg").read_text()
@@ -41,7 +41,7 @@ def test_the_same_figures_give_the_same_file(tmp_path):
     (tmp_path / "b").mkdir()
     draw(ROWS, tmp_path, "toy")
     draw(ROWS, tmp_path / "b", "toy")
-    assert (tmp_path / "tau.svg").read_bytes() == (tmp_path / "b" / "tau.svg").read_bytes()
+    assert (tmp_path / "toy-tau.svg").read_bytes() == (tmp_path / "b" / "toy-tau.svg").read_bytes()
 
 
 def test_plain_decoding_alone_draws_nothing(tmp_path):

@@ -39,7 +39,10 @@ Rows = Sequence[Row]
 
 
 def draw(rows: Rows, folder: Path, title: str) -> dict[str, str]:
-    """Write every picture for which there are figures; captions and file names of the PNGs. Raises ConfigError."""
+    """Write `title`-*.png and .svg for which there are figures; captions and file names of the PNGs.
+
+    Raises ConfigError without matplotlib.
+    """
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
@@ -58,9 +61,10 @@ def draw(rows: Rows, folder: Path, title: str) -> dict[str, str]:
             figure, axes = pyplot.subplots()
             if picture(axes, rows):
                 axes.set_title(f"{caption}: {title}")
-                figure.savefig(folder / f"{name}.png")
-                figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-                drawn[caption] = f"{name}.png"
+                path = folder / f"{title}-{name}.png"
+                figure.savefig(path)
+                figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+                drawn[caption] = path.name
             pyplot.close(figure)
     return drawn
 
@@ -111,7 +115,7 @@ def acceptance(axes: Axes, rows: Rows) -> bool:
         depths = range(1, len(rates) + 1)
         axes.plot(depths, rates, marker="o", color=COLOURS[i % len(COLOURS)], label=label(row))
         axes.annotate(f"{rates[0]:.0%}", (1, rates[0]), (4, 6), textcoords="offset points")
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.04)
     axes.set_xlabel("depth in the draft")
     axes.set_ylabel("kept, of the drafts that reach this depth")
     axes.set_xticks(range(1, 1 + max(map(len, curves))))
@@ -129,35 +133,18 @@ def taus(axes: Axes, rows: Rows) -> bool:
     longest = max(_float(row, "tau") for own in series.values() for row in own)
     limit = max(1.5, 1.1 * longest)
     axes.plot([1, limit], [1, limit], color=INK, linewidth=1, linestyle=":")
-    axes.annotate(
-        "drafting costs nothing",
-        (limit, limit),
-        (-6, -22),
-        ha="right",
-        fontsize=8,
-        textcoords="offset points",
-    )
+    middle = (1 + limit) / 2
+    axes.text(middle, middle + 0.04 * limit, "drafting costs nothing", ha="right", fontsize=8)
     axes.axhspan(0, 1, color=GRID, alpha=0.5, linewidth=0)
     axes.text(limit, 0.97, "slower than plain", ha="right", va="top", fontsize=8)
     for i, (name, own) in enumerate(series.items()):
         points = [(_float(row, "tau"), _float(row, "speedup")) for row in own]
         sizes = [70 if row["category"] == ALL else 28 for row in own]
-        axes.scatter(
-            [x for x, _ in points],
-            [y for _, y in points],
-            s=sizes,
-            color=COLOURS[i % len(COLOURS)],
-            label=name,
-        )
+        across, up = zip(*points, strict=True)
+        axes.scatter(across, up, s=sizes, color=COLOURS[i % len(COLOURS)], label=name)
         for row, point in zip(own, points, strict=True):
-            axes.annotate(
-                str(row["category"]).replace("_", " "),
-                point,
-                (5, -3),
-                fontsize=7,
-                textcoords="offset points",
-                color=INK,
-            )
+            # Points of two drafters lie close together: their labels stand on either side.
+            _name_point(axes, str(row["category"]), point, is_left=i % 2 == 1)
     axes.set_xlim(0.95, limit)
     axes.set_ylim(
         min(0.6, 0.95 * min(_float(r, "speedup") for o in series.values() for r in o)), limit
@@ -167,6 +154,18 @@ def taus(axes: Axes, rows: Rows) -> bool:
     axes.grid(color=GRID)
     axes.legend(loc="upper left")
     return True
+
+
+def _name_point(axes: Axes, name: str, point: tuple[float, float], *, is_left: bool) -> None:
+    axes.annotate(
+        name.replace("_", " "),
+        point,
+        xytext=(-5, 4) if is_left else (5, -8),
+        ha="right" if is_left else "left",
+        textcoords="offset points",
+        fontsize=7,
+        color=INK,
+    )
 
 
 def _series(rows: Rows) -> dict[str, list[Row]]:

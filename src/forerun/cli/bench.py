@@ -28,7 +28,10 @@ def command(
     drafters: Annotated[
         str,
         typer.Option(
-            "-d", "--drafters", help="NAME[:option=value,...],NAME,...; none is always there."
+            "-d",
+            "--drafters",
+            "--drafter",
+            help="NAME[:option=value,...],NAME,...; none is always there.",
         ),
     ] = "none,prompt_lookup,suffix",
     task: Annotated[
@@ -48,8 +51,9 @@ def command(
     temperature: opt.Temperature = 0.0,
     seed: Annotated[int, typer.Option("-s", "--seed", help="Of every request, for sampling.")] = 0,
     peers: Annotated[
-        str, typer.Option("--peers", help="Other engines to measure beside ours, e.g. llama.cpp.")
-    ] = "",
+        str | None,
+        typer.Option("--peers", help="Other engines to measure beside ours, e.g. llama.cpp."),
+    ] = None,
     peers_dir: Annotated[
         Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
     ] = Path(".peers"),
@@ -133,7 +137,7 @@ def _engine(llm: LLM, spec: str) -> Engine:
 
 
 def _peers(
-    llm: LLM, model: Path, given: str, folder: Path, params: SamplingParams
+    llm: LLM, model: Path, given: str | None, folder: Path, params: SamplingParams
 ) -> list[Contender]:
     """Every peer that was asked for, in each of its ways of decoding."""
     import torch
@@ -141,7 +145,7 @@ def _peers(
     from forerun.bench.peers import base
     from forerun.core.errors import ConfigError
 
-    names = list(filter(None, map(str.strip, given.split(","))))
+    names = list(filter(None, map(str.strip, (given or "").split(","))))
     if names and (not params.is_greedy or llm.options.max_num_seqs > 1):
         raise ConfigError("peers decode greedily and one prompt at a time: temperature 0, batch 1")
     setup = base.Setup(model, torch.get_num_threads(), llm.options.max_len, folder)
