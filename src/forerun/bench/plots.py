@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#1b7f5c", "#d9822b", "#3f5fbf", "#b23a63", "#7a6a2f", "#2f8fa6", "#8a5bb5")
 INK, GRID = "#2b2b2b", "#e3e3e3"
+TAU_TICKS = (0.25, 0.5, 0.7, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16)
 STYLE = {
     "figure.figsize": (9, 4.6),
     "figure.dpi": 120,
@@ -133,9 +134,9 @@ def taus(axes: Axes, rows: Rows) -> bool:
     longest = max(_float(row, "tau") for own in series.values() for row in own)
     limit = max(1.5, 1.1 * longest)
     axes.plot([1, limit], [1, limit], color=INK, linewidth=1, linestyle=":")
-    middle = (1 + limit) / 2
-    axes.text(middle, middle + 0.04 * limit, "drafting costs nothing", ha="right", fontsize=8)
-    axes.axhspan(0, 1, color=GRID, alpha=0.5, linewidth=0)
+    middle = limit**0.6
+    axes.text(middle, middle * 1.06, "drafting costs nothing", ha="right", fontsize=8)
+    axes.axhspan(0.01, 1, color=GRID, alpha=0.5, linewidth=0)
     axes.text(limit, 0.97, "slower than plain", ha="right", va="top", fontsize=8)
     for i, (name, own) in enumerate(series.items()):
         points = [(_float(row, "tau"), _float(row, "speedup")) for row in own]
@@ -144,11 +145,13 @@ def taus(axes: Axes, rows: Rows) -> bool:
         axes.scatter(across, up, s=sizes, color=COLOURS[i % len(COLOURS)], label=name)
         for row, point in zip(own, points, strict=True):
             # Points of two drafters lie close together: their labels stand on either side.
-            _name_point(axes, str(row["category"]), point, is_left=i % 2 == 1)
-    axes.set_xlim(0.95, limit)
-    axes.set_ylim(
-        min(0.6, 0.95 * min(_float(r, "speedup") for o in series.values() for r in o)), limit
-    )
+            _name_point(axes, str(row["category"]), point, is_left=i % 2 == 0)
+    lowest = min(_float(row, "speedup") for own in series.values() for row in own)
+    for axis, least in ((axes.xaxis, 0.93), (axes.yaxis, min(0.8, 0.95 * lowest))):
+        ticks = [tick for tick in TAU_TICKS if least <= tick <= limit]
+        axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (least, limit)})
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
     axes.set_xlabel("tau: tokens a pass of the model")
     axes.set_ylabel("speed-up")
     axes.grid(color=GRID)
