@@ -106,3 +106,18 @@ def test_nothing_decoded_is_no_division_by_zero():
     found = rows([measured(n, "a1", 0.0, **empty) for n in ("none", "suffix")], ORIGIN)
     assert (row_of(found, "suffix")["speedup"], row_of(found, "suffix")["tok_s"]) == (1.0, 0.0)
     assert markdown(ORIGIN, found)
+
+
+def test_prompts_without_a_category_make_one_row():
+    found = rows([measured("none", "a1", 1.0, category="all")], ORIGIN)
+    assert [row["category"] for row in found] == ["all"]
+
+
+def test_rounds_repeat_the_clock_not_the_counts():
+    counts = {"passes": 5, "drafted": 8, "accepted": 5, "draft_s": 0.1}
+    found = rows(
+        [measured(n, "a1", 1.0, round=r, **counts) for n in ("none", "suffix") for r in range(3)],
+        ORIGIN,
+    )
+    row = row_of(found, "suffix")
+    assert (row["passes"], row["drafted"], row["draft_ms"], row["tokens"]) == (5, 8, 100.0, 11)

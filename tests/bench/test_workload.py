@@ -2,9 +2,9 @@
 
 import pytest
 
-from forerun.bench.workload import Conversations, Unit, choose, load, units
+from forerun.bench.workload import Conversations, Unit, choose, units
 from forerun.core.errors import ConfigError
-from forerun.eval.prompts import TaskPrompt
+from forerun.eval.prompts import TaskPrompt, read
 
 PROMPTS = [
     TaskPrompt(f"{c}{i}", c, (f"{c}{i}?",))
@@ -51,17 +51,8 @@ def test_a_conversation_goes_on_with_the_answers_it_was_given():
     ]
 
 
-def test_tasks_are_found_by_name_in_a_folder(tmp_path):
-    (tmp_path / "toy.jsonl").write_text('{"id": "t", "turns": ["hi"]}\n')
-    assert ids(load("toy", tmp_path)) == ["t"]
-    with pytest.raises(ConfigError, match="did you mean 'toy'"):
-        load("tow", tmp_path)
-    with pytest.raises(ConfigError, match="--tasks-dir"):
-        load("toy")
-
-
 def test_our_own_prompts_cover_what_people_do():
-    prompts = load("builtin")
+    prompts = read()
     assert len(prompts) == 40
     assert len(set(ids(prompts))) == 40
     assert {p.category for p in prompts} == {

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from forerun.cli.bench import _NEXT_DRAFTER
+from forerun.cli.bench import _NEXT_DRAFTER, _prompts
 from forerun.cli.main import main
+from forerun.core.errors import ConfigError
 
 KEYS = {
     *("model", "quant", "drafter", "task", "category", "prompts", "tokens", "seconds", "tok_s"),
@@ -100,6 +101,13 @@ def test_kernels_ends_with_one_document(forerun, default_model):
     assert {"bandwidth_gb_s", "weights_mb", "stream_ms", "step_over_stream"} <= document.keys()
     assert [row["k"] for row in document["rows"]] == [1, 2, 4, 8, 16, 32]
     assert all(set(row) == {"k", "ms", "v", "gb_s"} for row in document["rows"])
+
+
+def test_a_task_is_found_by_name_in_a_folder(tmp_path):
+    (tmp_path / "toy.jsonl").write_text('{"id": "t", "turns": ["hi"]}\n')
+    assert [prompt.id for prompt in _prompts("toy", tmp_path)] == ["t"]
+    with pytest.raises(ConfigError, match="did you mean 'toy'"):
+        _prompts("tow", tmp_path)
 
 
 @pytest.mark.parametrize(

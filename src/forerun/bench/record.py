@@ -80,15 +80,10 @@ def quant_of(model: Path) -> str:
 
 def commit() -> str | None:
     """The commit of the source tree this runs from, `-dirty` if it was changed; None outside of git."""
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-    ]
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():  # installed: a repository around it would be someone else's
+        return None
+    git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         found = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):

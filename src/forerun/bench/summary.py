@@ -67,7 +67,7 @@ def rows(measurements: Sequence[Measurement], provenance: Provenance) -> list[Ro
         if error is not None:
             found.append({**base, "category": ALL, "error": error})
             continue
-        for category in (ALL, *dict.fromkeys(m.category for m in own)):
+        for category in dict.fromkeys([ALL, *(m.category for m in own)]):
             cell = _cell(measurements, contender, category)
             if cell.units:
                 found.append({**base, "category": category, **_figures(cell, provenance)})
@@ -76,11 +76,14 @@ def rows(measurements: Sequence[Measurement], provenance: Provenance) -> list[Ro
 
 def num_different(found: Sequence[Row]) -> int:
     """Prompts whose greedy tokens our drafters changed; any at all is a defect."""
-    return sum(
-        int(str(row["prompts"])) - int(str(row["identical"]))
-        for row in found
-        if row["category"] == ALL and "peer" not in row and row["identical"] is not None
-    )
+    different = 0
+    for row in found:
+        prompts, identical = row.get("prompts"), row.get("identical")
+        if row["category"] == ALL and "peer" not in row and identical is not None:
+            assert isinstance(prompts, int)
+            assert isinstance(identical, int)
+            different += prompts - identical
+    return different
 
 
 def _base(measurement: Measurement, provenance: Provenance) -> Row:
@@ -93,7 +96,7 @@ def _base(measurement: Measurement, provenance: Provenance) -> Row:
 
 
 def _cell(measurements: Sequence[Measurement], contender: str, category: str) -> Cell:
-    """Units that both sides finished and in which there was something to decode, in rounds they share."""
+    """Units that both sides finished, in the rounds they share."""
     by_key = {(m.contender, m.unit, m.round): m for m in measurements if m.error is None}
     pairs: dict[str, list[tuple[Measurement, Measurement]]] = {}
     for (name, unit, round_), own in by_key.items():
@@ -108,15 +111,16 @@ def _cell(measurements: Sequence[Measurement], contender: str, category: str) ->
 
 def _figures(cell: Cell, provenance: Provenance) -> Row:
     each = [m for rounds in cell.units for m in rounds]
+    first = [rounds[0] for rounds in cell.units]  # every round of a unit gives the same counts
     tokens, seconds = cell.totals()
     speedup, low, high = cell.speedup()
-    stats = _stats(each)
+    stats = _stats(first)
     is_ours = each[0].peer is None
     is_greedy = provenance.get("temperature") == 0
     return {
-        "prompts": sum(rounds[0].num_prompts for rounds in cell.units),
-        "tokens": sum(rounds[0].num_tokens for rounds in cell.units),
-        "seconds": _round(sum(median(m.prefill_s + m.decode_s for m in r) for r in cell.units), 4),
+        "prompts": sum(m.num_prompts for m in first),
+        "tokens": sum(m.num_tokens for m in first),
+        "seconds": _round(_typical(cell, "prefill_s") + seconds, 4),
         "tok_s": _round(tokens / seconds if seconds else 0.0, 2),
         "speedup": _round(speedup, 4),
         "speedup_lo": _round(low, 4),
@@ -129,12 +133,17 @@ def _figures(cell: Cell, provenance: Provenance) -> Row:
         "drafted": stats.drafted,
         "accepted": stats.accepted,
         "rejected": stats.rejected,
-        "draft_ms": _round(sum(m.draft_s for m in each) * 1e3, 2) if is_ours else None,
-        "verify_ms": _round(sum(m.verify_s for m in each) * 1e3, 2) if is_ours else None,
+        "draft_ms": _round(_typical(cell, "draft_s") * 1e3, 2) if is_ours else None,
+        "verify_ms": _round(_typical(cell, "verify_s") * 1e3, 2) if is_ours else None,
         "ttft_ms": _round(median(s for m in each for s in m.ttft_s) * 1e3, 2),
         "identical": cell.num_identical() if is_greedy else None,
         "peak_rss_mb": max(m.peak_rss_mb for m in each),
     }
+
+
+def _typical(cell: Cell, field: str) -> float:
+    """Seconds of all units, those of one unit being the median of its rounds."""
+    return float(sum(median(getattr(m, field) for m in rounds) for rounds in cell.units))
 
 
 def _rates(

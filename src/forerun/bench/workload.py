@@ -1,6 +1,6 @@
 """What a benchmark asks: prompts of a task, a fair choice of them, and the groups that are decoded together.
 
-It knows nothing of engines or clocks. A task is a file of prompts (`eval/prompts.py`).
+It knows nothing of engines or clocks, nor where prompts come from (`eval/prompts.py` reads them).
 """
 
 from __future__ import annotations
@@ -8,19 +8,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
+from typing import Protocol
 
-from forerun.core.errors import ConfigError, unknown
-from forerun.eval.prompts import BUILTIN, TaskPrompt, read
+from forerun.core.errors import ConfigError
 
 Message = dict[str, str]
+
+
+class Prompt(Protocol):
+    """One conversation to run: the user's turns in order."""
+
+    @property
+    def id(self) -> str:
+        """Its name in the task."""
+        ...
+
+    @property
+    def category(self) -> str:
+        """What kind of work it is."""
+        ...
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The user's messages."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Prompts of one category that are decoded together: the unit of measuring and of resuming."""
 
-    prompts: tuple[TaskPrompt, ...]
+    prompts: tuple[Prompt, ...]
 
     @property
     def id(self) -> str:
@@ -61,19 +79,7 @@ class Conversations:
             self._messages[i].append({"role": "assistant", "content": text})
 
 
-def load(task: str, tasks_dir: Path | None = None) -> list[TaskPrompt]:
-    """The prompts of a file, of `builtin`, or of the task of that name in the folder. Raises ConfigError."""
-    if task == BUILTIN or Path(task).suffix:
-        return read(task)
-    if tasks_dir is None:
-        raise ConfigError(f"task '{task}' is no file: say with --tasks-dir where {task}.jsonl lies")
-    known = [path.stem for path in tasks_dir.glob("*.jsonl")]
-    if task not in known:
-        raise ConfigError(unknown("task", task, [BUILTIN, *known]))
-    return read(tasks_dir / f"{task}.jsonl")
-
-
-def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]:
+def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     """`limit` prompts spread evenly over the categories, in the file's order."""
     if limit is None or limit >= len(prompts):
         return list(prompts)
@@ -86,11 +92,11 @@ def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]
     return [prompts[i] for i in sorted(dealt[:limit])]
 
 
-def units(prompts: Sequence[TaskPrompt], batch: int) -> list[Unit]:
+def units(prompts: Sequence[Prompt], batch: int) -> list[Unit]:
     """Groups of at most `batch` prompts of one category, in the order in which they begin."""
     if batch < 1:
         raise ConfigError(f"batch must be at least 1, got {batch}")
-    by_category: dict[str, list[TaskPrompt]] = {}
+    by_category: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         by_category.setdefault(prompt.category, []).append(prompt)
     return [

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from forerun.bench.run import Bench, Contender
     from forerun.core.params import SamplingParams
     from forerun.engine.engine import Engine
+    from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM
 
 # A comma also separates a drafter's options; it ends the drafter unless `key=` or a bare value follows.
@@ -75,7 +76,7 @@ def command(
     from forerun.bench.run import Bench
     from forerun.formats.hub import resolve
 
-    units = workload.units(workload.choose(workload.load(task, tasks_dir), limit), batch)
+    units = workload.units(workload.choose(_prompts(task, tasks_dir), limit), batch)
     params = opt.sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     llm = opt.load(
         model,
@@ -102,6 +103,21 @@ def command(
     bench = Bench(units, contenders, llm.encode, Record(origin, out), num_rounds=rounds)
     _run(bench)
     _report(bench.record, as_json)
+
+
+def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
+    """Of a file, of `builtin`, or of the task of that name in the folder."""
+    from forerun.core.errors import ConfigError, unknown
+    from forerun.eval.prompts import BUILTIN, read
+
+    if task == BUILTIN or Path(task).suffix:
+        return read(task)
+    if tasks_dir is None:
+        raise ConfigError(f"task '{task}' is no file: say with --tasks-dir where {task}.jsonl lies")
+    known = [path.stem for path in tasks_dir.glob("*.jsonl")]
+    if task not in known:
+        raise ConfigError(unknown("task", task, [BUILTIN, *known]))
+    return read(tasks_dir / f"{task}.jsonl")
 
 
 def _report(record: Record, as_json: bool) -> None:
