@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint
 STAMP := .venv/.installed
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow check format native clean
+.PHONY: help setup demo test slow check format native peers clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ format: $(STAMP) ## format, and fix what ruff can fix
 native: $(STAMP) ## compile the native kernels again, showing the compiler's words
 	@$(BIN)/python -m pip install --verbose --no-deps --editable .
 	@$(BIN)/python -c 'import sys; from forerun.kernels import native; sys.exit(native.reason())'
+
+peers: $(STAMP) ## environments of the engines forerun is measured against, for forerun bench --peers
+	@$(BIN)/python -m forerun.bench.peers .peers
 
 clean: ## remove .venv and everything built
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

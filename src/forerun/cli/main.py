@@ -18,7 +18,7 @@ NOT_COMMANDS = ("main",)
 
 
 def app() -> typer.Typer:
-    """The application with every command of the folder."""
+    """The application with every command of the folder; `bench_report.py` is `report` of the command `bench`."""
     result = typer.Typer(
         name="forerun",
         help="Large language models answer several times faster, with exactly the same words.",
@@ -28,9 +28,20 @@ def app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     result.callback()(_root)
-    for name in registry.names("cli"):
-        if name not in NOT_COMMANDS:
-            module = importlib.import_module(f"forerun.cli.{name}")
+    names = [name for name in registry.names("cli") if name not in NOT_COMMANDS]
+    modules = {name: importlib.import_module(f"forerun.cli.{name}") for name in names}
+    groups = {
+        name: typer.Typer(invoke_without_command=True, callback=modules[name].command)
+        for name in names
+        if any(other.startswith(f"{name}_") for other in names)
+    }
+    for name, module in modules.items():
+        first, _, second = name.partition("_")
+        if name in groups:
+            result.add_typer(groups[name], name=name)
+        elif first in groups:
+            groups[first].command(second.replace("_", "-"))(module.command)
+        else:
             result.command(name.replace("_", "-"))(module.command)
     return result
 

@@ -1,0 +1,120 @@
+"""What people read of a benchmark: markdown tables, with what the figures depend on above them.
+
+It computes nothing: a document (`{"provenance", "rows"}`, see `summary.py`) goes in, text comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from forerun.bench.record import Provenance
+from forerun.bench.summary import ALL, Row
+
+NOTHING = "–"
+PROVENANCE = (
+    ("model", "quant", "backend"),
+    ("task", "max_tokens", "temperature", "batch", "seed"),
+    ("cpu", "isa", "threads", "cuda"),
+    ("forerun", "commit", "python", "torch", "date"),
+)
+LEGEND = (
+    "*Speed-up*: decoded tokens a second over those of plain decoding (`none`) in the same run, "
+    "with the 95 % interval over prompts. *tau*: tokens a pass of the model. *Overhead*: tau over "
+    "speed-up, less one: what drafting and wider passes cost. *draft*, *verify*: ms a pass. "
+    "*TTFT*: median time to the first token. *Identical*: prompts whose tokens are those of plain "
+    "decoding; a peer computes with other arithmetic, so there it is information, no verdict."
+)
+
+
+def markdown(
+    provenance: Provenance, rows: Sequence[Row], plots: Mapping[str, str] | None = None
+) -> str:
+    """A section: provenance, the totals, the speed-ups by category; `plots` are captions and image paths."""
+    parts = [f"## {provenance.get('model')} · {provenance.get('task')}", _origin(provenance)]
+    parts += [totals(rows), LEGEND, "### Speed-up by category", by_category(rows)]
+    parts += [f"![{caption}]({path})" for caption, path in (plots or {}).items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def totals(rows: Sequence[Row]) -> str:
+    """A table with a line a contender."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "": label,
+        "tok/s": lambda row: number(row["tok_s"], 1),
+        "speed-up": _speedup,
+        "tau": lambda row: number(row["tau"], 2),
+        "accepted": lambda row: percent(row["acceptance_rate"]),
+        "overhead": lambda row: percent(row["overhead"]),
+        "draft": lambda row: _a_pass(row, "draft_ms"),
+        "verify": lambda row: _a_pass(row, "verify_ms"),
+        "TTFT ms": lambda row: number(row["ttft_ms"], 0),
+        "peak MB": lambda row: number(row["peak_rss_mb"], 0),
+        "identical": lambda row: (
+            NOTHING if row["identical"] is None else f"{row['identical']} of {row['prompts']}"
+        ),
+    }
+    lines = []
+    for row in rows:
+        if "error" in row:
+            lines.append([label(row), f"could not run: {row['error']}", *[""] * (len(columns) - 2)])
+        elif row["category"] == ALL:
+            lines.append([cell(row) for cell in columns.values()])
+    return table(list(columns), lines)
+
+
+def by_category(rows: Sequence[Row]) -> str:
+    """A table with a line a category and a column a contender, plain decoding in tok/s."""
+    labels = list(dict.fromkeys(label(row) for row in rows if "error" not in row))
+    cells = {(row["category"], label(row)): row for row in rows}
+    categories = list(dict.fromkeys(row["category"] for row in rows if "error" not in row))
+    lines = []
+    for category in [c for c in categories if c != ALL] + [ALL]:
+        found = [cells.get((category, name)) for name in labels]
+        figures = [NOTHING if row is None else _speedup(row) for row in found]
+        if found[0] is not None:
+            figures[0] = f"{number(found[0]['tok_s'], 1)} tok/s"
+        lines.append([str(category), *figures])
+    return table(["category", *labels], lines)
+
+
+def label(row: Row) -> str:
+    """Who a row is about: a drafter, or a peer and its way of decoding."""
+    return f"{row['peer']} {row['drafter']}" if "peer" in row else str(row["drafter"])
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Markdown; numbers to the right."""
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
+
+
+def number(value: object, digits: int) -> str:
+    """A figure, or a dash where there is none."""
+    return f"{value:.{digits}f}" if isinstance(value, int | float) else NOTHING
+
+
+def percent(value: object) -> str:
+    """A share, or a dash where there is none."""
+    return f"{value:.0%}" if isinstance(value, int | float) else NOTHING
+
+
+def _speedup(row: Row) -> str:
+    text = f"{number(row['speedup'], 2)}x"
+    if row["speedup_lo"] is None or (row["drafter"] == "none" and "peer" not in row):
+        return text
+    return f"{text} [{number(row['speedup_lo'], 2)}, {number(row['speedup_hi'], 2)}]"
+
+
+def _a_pass(row: Row, key: str) -> str:
+    total, passes = row[key], row["passes"]
+    if not isinstance(total, float) or not isinstance(passes, int) or not passes:
+        return NOTHING
+    return number(total / passes, 2)
+
+
+def _origin(provenance: Provenance) -> str:
+    lines = []
+    for keys in PROVENANCE:
+        known = [(key, provenance.get(key)) for key in keys]
+        lines.append(", ".join(f"{key} {value}" for key, value in known if value is not None))
+    return "\n".join(f"- {line}" for line in lines)

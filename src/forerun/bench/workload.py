@@ -1,0 +1,106 @@
+"""What a benchmark asks: prompts of a task, a fair choice of them, and the groups that are decoded together.
+
+It knows nothing of engines or clocks, nor where prompts come from (`eval/prompts.py` reads them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Protocol
+
+from forerun.core.errors import ConfigError
+
+Message = dict[str, str]
+
+
+class Prompt(Protocol):
+    """One conversation to run: the user's turns in order."""
+
+    @property
+    def id(self) -> str:
+        """Its name in the task."""
+        ...
+
+    @property
+    def category(self) -> str:
+        """What kind of work it is."""
+        ...
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The user's messages."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Prompts of one category that are decoded together: the unit of measuring and of resuming."""
+
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def id(self) -> str:
+        """The prompts' ids."""
+        return "+".join(prompt.id for prompt in self.prompts)
+
+    @property
+    def category(self) -> str:
+        """What the prompts have in common."""
+        return self.prompts[0].category
+
+    @property
+    def num_turns(self) -> int:
+        """Turns of the longest conversation."""
+        return max(len(prompt.turns) for prompt in self.prompts)
+
+
+class Conversations:
+    """The chats of a unit, turn by turn; the answers put into them are the plain ones, whoever is measured."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._prompts = unit.prompts
+        self._messages: list[list[Message]] = [[] for _ in unit.prompts]
+
+    def ask(self, turn: int) -> list[list[Message]]:
+        """The conversations that have this turn, each ending with its question."""
+        asked = []
+        for prompt, messages in zip(self._prompts, self._messages, strict=True):
+            if turn < len(prompt.turns):
+                messages.append({"role": "user", "content": prompt.turns[turn]})
+                asked.append(list(messages))
+        return asked
+
+    def answer(self, turn: int, texts: Sequence[str]) -> None:
+        """Note the plain answers to this turn."""
+        having = [i for i, prompt in enumerate(self._prompts) if turn < len(prompt.turns)]
+        for i, text in zip(having, texts, strict=True):
+            self._messages[i].append({"role": "assistant", "content": text})
+
+
+def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
+    """`limit` prompts spread evenly over the categories, in the file's order."""
+    if limit is None or limit >= len(prompts):
+        return list(prompts)
+    if limit < 1:
+        raise ConfigError(f"limit must be at least 1, got {limit}")
+    by_category: dict[str, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        by_category.setdefault(prompt.category, []).append(i)
+    dealt = [i for row in zip_longest(*by_category.values()) for i in row if i is not None]
+    return [prompts[i] for i in sorted(dealt[:limit])]
+
+
+def units(prompts: Sequence[Prompt], batch: int) -> list[Unit]:
+    """Groups of at most `batch` prompts of one category, in the order in which they begin."""
+    if batch < 1:
+        raise ConfigError(f"batch must be at least 1, got {batch}")
+    by_category: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        by_category.setdefault(prompt.category, []).append(prompt)
+    return [
+        Unit(tuple(group[start : start + batch]))
+        for group in by_category.values()
+        for start in range(0, len(group), batch)
+    ]

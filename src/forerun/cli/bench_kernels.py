@@ -1,0 +1,67 @@
+"""`forerun bench kernels`: what a pass over k rows costs, against one row and against reading the weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import _options as opt
+
+if TYPE_CHECKING:
+    from forerun.bench.kernels import PassCosts
+
+
+def command(
+    model: opt.Model = opt.DEFAULT_MODEL,
+    context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
+    repeats: Annotated[
+        int, typer.Option("--repeats", help="Passes of each width; medians count.")
+    ] = 30,
+    device: opt.Device = "auto",
+    backend: opt.Backend = "auto",
+    threads: opt.Threads = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Time passes of 1 to 32 rows and a read of the weights' bytes, in turns. Prints v(k) and GB/s."""
+    from rich.progress import track
+
+    from forerun.bench.kernels import measure
+    from forerun.cli import _console as console
+
+    llm = opt.load(model, "none", device=device, backend=backend, threads=threads)
+    stderr = console.stderr()
+    costs: PassCosts | None = None
+    for costs in track(  # noqa: B007  # the last one counts
+        measure(llm.model, context=context, repeats=repeats),
+        "timing passes",
+        total=repeats,
+        console=stderr,
+        disable=not stderr.is_terminal,
+    ):
+        pass
+    assert costs is not None
+    _print(costs)
+    if as_json:
+        console.print_json({**console.environment(model, "none"), **costs.document()})
+
+
+def _print(costs: PassCosts) -> None:
+    from rich.table import Table
+
+    from forerun.cli import _console as console
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("rows", "ms", "v", "GB/s"):
+        table.add_column(column, justify="right")
+    document = costs.document()
+    rows = document["rows"]
+    assert isinstance(rows, list)
+    for row in rows:
+        table.add_row(str(row["k"]), f"{row['ms']:.2f}", f"{row['v']:.2f}", f"{row['gb_s']:.1f}")
+    out = console.stdout()
+    out.print(table)
+    out.print(
+        f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: "
+        f"{document['stream_ms']} ms; a step of one row takes {document['step_over_stream']} times that"
+    )

@@ -1,0 +1,142 @@
+"""The measuring: the same prompts for all, plain first, fresh engines a round, interrupted runs that go on."""
+
+import pytest
+
+from forerun.bench.record import Record
+from forerun.bench.run import Answer, Bench, EngineContender, PeerError
+from forerun.bench.workload import Unit
+from forerun.core.params import SamplingParams
+from forerun.drafters.suffix import Options, Suffix
+from forerun.eval.prompts import TaskPrompt
+from tests.bench.samples import ORIGIN, Bytes
+from tests.engine.harness import LOOPING, complete, engine_for
+from tests.tiny import tiny_model
+
+MODEL = tiny_model(3, sharpness=3.0)
+PARAMS = SamplingParams(temperature=0, max_tokens=12)
+UNITS = [Unit((TaskPrompt(f"p{i}", "toy", ("", "") if i == 0 else ("",)),)) for i in range(3)]
+
+
+def encode(messages):
+    """Prompts that grow with the conversation: a token for every message, answers by their length."""
+    return [*LOOPING[0], *(1 + len(m["content"]) % 20 for m in messages)]
+
+
+def contender(name="none", drafter=lambda: None):
+    return EngineContender(name, lambda: engine_for(MODEL, drafter()), Bytes(), PARAMS)
+
+
+class Peer:
+    """Answers what it is told to, noting what it was asked."""
+
+    name, peer = "peer plain", "peer"
+
+    def __init__(self, fails_at=None):
+        self.asked, self.lengths, self.restarts, self.fails_at = [], [], 0, fails_at
+
+    def restart(self, warm_up):
+        self.restarts += 1
+
+    def answer(self, prompts, lengths):
+        if len(self.asked) == self.fails_at:
+            raise PeerError("no more")
+        self.asked.append([list(p) for p in prompts])
+        self.lengths.append(lengths)
+        return Answer(
+            [(0,) * n for n in lengths],
+            [],
+            [0.1] * len(lengths),
+            0.1,
+            0.2,
+            sum(lengths) - len(lengths),
+        )
+
+    def peak_rss_mb(self):
+        return 1.0
+
+    def close(self):
+        pass
+
+
+def run(bench):
+    return [unit.id for unit in bench.steps()]
+
+
+def test_everyone_gets_the_same_prompts_and_peers_the_plain_lengths():
+    peer, record = Peer(), Record(ORIGIN)
+    run(
+        Bench(
+            UNITS,
+            [contender(), contender("suffix", lambda: Suffix(Options())), peer],
+            encode,
+            record,
+        )
+    )
+    plain = [m for m in record.measurements if m.contender == "none"]
+    assert [len(asked) for asked in peer.asked] == [1, 1, 1, 1], "two turns of the first unit"
+    assert len(peer.asked[1][0]) == len(peer.asked[0][0]) + 2, (
+        "the second turn holds the plain answer"
+    )
+    assert [n for (n,) in peer.lengths] == [len(ids) for m in plain for ids in m.token_ids]
+    drafted = [m for m in record.measurements if m.contender == "suffix"]
+    assert [m.token_ids for m in drafted] == [m.token_ids for m in plain]
+    assert sum(m.accepted for m in drafted) > 0
+
+
+def test_figures_are_what_the_engine_counts():
+    record = Record(ORIGIN)
+    run(Bench(UNITS[1:2], [contender()], encode, record))
+    (m,) = record.measurements
+    (reference,) = complete(engine_for(MODEL), [encode([{"content": ""}])], PARAMS)
+    assert m.token_ids == (tuple(reference.seq.generated),)
+    assert (m.decode_tokens, m.passes, m.drafted) == (11, 11, 0)
+    assert 0 < m.verify_s < m.decode_s
+    assert m.ttft_s[0] <= m.prefill_s
+
+
+def test_prompts_of_a_batch_share_the_clock_but_keep_their_tokens():
+    unit = Unit(
+        tuple(TaskPrompt(f"p{i}", "toy", (text,)) for i, text in enumerate(("", "x", "xy")))
+    )
+    record = Record(ORIGIN)
+    run(Bench([unit], [contender()], encode, record))
+    (m,) = record.measurements
+    alone = [
+        complete(engine_for(MODEL), [encode([{"content": p.turns[0]}])], PARAMS)[0].seq.generated
+        for p in unit.prompts
+    ]
+    assert [list(ids) for ids in m.token_ids] == alone
+    assert m.decode_tokens == sum(len(ids) - 1 for ids in alone)
+
+
+def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path):
+    path = tmp_path / "run.jsonl"
+    first = Peer()
+    steps = Bench(UNITS, [contender(), first], encode, Record(ORIGIN, path), num_rounds=2).steps()
+    for _ in range(2):
+        next(steps)
+    steps.close()
+    second = Peer()
+    record = Record(ORIGIN, path)
+    assert (
+        run(Bench(UNITS, [contender(), second], encode, record, num_rounds=2))
+        == ["p0", "p1", "p2"] * 2
+    )
+    assert len(first.asked) + len(second.asked) == 2 * 4
+    assert len(record.measurements) == 2 * 2 * len(UNITS)
+
+
+def test_each_round_begins_with_fresh_engines():
+    peer, built = Peer(), []
+    ours = EngineContender("none", lambda: built.append(0) or engine_for(MODEL), Bytes(), PARAMS)
+    run(Bench(UNITS[1:], [ours, peer], encode, Record(ORIGIN), num_rounds=3))
+    assert (len(built), peer.restarts) == (3, 3)
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_a_peer_that_fails_is_reported_and_the_others_go_on(fails_at):
+    record = Record(ORIGIN)
+    run(Bench(UNITS, [contender(), Peer(fails_at)], encode, record))
+    errors = [m.error for m in record.measurements if m.peer]
+    assert errors[-1] == "no more"
+    assert len([m for m in record.measurements if m.peer is None]) == len(UNITS)

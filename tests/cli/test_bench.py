@@ -1,0 +1,144 @@
+"""`forerun bench` and its second words, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from forerun.cli.bench import _NEXT_DRAFTER, _prompts
+from forerun.cli.main import main
+from forerun.core.errors import ConfigError
+
+KEYS = {
+    *("model", "quant", "drafter", "task", "category", "prompts", "tokens", "seconds", "tok_s"),
+    *("speedup", "speedup_lo", "speedup_hi", "tau", "overhead", "acceptance_rate"),
+    *("acceptance_by_depth", "drafted", "accepted", "rejected", "draft_ms", "verify_ms", "ttft_ms"),
+    *("identical", "peak_rss_mb", "threads"),
+}
+
+
+@pytest.fixture
+def forerun(monkeypatch, capsys):
+    """Run a command in this process; returns (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["forerun", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        else:
+            code = 0
+        printed = capsys.readouterr()
+        return int(code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def bench(forerun, default_model):
+    short = ("-m", default_model, "-n", 8, "--limit", 2, "-c", 512)
+    return lambda *more: forerun("bench", *short, *more)
+
+
+def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, forerun, tmp_path):
+    out = tmp_path / "run.jsonl"
+    code, text, _ = bench("-d", "prompt_lookup:num_draft=3,ngram_max=2", "--out", out, "--json")
+    document = json.loads(text.strip().splitlines()[-1])
+    assert code == 0
+    assert {row["drafter"] for row in document["rows"]} == {
+        "none",
+        "prompt_lookup:num_draft=3,ngram_max=2",
+    }
+    for row in document["rows"]:
+        assert row.keys() >= KEYS
+        assert row["identical"] == row["prompts"]
+    written = out.read_text()
+    code, _, _ = bench("-d", "prompt_lookup:num_draft=3,ngram_max=2", "--out", out)
+    assert (code, out.read_text()) == (0, written)
+    code, text, _ = forerun("bench", "report", out, "--no-plots", "--json")
+    assert code == 0
+    assert json.loads(text.strip().splitlines()[-1])["rows"] == document["rows"]
+    assert "### Speed-up by category" in (tmp_path / "report.md").read_text()
+
+
+def test_bench_fails_loudly_when_drafting_changes_tokens(bench, monkeypatch):
+    from forerun.decoding.verify import _Walk
+
+    honest = _Walk.descend
+
+    def accept_everything(self, node, children):
+        child = honest(self, node, children)
+        if child is None and children:
+            child = children[0]
+            self.emitted[-1] = self.draft.tokens[child]
+        return child
+
+    monkeypatch.setattr(_Walk, "descend", accept_everything)
+    code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24)
+    assert code == 1
+    assert "0 of 1" in text, "the table is printed all the same"
+    assert "changed the tokens of 1 prompts" in err
+
+
+def test_a_peer_that_is_not_there_is_a_line_of_the_table(bench, tmp_path):
+    code, text, _ = bench(
+        "-d", "none", "--limit", 1, "--peers", "llama.cpp", "--peers-dir", tmp_path
+    )
+    assert code == 0
+    assert text.count("could not run: llama.cpp is not installed: run make peers") == 2
+
+
+def test_kernels_ends_with_one_document(forerun, default_model):
+    code, text, _ = forerun(
+        "bench", "kernels", "-m", default_model, "--context", 16, "--repeats", 1, "--json"
+    )
+    document = json.loads(text.strip().splitlines()[-1])
+    assert code == 0
+    assert {"bandwidth_gb_s", "weights_mb", "stream_ms", "step_over_stream"} <= document.keys()
+    assert [row["k"] for row in document["rows"]] == [1, 2, 4, 8, 16, 32]
+    assert all(set(row) == {"k", "ms", "v", "gb_s"} for row in document["rows"])
+
+
+def test_a_task_is_found_by_name_in_a_folder(tmp_path):
+    (tmp_path / "toy.jsonl").write_text('{"id": "t", "turns": ["hi"]}\n')
+    assert [prompt.id for prompt in _prompts("toy", tmp_path)] == ["t"]
+    with pytest.raises(ConfigError, match="did you mean 'toy'"):
+        _prompts("tow", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "drafters"),
+    [
+        ("none,suffix", ["none", "suffix"]),
+        ("suffix:num_draft=3,factor=2,none", ["suffix:num_draft=3,factor=2", "none"]),
+        ("draft_model:model=a.gguf,branch=2,2,1", ["draft_model:model=a.gguf,branch=2,2,1"]),
+        (
+            "suffix:factor=2, prompt_lookup:num_draft=3",
+            ["suffix:factor=2", "prompt_lookup:num_draft=3"],
+        ),
+    ],
+)
+def test_a_comma_ends_a_drafter_unless_an_option_follows(given, drafters):
+    assert [part.strip() for part in re.split(_NEXT_DRAFTER, given)] == drafters
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "gsm8k"], "--tasks-dir"),
+        (["--task", "/no/such.jsonl"], "cannot read prompts"),
+        (["--limit", "0"], "limit must be at least 1"),
+        (["--batch", "0"], "batch must be at least 1"),
+        (["-d", "sufix"], "did you mean 'suffix'"),
+        (["--peers", "lama.cpp"], "did you mean 'llama.cpp'"),
+        (["--peers", "llama.cpp", "--temp", "1"], "temperature 0, batch 1"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(bench, arguments, message):
+    code, _, err = bench(*arguments)
+    assert code == 2
+    assert message in err.strip().splitlines()[-1]
