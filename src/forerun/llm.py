@@ -12,7 +12,6 @@ Parameter names are vLLM's; `assistant_model`, `prompt_lookup_num_tokens` and `s
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard, cast
@@ -87,8 +86,12 @@ class LLM:
         backend: Backend = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
+        controller: bool = True,
     ) -> None:
-        """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError."""
+        """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError.
+
+        The `controller` drafts only as much as pays; without it every step drafts in full.
+        """
         if speculative_config is not None and drafter != "auto":
             raise ConfigError("give drafter or speculative_config, not both")
         self.drafter_spec = DrafterSpec.of(
@@ -108,7 +111,9 @@ class LLM:
             raise ConfigError(
                 f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
             )
-        self.options = EngineOptions(max_num_seqs=max_num_seqs, max_len=max_len)
+        self.options = EngineOptions(
+            max_num_seqs=max_num_seqs, max_len=max_len, controller=controller
+        )
         self.engine = self._new_engine()
 
     def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
@@ -166,12 +171,12 @@ class LLM:
     def submit(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Queue a prompt without running anything; `engine.step` moves it on, beside all others."""
         token_ids = self.encode(prompt)
-        first = random.getrandbits(63) if params.seed is None else params.seed
+        seeds = [
+            None if params.seed is None else (params.seed + i) % 2**63 for i in range(params.n)
+        ]
         runs = [
-            self.engine.add(
-                token_ids, replace(params, seed=(first + i) % 2**63), TextStream(self.tokenizer)
-            )
-            for i in range(params.n)
+            self.engine.add(token_ids, replace(params, seed=seed), TextStream(self.tokenizer))
+            for seed in seeds
         ]
         return Request(self.engine, tuple(token_ids), tuple(runs))
 

@@ -25,10 +25,13 @@ def engine_for(
     *,
     max_num_seqs: int = 4,
     max_len: int = 256,
+    controller: bool = False,
     **options: int,
 ) -> Engine:
-    """An engine over a tiny model; without a drafter, plain decoding."""
-    sizes = EngineOptions(max_num_seqs=max_num_seqs, max_len=max_len, **options)
+    """An engine over a tiny model; without a drafter, plain decoding. Drafts in full unless told otherwise."""
+    sizes = EngineOptions(
+        max_num_seqs=max_num_seqs, max_len=max_len, controller=controller, **options
+    )
     return Engine(model, drafter or NoDrafter(), sizes)
 
 

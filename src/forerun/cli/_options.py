@@ -21,7 +21,12 @@ Model = Annotated[
 ]
 Drafter = Annotated[
     str,
-    typer.Option("-d", "--drafter", "--spec-type", help="auto, none, or NAME:option=value,..."),
+    typer.Option(
+        "-d",
+        "--drafter",
+        "--spec-type",
+        help="auto, none, NAME:option=value,... or two joined by +.",
+    ),
 ]
 DraftModel = Annotated[
     str | None,
@@ -44,6 +49,12 @@ NumDraft = Annotated[
 ]
 SpeculativeConfig = Annotated[
     str | None, typer.Option("--speculative-config", help="vLLM's JSON, instead of -d.")
+]
+Controller = Annotated[
+    bool,
+    typer.Option(
+        "--controller/--no-controller", help="Draft only as much as pays; else always in full."
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Backend = Annotated[
@@ -96,6 +107,7 @@ def load(
     threads: int | None = None,
     max_model_len: int | None = None,
     max_num_seqs: int = 1,
+    controller: bool = True,
 ) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.cli._console import working
@@ -114,6 +126,7 @@ def load(
             backend=backend,  # type: ignore[arg-type]  # checked by the loader
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
+            controller=controller,
         )
 
 

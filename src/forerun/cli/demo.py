@@ -23,6 +23,7 @@ def command(
     prompt_id: Annotated[
         str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
     ] = "summary-1",
+    controller: opt.Controller = True,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
     threads: opt.Threads = None,
@@ -43,6 +44,7 @@ def command(
         drafter,
         draft_model=draft_model,
         num_draft=num_draft,
+        controller=controller,
         device=device,
         backend=backend,
         threads=threads,

@@ -47,6 +47,7 @@ def command(
         threads=threads,
         max_model_len=max_model_len,
         max_num_seqs=batch,
+        controller=False,  # the more is drafted, the more is proved
     )
     pairs = _decode_both_ways(llm, tasks, max_tokens, batch)
     console.print_verdict(tasks, pairs)

@@ -2,15 +2,19 @@
 
 `suffix:min_token_prob=0.2` on our command line, `speculative_config={"method": "ngram", ...}` in vLLM's words,
 `assistant_model=...` in Hugging Face's, `--model-draft` and `--draft-max` in llama.cpp's: all end as a `DrafterSpec`.
+`suffix+draft_model:model=small.gguf` names two: the second speaks where the first has too little to say.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forerun.core import options, registry
 from forerun.core.errors import ConfigError, unknown
+from forerun.drafters._chain import Chain
 from forerun.drafters.base import Drafter, Target
 
 AUTO = "auto"
@@ -43,10 +47,11 @@ OPTION_ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """A drafter's name and the options that differ from its defaults."""
+    """A drafter's name and the options that differ from its defaults; `parts` are those of a chain, in order."""
 
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
+    parts: tuple[DrafterSpec, ...] = ()
 
     @classmethod
     def of(cls, drafter: str | Mapping[str, object], **given: object) -> DrafterSpec:
@@ -55,6 +60,8 @@ class DrafterSpec:
         A draft model without a method means `draft_model`, `prompt_lookup_num_tokens` without one means prompt lookup:
         nothing that is asked for is ever silently off. Raises ConfigError.
         """
+        if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
+            return cls._chain(parts, given)
         chosen: dict[str, object]
         if isinstance(drafter, str):
             name, texts = options.parse(drafter)
@@ -73,9 +80,39 @@ class DrafterSpec:
 
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
+        if self.parts:
+            *before, drafter = [part.build(target) for part in self.parts]
+            for first in reversed(before):
+                drafter = Chain(first, drafter)
+            return drafter
         module = registry.load("drafters", self.name)
-        drafter: Drafter = module.build(options.build(module.Options, self.options), target)
-        return drafter
+        built: Drafter = module.build(options.build(module.Options, self.options), target)
+        return built
+
+    @classmethod
+    def _chain(cls, drafters: list[str], given: Mapping[str, object]) -> DrafterSpec:
+        """Each part by itself; an option given beside them goes to the parts that have it."""
+        parts = [cls.of(drafter) for drafter in drafters]
+        beside = _canonical({k: v for k, v in given.items() if v is not None})
+        known = [_option_names(part.name) for part in parts]
+        for name in beside.keys() - set().union(*known):
+            raise ConfigError(unknown("option", name, set().union(*known)))
+        merged = [
+            cls(part.name, {**part.options, **{k: v for k, v in beside.items() if k in names}})
+            for part, names in zip(parts, known, strict=True)
+        ]
+        return cls("+".join(part.name for part in merged), {}, tuple(merged))
+
+
+def _split(drafter: str) -> list[str]:
+    """The parts of a chain: a + separates only before a drafter's name, so it may stand in a path."""
+    names = "|".join([*registry.names("drafters"), *METHODS])
+    return re.split(rf"\+(?=(?:{names.replace('_', '[-_]')})(?:[:+]|$))", drafter)
+
+
+def _option_names(drafter: str) -> set[str]:
+    fields = dataclasses.fields(registry.load("drafters", drafter).Options)
+    return {field.name for field in fields}
 
 
 def _implied(given: Mapping[str, object]) -> str:

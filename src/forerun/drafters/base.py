@@ -43,7 +43,11 @@ class Target:
 
 
 class Drafter(Protocol):
-    """Guesses tokens. Never wrong, only more or less useful: the verifier decides."""
+    """Guesses tokens. Never wrong, only more or less useful: the verifier decides.
+
+    A drafter whose drafts carry `probs` says so with an attribute `draws = True`: with it, what a
+    seeded request says depends on how much is drafted, so the controller leaves those requests alone.
+    """
 
     features: Features
 

@@ -164,6 +164,7 @@ class DraftModel:
     """Runs a model of its own, one slot a sequence."""
 
     features = NO_FEATURES
+    draws = True
 
     def __init__(self, model: Model, options: Options, target: Target) -> None:
         self.model = model

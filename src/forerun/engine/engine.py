@@ -19,6 +19,9 @@ from forerun.decoding.stops import StopChecker, TextSink
 from forerun.decoding.verify import verify
 from forerun.drafters.base import Drafter
 from forerun.engine.batch import Pass, pack
+from forerun.engine.controller import Adaptive, Controller, Fixed
+from forerun.engine.guard import Guard
+from forerun.engine.luck import Trial
 from forerun.engine.run import Run, Verdict
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
@@ -37,6 +40,8 @@ class EngineOptions:
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
     draft_budget: int = 63
     """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
+    controller: bool = True
+    """Draft only as much as pays, and go on plainly if the drafter fails; else always in full."""
 
 
 class Engine:
@@ -51,13 +56,14 @@ class Engine:
         eos_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.model = model
-        self.drafter = drafter
+        self.stats = SpecStats()
+        self.drafter = Guard(drafter, self.stats) if options.controller else drafter
+        self.controller = _controller(drafter, options)
         self.options = options
         self.eos_ids = eos_ids
         self.cache = model.new_cache(options.max_num_seqs, options.max_len)
         wants_features = drafter.features.last or bool(drafter.features.layers)
         self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
-        self.stats = SpecStats()
         self.timers = Timers()
         self.runs: dict[int, Run] = {}
         self._next_id = 0
@@ -87,6 +93,7 @@ class Engine:
         self.scheduler.admit()
         if not self.scheduler.running:
             return []
+        draft_s, verify_s = self.timers.draft_s, self.timers.verify_s
         with self.timers("propose"):
             drafts = self._propose()
         with self.timers("pack"):
@@ -103,6 +110,7 @@ class Engine:
             events = [verdict.run.take(verdict) for verdict in verdicts]
         with self.timers("observe"):
             self._observe(verdicts)
+        self._learn(work, verdicts, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
         return events
 
     def abort(self, seq_id: int) -> None:
@@ -133,17 +141,22 @@ class Engine:
             )
 
     def _propose(self) -> dict[int, Draft]:
-        """A draft for every sequence that decodes, cut to what its context and length leave room for."""
+        """A draft for every sequence that decodes and has a budget, cut to what it has room for."""
         seqs = [seq for seq in self.scheduler.running if self.runs[seq.id].has_begun]
+        budgets = self.controller.budgets(seqs) if seqs else {}
+        seqs = [seq for seq in seqs if budgets[seq.id]]
         if not seqs:
             return {}
-        drafts = self.drafter.propose(seqs, self.options.draft_budget)
-        return {s.id: self._fit(s, draft) for s, draft in zip(seqs, drafts, strict=True)}
+        drafts = self.drafter.propose(seqs, max(budgets.values()))
+        return {
+            s.id: self._fit(s, draft, budgets[s.id]) for s, draft in zip(seqs, drafts, strict=True)
+        }
 
-    def _fit(self, seq: Seq, draft: Draft) -> Draft:
+    def _fit(self, seq: Seq, draft: Draft, budget: int) -> Draft:
+        """The part of a draft that budget, context and length leave room for."""
         rows_left = self.options.max_len - len(seq.tokens)
         tokens_left = self.runs[seq.id].stops.tokens_left
-        return draft.trim(rows_left).trim_depth(tokens_left - 1)
+        return draft.trim(min(budget, rows_left)).trim_depth(tokens_left - 1)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
@@ -214,6 +227,14 @@ class Engine:
         if observed:
             self.drafter.observe([v.run.seq for v in observed], [v.outcome for v in observed])
 
+    def _learn(self, work: Pass, verdicts: list[Verdict], draft_s: float, verify_s: float) -> None:
+        """Tell the controller what the step brought and cost."""
+        trials = [Trial(v.share.seq.id, len(v.share.draft), v.outcome.path) for v in verdicts]
+        is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.shares)
+        self.controller.learn(
+            trials, work.batch.num_rows if is_decoding else None, draft_s, verify_s
+        )
+
     def _end_drafting(self, run: Run) -> None:
         self.drafter.end(run.seq)
         run.has_begun = False
@@ -223,3 +244,9 @@ class Engine:
         self._end_drafting(run)
         self.scheduler.release(run.seq)
         del self.runs[run.seq.id]
+
+
+def _controller(drafter: Drafter, options: EngineOptions) -> Controller:
+    if not options.controller:
+        return Fixed(options.draft_budget)
+    return Adaptive(options.draft_budget, keeps_seeds=getattr(drafter, "draws", False))

@@ -8,7 +8,7 @@ target pass of a sequence (plain decoding is 1). Passes over the prompt are not 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,6 +25,8 @@ class SpecStats:
     drafted: int = 0
     accepted: int = 0
     emitted: int = 0
+    drafter_errors: int = 0
+    """Calls in which the drafter raised; the sequences it had went on without it."""
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
 
@@ -42,7 +44,7 @@ class SpecStats:
 
     def add(self, other: SpecStats) -> None:
         """Add another one's counts to these."""
-        for name in ("passes", "drafts", "drafted", "accepted", "emitted"):
+        for name in ("passes", "drafts", "drafted", "accepted", "emitted", "drafter_errors"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in (
             (self.accepted_by_depth, other.accepted_by_depth),
@@ -88,15 +90,16 @@ class Timers:
     """Seconds spent in each phase of the steps."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    clock: Callable[[], float] = time.perf_counter
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time a block as `phase`."""
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield
         finally:
-            self.seconds[phase] += time.perf_counter() - start
+            self.seconds[phase] += self.clock() - start
 
     @property
     def draft_s(self) -> float:

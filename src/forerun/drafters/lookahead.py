@@ -1,0 +1,219 @@
+"""Lookahead decoding: the model guesses for itself, several positions ahead, in the pass it makes anyway.
+
+A window of W columns and N - 1 rows holds guesses of the next positions that are not good yet.
+Every pass computes what the model would say after each of them (a Jacobi iteration); what it says
+along a column is an n-gram the model finds plausible, and goes into a pool. N-grams of the pool
+that begin with the last token are guesses for the tokens after it. Window and guesses are one token
+tree: a node sees its ancestors and stands at its depth, which is just the paper's mask and its
+positions. Nothing is drawn: all nodes are point masses, and a window node that turns out right is
+as good as a guess.
+
+It needs no second model, but many rows: it pays where a pass over W (N - 1) + G (N - 1) rows costs little
+more than a pass over one.
+
+Source: lookahead decoding, Fu et al. (arXiv 2402.02057). A full match emits N tokens here, one more
+than in the reference implementation. Row l, column i of the window stands l + i positions after the
+last token; that token itself is column 0 of row 0.
+
+W window, N length of an n-gram, G guesses, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from forerun.core import tree
+from forerun.core.errors import ConfigError
+from forerun.core.random import Stream, uniform
+from forerun.core.types import NO_FEATURES, Draft, Outcome, Seq
+from forerun.drafters.base import Target
+
+Ngram = tuple[int, ...]
+
+NGRAM_NBYTES = 464
+"""Bytes of one n-gram in the pool at most, besides 36 for each of its tokens: a tuple (40), its
+share of a dict that has just grown (62), and a key of its own with an almost empty dict (362)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The sizes of the paper. A step feeds up to (window + guesses) * (ngram - 1) rows."""
+
+    window: int = 5
+    """W: positions ahead at which n-grams are sought at once; 0 only reuses what was said before."""
+    ngram: int = 4
+    """N: length of the n-grams; a guess is N - 1 tokens."""
+    guesses: int = 5
+    """G: n-grams that are remembered for each first token and checked in a step."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("window", 0), ("ngram", 2), ("guesses", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+
+def build(options: Options, target: Target) -> Lookahead:
+    """A drafter that reads the target's logits, nothing else."""
+    return Lookahead(options, target.model.config.vocab_size)
+
+
+@dataclass(slots=True)
+class Window:
+    """The Jacobi window. `rows[0]` holds the tokens after the last one, every other row one token a column.
+
+    While it fills it is wider and has fewer rows: each step adds a row and takes off a column.
+    """
+
+    rows: list[list[int]]
+    height: int
+
+    @property
+    def num_columns(self) -> int:
+        """W, and more while it fills."""
+        return len(self.rows[0]) + 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of its tree."""
+        return sum(map(len, self.rows))
+
+    def tree(self) -> tuple[list[int], list[int]]:
+        """Tokens and parents: row 0 is a chain, each column hangs below its token there."""
+        tokens, parents = [*self.rows[0]], [*tree.chain(len(self.rows[0]))]
+        above = range(-1, len(tokens))
+        for row in self.rows[1:]:
+            first = len(tokens)
+            tokens += row
+            parents += above
+            above = range(first, len(tokens))
+        return tokens, parents
+
+    def read(self, logits: Tensor) -> list[int]:
+        """What the model says after the last row, one token a column, from the tree's logits (1 + nodes, V)."""
+        stop = 1 + self.num_nodes
+        said: list[int] = logits[stop - self.num_columns : stop].argmax(dim=-1).tolist()
+        return said
+
+    def advance(self, last: int, said: list[int]) -> list[Ngram]:
+        """Move on by one position; the n-grams along the columns, once the window is full."""
+        rows = [[last, *self.rows[0]], *self.rows[1:], said]
+        if len(self.rows) < self.height:
+            self.rows = [self.rows[0][1:], *(row[1:] for row in rows[1:])]
+            return []
+        self.rows = [rows[1][1:], *rows[2:]]
+        return list(zip(*rows, strict=True))
+
+
+@dataclass(slots=True)
+class Pool:
+    """N-grams by their first token, at most `size` for each; the least recently seen goes first."""
+
+    size: int
+    ngrams: dict[int, dict[Ngram, None]] = field(default_factory=dict)
+
+    def add(self, ngrams: Iterable[Ngram]) -> None:
+        """Remember n-grams, the last as the newest."""
+        for first, *rest in ngrams:
+            known = self.ngrams.setdefault(first, {})
+            known.pop(tuple(rest), None)
+            known[tuple(rest)] = None
+            if len(known) > self.size:
+                del known[next(iter(known))]
+
+    def after(self, token: int) -> list[Ngram]:
+        """The continuations seen after a token, newest first."""
+        return [*reversed(self.ngrams.get(token, {}))]
+
+
+@dataclass(slots=True)
+class State:
+    """One sequence: its pool, its window, how much of its text the pool holds, and what was drafted last."""
+
+    pool: Pool
+    window: Window | None
+    num_read: int = 0
+    num_drafted: int | None = None
+    """Nodes of the last draft, if it began with the whole window."""
+
+
+class Lookahead:
+    """Seeks n-grams with the target's own passes, and guesses those it found."""
+
+    features = NO_FEATURES
+
+    def __init__(self, options: Options, vocab_size: int) -> None:
+        self.options = options
+        self.vocab_size = vocab_size
+        self.states: dict[int, State] = {}
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Start a window of words of the prompt, chosen by the seed, and a pool that knows the text."""
+        self.states[seq.id] = State(Pool(self.options.guesses), self._new_window(seq))
+
+    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+        """The window and the guesses of every sequence; a budget below the window leaves it out."""
+        return [self._propose_one(seq, budget) for seq in seqs]
+
+    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+        """Move the windows on by what the target said after them, and pool the n-grams."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            state = self.states[seq.id]
+            num_drafted, state.num_drafted = state.num_drafted, None
+            if state.window is None or outcome.logits is None or num_drafted is None:
+                continue
+            if len(outcome.logits) == 1 + num_drafted:  # nothing was cut off
+                last = seq.tokens[-1 - len(outcome.emitted)]
+                state.pool.add(state.window.advance(last, state.window.read(outcome.logits)))
+
+    def end(self, seq: Seq) -> None:
+        """Drop pool and window."""
+        self.states.pop(seq.id, None)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """Pools as full as they can get: each token adds an n-gram of the text and one a column."""
+        most = min(max_len * (self.options.window + 1), self.vocab_size * self.options.guesses)
+        return num_seqs * (most * (NGRAM_NBYTES + 36 * self.options.ngram) + 8192)
+
+    def _new_window(self, seq: Seq) -> Window | None:
+        if not self.options.window:
+            return None
+        width = self.options.window + self.options.ngram - 3
+        draws = (uniform(seq.seed, Stream.DRAFT, 0, i) for i in range(width))
+        return Window(
+            [[seq.tokens[int(u * seq.num_prompt)] for u in draws]], self.options.ngram - 1
+        )
+
+    def _propose_one(self, seq: Seq, budget: int) -> Draft:
+        state, n = self.states[seq.id], self.options.ngram
+        tokens: list[int] = []
+        parents: list[int] = []
+        for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
+            state.pool.add([tuple(seq.tokens[stop - n : stop])])
+        state.num_read = len(seq.tokens)
+        has_window = state.window is not None and state.window.num_nodes <= budget
+        if has_window and state.window is not None:
+            tokens, parents = state.window.tree()
+        _hang(tokens, parents, state.pool.after(seq.tokens[-1]), budget)
+        state.num_drafted = len(tokens) if has_window else None
+        return Draft(tuple(tokens), tuple(parents))
+
+
+def _hang(tokens: list[int], parents: list[int], paths: Iterable[Ngram], budget: int) -> None:
+    """Add paths from the root, up to `budget` nodes, sharing the nodes that are there."""
+    nodes: dict[tuple[int, int], int] = {}
+    for node, place in enumerate(zip(parents, tokens, strict=True)):
+        nodes.setdefault(place, node)  # of two children with one token the verifier takes the first
+    for path in paths:
+        node = -1
+        for token in path:
+            child = nodes.get((node, token))
+            if child is None:
+                if len(tokens) >= budget:
+                    return
+                child = nodes[node, token] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = child

@@ -1,0 +1,266 @@
+"""How much to draft: the budget of every sequence in every step, zero included.
+
+Speculation pays if the tokens it adds are worth the drafter's time and the rows it adds to the
+pass. Both are measured while the engine runs: the cost of drafts and passes by size (`costs`), and
+for every sequence the chance that node i of a draft comes to be and is accepted. A budget of k
+keeps a draft's first k nodes, so a draft of k nodes emits 1 + (sum of the chances of its first k
+nodes) tokens, whatever the shape of its tree. The budgets chosen are those with the most expected
+tokens a second over the whole batch: as it grows, rows cost more and budgets shrink by themselves.
+
+What is not tried is not learned, so larger budgets are tried again now and then. Trials are paid from
+a purse that earns a small share of the running time, half as much after every trial in vain: a
+drafter that costs nothing is tried often, one that costs much and gives nothing seldom.
+
+Nothing here reads a clock or draws a number: the same measurements give the same budgets. And no
+budget changes a token: a draft may always be smaller.
+
+Sources: the rule maximises the goodput of Liu et al. (arXiv 2406.14066) with costs that are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Protocol
+
+from forerun.core.types import Seq
+from forerun.engine.costs import CostCurve
+from forerun.engine.luck import NO_NODE, Luck, Trial
+
+MEMORY_OF_ONE = 0.95
+MEMORY_OF_ALL = 0.99
+"""What a trial counts for after one more: for the sequence itself, and for sequences yet unknown."""
+MARGIN = 1.03
+"""A change must promise this much: plans are made of noisy measurements."""
+HOLD_STEPS = 2
+"""Steps a plan stands while the same sequences run."""
+PLAIN_EVERY = 64
+"""Steps after which the plain pass, which everything is compared with, is measured anew."""
+PLAIN_FIRST = 2
+"""Plain passes before anything is drafted."""
+TRIAL_STEPS = 2
+"""Steps of a trial: a drafter's first answer after a pause is slow, it has to catch up."""
+TRIAL_SHARE = 0.015
+MIN_TRIAL_SHARE = 0.0025
+"""Share of the running time that trials may cost."""
+PACE_MEMORY = 0.2
+"""Weight of the last pass in the estimate of the machine's present speed."""
+
+
+class Controller(Protocol):
+    """Says how much to draft, and is told what came of it."""
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        """Nodes that each sequence may draft in the coming step, by its id."""
+        ...
+
+    def learn(
+        self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
+    ) -> None:
+        """The step is over. `num_rows` is None if its pass also read prompts: then its time says nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same budget for everyone, always: for comparisons."""
+
+    budget: int
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        """The budget."""
+        return {seq.id: self.budget for seq in seqs}
+
+    def learn(
+        self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
+    ) -> None:
+        """Nothing to learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One enlargement of one sequence's budget, and what it is expected to add."""
+
+    seq_id: int
+    budget: int
+    tokens: float
+    rows: float
+
+    @property
+    def worth(self) -> float:
+        """Tokens a row."""
+        return self.tokens / self.rows if self.rows else float("inf")
+
+
+class Adaptive:
+    """Chooses the budgets that promise the most tokens a second; `full` is the largest."""
+
+    def __init__(self, full: int, *, keeps_seeds: bool = False) -> None:
+        """`keeps_seeds`: the drafter draws its drafts, so what a seeded request says depends on their size.
+
+        Such requests always draft in full: the same seed must give the same tokens.
+        """
+        self.full = full
+        self.keeps_seeds = keeps_seeds
+        self.pass_cost, self.draft_cost = CostCurve(), CostCurve()
+        self._all = Luck(MEMORY_OF_ALL, optimism=1.0)
+        self._each: dict[int, Luck] = {}
+        self._pace = 0.0  # seconds of a unit of cost
+        self._plan: dict[int, int] = {}
+        self._granted: dict[int, int] = {}
+        self._warm: frozenset[int] = frozenset()
+        self._steps_held = 0
+        self._plain_passes = self._steps_since_plain = 0
+        self._trial_of = -1
+        self._trial_steps = 0
+        self._purse = 0.0
+        self._trial_share = TRIAL_SHARE
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        """The plan, or a trial, or none to measure the plain pass; seeded requests as their seed wants it."""
+        free = [seq.id for seq in seqs if not self._is_bound(seq)]
+        bound = {seq.id: self.full for seq in seqs if self._is_bound(seq)}
+        self._granted = bound | self._choose(free)
+        return self._granted
+
+    def learn(
+        self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
+    ) -> None:
+        """Update what drafts and passes cost, how lucky they are, and what trials may cost."""
+        tried = [trial for trial in trials if self._granted.get(trial.seq_id)]
+        for trial in tried:
+            luck = self._each.setdefault(trial.seq_id, Luck(MEMORY_OF_ONE))
+            luck.record(self._granted[trial.seq_id], trial)
+            self._all.record(self._granted[trial.seq_id], trial)
+        if num_rows is not None:
+            self._measure(tried, num_rows, draft_s, pass_s)
+        self._pay(tried, draft_s, pass_s)
+        self._warm = frozenset(trial.seq_id for trial in tried)
+        self._granted = {}
+
+    def _is_bound(self, seq: Seq) -> bool:
+        return self.keeps_seeds and not seq.params.is_greedy and seq.params.seed is not None
+
+    def _choose(self, ids: list[int]) -> dict[int, int]:
+        off = dict.fromkeys(ids, 0)
+        if self._plain_passes < PLAIN_FIRST or self._steps_since_plain >= PLAIN_EVERY:
+            return off
+        if self._plan.keys() != off.keys():
+            self._each = {i: luck for i, luck in self._each.items() if i in off}
+            self._plan = {i: self._plan.get(i, 0) for i in ids}
+            self._steps_held = HOLD_STEPS
+        self._steps_held += 1
+        if self._steps_held >= HOLD_STEPS:
+            self._steps_held = 0
+            self._plan = self._improve(self._plan)
+        return self._plan | self._trial()
+
+    def _trial(self) -> dict[int, int]:
+        """A larger budget for the sequence whose turn it is, if the purse allows it."""
+        smaller = [i for i, budget in self._plan.items() if budget < self.full]
+        if self._trial_of not in smaller or not self._trial_steps:
+            if self._purse < 0 or not smaller:
+                self._trial_steps = 0
+                return {}
+            self._trial_of = min((i for i in smaller if i > self._trial_of), default=smaller[0])
+            self._trial_steps = TRIAL_STEPS
+        self._trial_steps -= 1
+        self._steps_held = HOLD_STEPS  # what it shows is used at once
+        return {self._trial_of: self._next(self._plan[self._trial_of])}
+
+    def _next(self, budget: int) -> int:
+        """The budget to try above one: twice as much, but at first everything, to see what there is."""
+        known = len(self._all.nodes)
+        return max(1, 2 * budget) if known and 2 * budget < known else self.full
+
+    def _improve(self, plan: dict[int, int]) -> dict[int, int]:
+        """The best plan; the one that stands, or none at all, unless the best is clearly better."""
+        off = dict.fromkeys(plan, 0)
+        steps = {i: self._steps(i) for i in plan}
+        plain, present = self._rate(len(plan), []), self._rate_of(plan, steps)
+        best, rate = self._best(off, steps)
+        if present > plain and present * MARGIN >= rate:
+            return plan
+        return best if rate > plain * MARGIN else off
+
+    def _best(
+        self, off: dict[int, int], steps: dict[int, list[Step]]
+    ) -> tuple[dict[int, int], float]:
+        """Enlarge budgets, the worthiest nodes first, and keep the point with the highest rate."""
+        order = sorted((s for each in steps.values() for s in each), key=lambda s: -s.worth)
+        best, rate = 0, self._rate(len(off), [])
+        for stop in range(1, len(order) + 1):
+            if (found := self._rate(len(off), order[:stop])) > rate:
+                best, rate = stop, found
+        return off | {step.seq_id: step.budget for step in order[:best]}, rate
+
+    def _rate_of(self, plan: dict[int, int], steps: dict[int, list[Step]]) -> float:
+        taken = [s for i, each in steps.items() for s in each if s.budget <= plan[i]]
+        return self._rate(len(plan), taken)
+
+    def _rate(self, num_seqs: int, steps: Sequence[Step]) -> float:
+        """Expected tokens over expected cost of a pass of that many sequences with these drafts."""
+        rows = sum(step.rows for step in steps)
+        plain = self.pass_cost.predict(num_seqs)
+        cost = max(plain, self.pass_cost.predict(num_seqs + rows))
+        if steps:
+            cost += self.draft_cost.predict(rows)
+        return (num_seqs + sum(step.tokens for step in steps)) / cost if cost else 0.0
+
+    def _steps(self, seq_id: int) -> list[Step]:
+        """How a sequence's budget is best enlarged: the corners of its tokens over its rows, ever less worth.
+
+        Between two corners a larger budget is better: nodes that gain nothing themselves, as those
+        that only teach the drafter, are judged with those that come after them.
+        """
+        mine = self._each[seq_id].nodes if seq_id in self._each else []
+        corners = [Step(seq_id, 0, 0.0, 0.0)]
+        for i, (others, own) in enumerate(zip_longest(self._all.nodes, mine, fillvalue=NO_NODE)):
+            rows = own.drafted.given(others.drafted)
+            tokens = rows * own.accepted.given(others.accepted)
+            step = Step(seq_id, i + 1, tokens, rows)
+            while len(corners) > 1 and step.worth >= corners[-1].worth:
+                last = corners.pop()
+                step = Step(seq_id, i + 1, last.tokens + step.tokens, last.rows + step.rows)
+            corners.append(step)
+        if len(corners) > 1 and corners[-1].budget == len(self._all.nodes):
+            last = corners[-1]
+            corners[-1] = Step(seq_id, self.full, last.tokens, last.rows)
+        return corners[1:]
+
+    def _measure(
+        self, tried: Sequence[Trial], num_rows: int, draft_s: float, pass_s: float
+    ) -> None:
+        """Learn the costs, in units of the machine's present pace."""
+        known = self.pass_cost.predict(num_rows)
+        pace = pass_s / known if known else pass_s
+        if self._pace:
+            pace = min(max(pace, self._pace / 2), self._pace * 2)
+        self._pace += (pace - self._pace) * (PACE_MEMORY if self._pace else 1)
+        if not self._pace:
+            return
+        self.pass_cost.record(num_rows, pass_s / self._pace)
+        num_nodes = sum(trial.num_nodes for trial in tried)
+        if tried and self._warm.issuperset(trial.seq_id for trial in tried):
+            self.draft_cost.record(num_nodes, draft_s / self._pace)
+        self._steps_since_plain += 1
+        if not num_nodes:
+            self._plain_passes += 1
+            self._steps_since_plain = 0
+
+    def _pay(self, tried: Sequence[Trial], draft_s: float, pass_s: float) -> None:
+        """Put a share of the step's time into the purse; take out what a trial cost beyond its gain."""
+        self._purse = min(self._purse + self._trial_share * pass_s, pass_s)
+        trial = next((t for t in tried if t.seq_id == self._trial_of), None)
+        budget = self._plan.get(self._trial_of, self.full)
+        if trial is None or self._granted[trial.seq_id] == budget:
+            return
+        gained = sum(node >= budget for node in trial.path)
+        extra = self.pass_cost.predict(len(self._plan) + trial.num_nodes)
+        extra -= self.pass_cost.predict(len(self._plan) + min(budget, trial.num_nodes))
+        plain_s = self.pass_cost.predict(len(self._plan)) * self._pace
+        loss = draft_s * (not budget) + max(0.0, extra) * self._pace - gained * plain_s
+        self._purse -= max(0.0, loss)
+        share = TRIAL_SHARE if gained else self._trial_share / 2
+        self._trial_share = max(MIN_TRIAL_SHARE, share)

@@ -1,0 +1,92 @@
+"""A drafter that cannot do harm: if it raises, its sequences go on without it.
+
+Guesses are a convenience, an answer is not: an error in a drafter must not end a request. After an
+error the state of the drafter's sequences cannot be trusted, so it is asked about none of them
+again; sequences that begin later get another chance, until it has failed too often. What a
+drafter may rely on is unchanged, and the engine sees an ordinary `Drafter`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.drafters.base import Drafter
+from forerun.engine.stats import SpecStats
+
+MAX_ERRORS = 3
+"""Errors after which a drafter is not asked any more."""
+
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """Passes calls on for the sequences the drafter still answers for; counts errors in `stats`."""
+
+    def __init__(self, drafter: Drafter, stats: SpecStats) -> None:
+        self.inner = drafter
+        self.features = drafter.features
+        self._stats = stats
+        self._num_errors = 0
+        self._known: dict[int, Seq] = {}
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Hand a sequence over, unless the drafter has failed too often."""
+        if self._num_errors >= MAX_ERRORS:
+            return
+        self._known[seq.id] = seq
+        with self._guarded():
+            self.inner.begin(seq, outcome)
+
+    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+        """The drafter's drafts; empty ones for sequences it has lost."""
+        known = [seq for seq in seqs if seq.id in self._known]
+        drafts: list[Draft] = []
+        if known:
+            with self._guarded():
+                drafts = self.inner.propose(known, budget)
+        by_id = {seq.id: draft for seq, draft in zip(known, drafts, strict=False)}
+        return [by_id.get(seq.id, EMPTY_DRAFT) for seq in seqs]
+
+    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+        """What became of its drafts."""
+        pairs = [(s, o) for s, o in zip(seqs, outcomes, strict=True) if s.id in self._known]
+        if pairs:
+            with self._guarded():
+                self.inner.observe([s for s, _ in pairs], [o for _, o in pairs])
+
+    def end(self, seq: Seq) -> None:
+        """Forget a sequence."""
+        if self._known.pop(seq.id, None) is not None:
+            with self._guarded():
+                self.inner.end(seq)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The drafter's."""
+        return self.inner.nbytes(num_seqs, max_len)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever it is, it is not worth an answer
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        """Count the error, say so the first time, and take all sequences away from the drafter."""
+        self._stats.drafter_errors += 1
+        self._num_errors += 1
+        if self._num_errors == 1:
+            log.warning("the drafter failed, going on without it: %r", error, exc_info=error)
+        lost, self._known = list(self._known.values()), {}
+        for seq in lost:
+            self._release(seq)
+
+    def _release(self, seq: Seq) -> None:
+        """Let the drafter free what it holds for a sequence, if it still can."""
+        try:
+            self.inner.end(seq)
+        except Exception:
+            log.debug("the drafter could not end sequence %d", seq.id, exc_info=True)

@@ -1,0 +1,73 @@
+"""How lucky drafts are, node by node: what the controller knows of a sequence, and of all of them.
+
+Nodes are told apart by their index, not by their depth: a budget keeps a draft's first nodes, so an
+index is what a budget buys, in a chain and in any tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PRIOR_TRIALS = 1.5
+"""How many trials of its own a sequence needs to weigh as much as what all others showed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of one sequence's draft in one step."""
+
+    seq_id: int
+    num_nodes: int
+    path: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Share:
+    """How often something happened, recent cases first: each case counts `memory` times what the next one does."""
+
+    cases: float = 0.0
+    hits: float = 0.0
+
+    def record(self, is_hit: bool, memory: float) -> None:
+        """Count a case."""
+        self.cases = self.cases * memory + 1
+        self.hits = self.hits * memory + is_hit
+
+    def given(self, prior: Share) -> float:
+        """The share to expect, where `prior` is what others saw."""
+        weight = PRIOR_TRIALS / prior.cases
+        return (self.hits + weight * prior.hits) / (self.cases + PRIOR_TRIALS)
+
+
+@dataclass(slots=True)
+class Node:
+    """Node i of a draft: how often drafts that might have had it did, and how often it was accepted then."""
+
+    drafted: Share = field(default_factory=Share)
+    accepted: Share = field(default_factory=Share)
+
+
+NO_NODE = Node()
+
+
+@dataclass(slots=True)
+class Luck:
+    """What is known about each node of the drafts of one sequence, or of all.
+
+    `optimism` cases in favour of a node are there before the first: one bad draft is not the end.
+    """
+
+    memory: float
+    optimism: float = 0.0
+    nodes: list[Node] = field(default_factory=list)
+
+    def record(self, budget: int, trial: Trial) -> None:
+        """Learn one trial."""
+        hope = self.optimism
+        for i in range(len(self.nodes), trial.num_nodes):
+            self.nodes.append(Node(Share(hope, hope), Share(hope, hope * 0.5 ** (i + 1))))
+        path = {*trial.path}
+        for i, node in enumerate(self.nodes[:budget]):
+            node.drafted.record(i < trial.num_nodes, self.memory)
+            if i < trial.num_nodes:
+                node.accepted.record(i in path, self.memory)

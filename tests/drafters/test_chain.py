@@ -1,0 +1,123 @@
+"""Chained drafters: who speaks when, how they are spelled, and that tokens stay the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Features
+from forerun.drafters import draft_model
+from forerun.drafters._chain import Chain
+from forerun.drafters._spec import DrafterSpec
+from forerun.drafters.base import Target
+from forerun.drafters.lookahead import Lookahead, Options
+from forerun.drafters.suffix import Suffix
+from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
+from tests.tiny import tiny_model
+
+MODEL = tiny_model(3, sharpness=3.0)
+ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
+
+
+class Counting(Scripted):
+    """Counts its proposals, and is silent in the steps that `silent` says."""
+
+    def __init__(self, right: int, silent=lambda step: False):
+        super().__init__(ANSWERS, lambda step: right)
+        self.silent = silent
+        self.asked = 0
+
+    def propose(self, seqs, budget):
+        self.asked += 1
+        drafts = super().propose(seqs, budget)
+        is_silent = [self.silent(self.steps[seq.id]) for seq in seqs]
+        return [EMPTY_DRAFT if s else d for s, d in zip(is_silent, drafts, strict=True)]
+
+
+def run(first, second):
+    engine = engine_for(MODEL, Chain(first, second))
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
+    return engine.stats
+
+
+def test_the_second_is_not_asked_where_the_first_is_good():
+    second = Counting(right=4)
+    assert run(Counting(right=4), second).tau > 4
+    assert second.asked == 0
+
+
+def test_the_second_speaks_where_the_first_is_silent():
+    first, second = Counting(4, silent=lambda step: step % 2 == 0), Counting(4)
+    assert run(first, second).tau > 4
+    assert 0 < second.asked < first.asked
+
+
+def test_the_second_takes_over_where_the_first_is_wrong():
+    first, second = Counting(right=0, silent=lambda step: step == 1), Counting(right=4)
+    assert run(first, second).tau > 2.5
+    assert second.asked > first.asked / 2
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5))
+def test_no_pair_changes_a_token(first, second, every):
+    run(Counting(first, silent=lambda step: step % every == 0), Counting(second))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_real_ones_together_say_what_plain_decoding_says(temperature):
+    params = SamplingParams(temperature=temperature, seed=5, max_tokens=40)
+    target = Target(MODEL, None, max_num_seqs=4, max_len=256)
+    chain = DrafterSpec.of("suffix+lookahead:window=3,ngram=3").build(target)
+    assert isinstance(chain, Chain)
+    assert isinstance(chain.first, Suffix)
+    assert isinstance(chain.second, Lookahead)
+    assert chain.second.options == Options(window=3, ngram=3)
+    engine = engine_for(MODEL, chain)
+    runs = complete(engine, LOOPING, params)
+    assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, params)
+    assert engine.stats.accepted > 0
+
+
+def test_a_draft_model_behind_suffix_sees_all_that_was_said_meanwhile():
+    options = draft_model.Options(model="itself")
+    target = Target(MODEL, None, max_num_seqs=4, max_len=256)
+    second = draft_model.DraftModel(MODEL, options, target)
+    chain = Chain(Counting(4, silent=lambda step: step % 3 > 0), second)
+    assert chain.draws
+    engine = engine_for(MODEL, chain)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
+    assert engine.stats.acceptance_rate == 1  # the same model is never wrong
+
+
+def test_spelling():
+    spec = DrafterSpec.of("suffix:num_draft=3+draft-model:model=a+b.gguf,num_draft=2")
+    assert spec.name == "suffix+draft_model"
+    assert [dict(part.options) for part in spec.parts] == [
+        {"num_draft": "3"},
+        {"model": "a+b.gguf", "num_draft": "2"},
+    ]
+    spec = DrafterSpec.of("ngram+lookahead+draft_model", model="x.gguf", num_draft=4)
+    assert [(part.name, dict(part.options)) for part in spec.parts] == [
+        ("prompt_lookup", {"num_draft": 4}),
+        ("lookahead", {}),
+        ("draft_model", {"model": "x.gguf", "num_draft": 4}),
+    ]
+    assert DrafterSpec.of("draft_model:model=a+b.gguf").parts == ()
+    with pytest.raises(ConfigError, match="unknown option 'model'"):
+        DrafterSpec.of("suffix+lookahead", model="x.gguf")
+    with pytest.raises(ConfigError, match=r"suffix\+nothing"):
+        DrafterSpec.of("suffix+nothing")
+
+
+def test_what_both_want_to_see_must_be_the_same():
+    seeing, other = Counting(1), Counting(1)
+    seeing.features = LAST_HIDDEN
+    assert Chain(other, seeing).features == Chain(seeing, other).features == LAST_HIDDEN
+    other.features = Features(layers=(1,))
+    with pytest.raises(ConfigError, match="different layers"):
+        Chain(seeing, other)

@@ -1,0 +1,281 @@
+"""Lookahead against definitions written independently: the paper's mask, its positions, and its window by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.core import tree
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.drafters.lookahead import Lookahead, Options, Pool, State, Window
+from tests.drafters.helpers import held_nbytes
+from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
+from tests.tiny import tiny_model
+
+SIZES = st.tuples(st.integers(1, 9), st.integers(2, 7), st.integers(1, 6))
+VOCAB = 50
+
+
+def drafter(window=5, ngram=4, guesses=5) -> Lookahead:
+    return Lookahead(Options(window=window, ngram=ngram, guesses=guesses), VOCAB)
+
+
+def sequence(tokens, seed=0) -> Seq:
+    return Seq(0, list(tokens), SamplingParams(temperature=0), seed)
+
+
+@given(SIZES)
+def test_mask_and_positions_are_those_of_the_paper(sizes):
+    """The joint step of section 4.2 of the method: rows of the window, then the guesses, by their places."""
+    width, n, num_guesses = sizes
+    places = [("row", 0, i) for i in range(1, width)]
+    places += [("row", row, i) for row in range(1, n - 1) for i in range(width)]
+    places += [("guess", g, j) for g in range(num_guesses) for j in range(n - 1)]
+
+    def sees(a, b) -> bool:
+        (kind, x, y), (other, u, v) = a, b
+        if kind != other:
+            return False  # window and guesses are invisible to each other
+        if kind == "guess":
+            return x == u and v <= y  # causal within one guess
+        if u == 0:
+            return v <= y  # row 0 up to one's own column
+        return v == y and u <= x  # one's own column down to oneself
+
+    def position(place) -> int:
+        kind, x, y = place
+        return 1 + y if kind == "guess" else x + y
+
+    token = {place: i for i, place in enumerate(places)}  # all different: nothing is shared
+    rows = [[token["row", 0, i] for i in range(1, width)]]
+    rows += [[token["row", row, i] for i in range(width)] for row in range(1, n - 1)]
+    current = len(places)
+    pool = Pool(num_guesses)
+    for g in reversed(range(num_guesses)):
+        pool.add([(current, *(token["guess", g, j] for j in range(n - 1)))])
+    lookahead = drafter(*sizes)
+    lookahead.states[0] = State(pool, Window(rows, n - 1))
+    (draft,) = lookahead.propose([sequence([current])], 1000)
+
+    assert draft.tokens == tuple(range(len(places)))
+    assert [1 + depth for depth in tree.depths(draft.parents)] == [position(p) for p in places]
+    mask = [[sees(a, b) for b in places] for a in places]
+    assert tree.ancestors(draft.parents).tolist() == mask
+
+
+def say(context: tuple[int, ...]) -> int:
+    """A model: any function of the tokens so far."""
+    return hash((context[-5:], len(context) % 3)) % VOCAB
+
+
+def outcome_of(seq: Seq, draft: Draft) -> Outcome:
+    """What the model says at every node, and the greedy walk."""
+    contexts = [tuple(seq.tokens)]
+    for node in range(len(draft)):
+        path = tree.path_to(node, draft.parents)
+        contexts.append((*seq.tokens, *(draft.tokens[i] for i in path)))
+    said = torch.tensor([say(context) for context in contexts])
+    logits = torch.nn.functional.one_hot(said, VOCAB).float()
+    path, emitted, node = [], [], -1
+    while node is not None:
+        emitted.append(int(said[1 + node]))
+        below = tree.children(draft.parents).get(node, [])
+        node = next((c for c in below if draft.tokens[c] == emitted[-1]), None)
+        path += [] if node is None else [node]
+    return Outcome(tuple(path), tuple(emitted), logits)
+
+
+class ByHand:
+    """The window as a table of tokens by (row, position after the last token), filled as the paper says."""
+
+    def __init__(self, first_row, n):
+        self.n = n
+        self.table = [{1 + i: token for i, token in enumerate(first_row)}]
+
+    def step(self, tokens) -> list[tuple[int, ...]]:
+        top = {0: tokens[-1], **self.table[0]}
+        above = [top, *self.table[1:]]
+        last_row = len(self.table) - 1
+        new = {}
+        for column in range(len(top)):
+            context = [*tokens, *(top[i] for i in range(1, column + 1))]
+            context += [above[row][column + row] for row in range(1, last_row + 1)]
+            new[column + last_row + 1] = say(tuple(context))
+        if len(self.table) < self.n - 1:  # filling: a row more, and everyone is one position nearer
+            self.table = [self._nearer(row, i) for i, row in enumerate([*self.table, new])]
+            return []
+        rows = [*above, new]
+        grams = [tuple(rows[i][c + i] for i in range(self.n)) for c in range(len(top))]
+        self.table = [self._nearer(row, i) for i, row in enumerate([*self.table[1:], new])]
+        return grams
+
+    def _nearer(self, row, index) -> dict[int, int]:
+        first = 1 if index == 0 else index
+        return {p - 1: token for p, token in row.items() if p - 1 >= first}
+
+
+@given(SIZES, st.integers(0, 1000))
+@settings(max_examples=60)
+def test_the_window_moves_as_by_hand(sizes, seed):
+    width, n, _ = sizes
+    lookahead = drafter(*sizes)
+    seq = sequence([(7 * i + seed) % VOCAB for i in range(12)], seed)
+    lookahead.begin(seq, Outcome((), (seq.tokens[-1],)))
+    state = lookahead.states[0]
+    pooled: list[tuple[int, ...]] = []
+    add = Pool.add
+    hand = ByHand(state.window.rows[0], n)
+    for step in range(n + 6):
+        (draft,) = lookahead.propose([seq], 10_000)
+        outcome = outcome_of(seq, draft)
+        expected = hand.step(tuple(seq.tokens))
+        assert bool(expected) == (step >= n - 2)
+        seq.tokens += outcome.emitted
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pool, "add", lambda self, grams: pooled.extend(grams) or add(self, grams))
+            lookahead.observe([seq], [outcome])
+        assert pooled == expected
+        pooled.clear()
+        assert [list(row.values()) for row in hand.table] == state.window.rows
+        if step >= n - 2:
+            assert state.window.num_columns == width
+
+
+@given(
+    SIZES,
+    st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), max_size=12),
+    st.integers(0, 80),
+)
+def test_every_guess_can_be_walked_down_within_the_budget(sizes, grams, budget):
+    n = sizes[1]
+    lookahead = drafter(*sizes)
+    seq = sequence([1, 2, 3, 0])
+    lookahead.begin(seq, Outcome((), (0,)))
+    pool = lookahead.states[0].pool
+    pool.add((0, *gram[: n - 1]) for gram in grams)
+    (draft,) = lookahead.propose([seq], budget)
+    assert len(draft) <= budget
+    children = tree.children(draft.parents)
+    for guess in pool.after(0) if budget >= 80 else []:
+        node = -1
+        for token in guess:
+            node = next(c for c in children.get(node, []) if draft.tokens[c] == token)
+
+
+MODEL = tiny_model(3, sharpness=3.0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_a_full_match_emits_n_tokens(n):
+    (answer,) = plain(MODEL, LOOPING[:1], GREEDY)
+    tokens = [*LOOPING[0], *answer]
+    lookahead = Lookahead(Options(window=0, ngram=n, guesses=100), 24)
+    begin = lookahead.begin
+
+    def begin_knowing(seq, outcome):
+        begin(seq, outcome)
+        grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+        lookahead.states[seq.id].pool.add(grams)
+
+    lookahead.begin = begin_knowing  # type: ignore[method-assign]
+    (run,) = complete(engine_for(MODEL, lookahead, draft_budget=1000), LOOPING[:1], GREEDY)
+    assert run.seq.generated == answer
+    assert run.stats.passes == math.ceil((len(answer) - 1) / n)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 1), (1, 5, 2), (3, 2, 3), (4, 3, 2), (8, 5, 8)])
+@pytest.mark.parametrize("budget", [1000, 20, 3])
+def test_any_size_says_what_plain_decoding_says(sizes, budget):
+    options = Options(window=sizes[0], ngram=sizes[1], guesses=sizes[2])
+    engine = engine_for(MODEL, Lookahead(options, 24), draft_budget=budget)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, GREEDY)
+    assert engine.stats.accepted > 0
+
+
+def test_the_window_finds_what_the_text_never_said():
+    """Without n-grams of the text in the pool, what is accepted was found by the window."""
+    lookahead = Lookahead(Options(window=8, ngram=3, guesses=8), 24)
+    begin = lookahead.begin
+
+    def begin_without_text(seq, outcome):
+        begin(seq, outcome)
+        lookahead.states[seq.id].num_read = 10_000
+
+    lookahead.begin = begin_without_text  # type: ignore[method-assign]
+    propose = lookahead._propose_one
+
+    def propose_without_text(seq, budget):
+        lookahead.states[seq.id].num_read = 10_000
+        return propose(seq, budget)
+
+    lookahead._propose_one = propose_without_text  # type: ignore[method-assign]
+    engine = engine_for(MODEL, lookahead)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, GREEDY)
+    assert engine.stats.accepted > engine.stats.passes / 4
+
+
+def test_a_draft_that_was_cut_leaves_the_window_as_it_was():
+    lookahead, seq = drafter(), sequence([1, 2, 3, 4])
+    lookahead.begin(seq, Outcome((), (4,)))
+    window = lookahead.states[0].window
+    before = [[*row] for row in window.rows]
+    lookahead.propose([seq], 63)
+    seq.tokens.append(5)
+    lookahead.observe([seq], [Outcome((), (5,), torch.zeros(3, VOCAB))])
+    assert window.rows == before
+    lookahead.observe([seq], [Outcome((), (5,), torch.zeros(1, VOCAB))])  # nothing was proposed
+    assert window.rows == before
+
+
+def test_the_window_begins_with_words_of_the_prompt_chosen_by_the_seed():
+    def rows(seed, **sizes):
+        lookahead = drafter(**sizes)
+        lookahead.begin(sequence(range(20, 40), seed), Outcome((), ()))
+        return lookahead.states[0].window.rows
+
+    assert rows(1, window=12) == rows(1, window=12) != rows(2, window=12)
+    assert set(rows(1, window=12)[0]) <= set(range(20, 40))
+    assert len(rows(1, window=12, ngram=5)[0]) == 12 + 5 - 3
+
+
+def test_the_pool_forgets_what_was_seen_longest_ago():
+    pool = Pool(2)
+    pool.add([(1, 2, 3), (1, 4, 5), (1, 2, 3), (1, 6, 7), (9, 9, 9)])
+    assert pool.after(1) == [(6, 7), (2, 3)]
+    assert pool.after(9) == [(9, 9)]
+    assert pool.after(5) == []
+
+
+def test_without_a_window_and_anything_said_before_nothing_is_drafted():
+    lookahead, seq = drafter(window=0), sequence([1, 2, 3, 4])
+    lookahead.begin(seq, Outcome((), (4,)))
+    assert lookahead.propose([seq], 63) == [EMPTY_DRAFT]
+
+
+@pytest.mark.parametrize("wrong", [{"window": -1}, {"ngram": 1}, {"guesses": 0}])
+def test_sizes_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Options(**wrong)
+
+
+def test_nbytes_is_never_less_than_what_is_held():
+    lookahead, seq = drafter(window=6, ngram=5, guesses=3), sequence(range(1, 9))
+    lookahead.begin(seq, Outcome((), ()))
+    for _ in range(300):
+        (draft,) = lookahead.propose([seq], 63)
+        outcome = outcome_of(seq, draft)
+        seq.tokens += outcome.emitted
+        lookahead.observe([seq], [outcome])
+    held = held_nbytes(lookahead.states)
+    assert held > 10_000
+    assert lookahead.nbytes(1, len(seq.tokens)) >= held
+    lookahead.end(seq)
+    assert not lookahead.states

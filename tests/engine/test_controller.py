@@ -1,0 +1,288 @@
+"""The controller in a scripted world: known costs, known luck, no clock. It must find what pays."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.core.params import SamplingParams
+from forerun.core.types import Seq
+from forerun.engine.controller import Adaptive, Fixed
+from forerun.engine.luck import Trial
+from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, drain, engine_for, plain
+from tests.tiny import tiny_model
+
+FULL = 8
+
+
+@dataclass
+class World:
+    """Costs of a pass and of a draft, and the chance that a guess is right, which may change with time."""
+
+    row_s: float = 0.1
+    draft_s: Callable[[int], float] = lambda num_nodes: 0.0
+    acceptance: Callable[[int, int], float] = lambda step, seq: 0.5
+    says_something: float = 1.0
+    length: int = FULL
+    noise: float = 0.0
+    pace: Callable[[int], float] = lambda step: 1.0
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    budgets: list[dict[int, int]] = field(default_factory=list)
+
+    def run(self, controller, num_steps: int, num_seqs: int = 1) -> float:
+        """Tokens a second."""
+        seqs = [Seq(i, [1], SamplingParams(temperature=0), 0) for i in range(num_seqs)]
+        tokens = seconds = 0.0
+        for step in range(num_steps):
+            budgets = dict(controller.budgets(seqs))
+            self.budgets.append(budgets)
+            trials = [self.draft(step, i, budget) for i, budget in budgets.items()]
+            num_nodes = sum(trial.num_nodes for trial in trials)
+            pass_s = self.pass_s(num_seqs + num_nodes) * self.pace(step)
+            draft_s = self.draft_s(num_nodes) * self.pace(step) if any(budgets.values()) else 0.0
+            controller.learn(trials, num_seqs + num_nodes, draft_s, pass_s)
+            seconds += draft_s + pass_s
+            tokens += sum(1 + len(trial.path) for trial in trials)
+        return tokens / seconds
+
+    def pass_s(self, num_rows: int) -> float:
+        return (1 + self.row_s * (num_rows - 1)) * self.rng.uniform(1 - self.noise, 1 + self.noise)
+
+    def draft(self, step: int, seq: int, budget: int) -> Trial:
+        if self.rng.random() >= self.says_something:
+            return Trial(seq, 0, ())
+        num_nodes, chance, path = min(budget, self.length), self.acceptance(step, seq), []
+        while len(path) < num_nodes and self.rng.random() < chance:
+            path.append(len(path))
+        return Trial(seq, num_nodes, tuple(path))
+
+
+def rate(num_steps: int = 1000, num_seqs: int = 1, controller=None, **world) -> float:
+    return World(**world).run(controller or Adaptive(FULL), num_steps, num_seqs)
+
+
+def always(chance: float) -> Callable[[int, int], float]:
+    return lambda step, seq: chance
+
+
+WORLDS = {
+    "good and cheap": {"acceptance": always(0.8)},
+    "fair": {"acceptance": always(0.5), "row_s": 0.15},
+    "poor": {"acceptance": always(0.2), "row_s": 0.3},
+    "never right": {"acceptance": always(0.0)},
+    "rows as dear as passes": {"acceptance": always(0.9), "row_s": 1.0},
+    "seldom says something": {"acceptance": always(0.7), "says_something": 0.1},
+    "a draft model": {"acceptance": always(0.7), "draft_s": lambda n: 0.15 * n},
+    "a dear draft model": {"acceptance": always(0.7), "draft_s": lambda n: 0.8 * n},
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("num_seqs", [1, 4])
+def test_it_comes_close_to_the_best_fixed_budget_and_is_never_slower(name, num_seqs):
+    world = WORLDS[name]
+    fixed = {k: rate(400, num_seqs, Fixed(k), **world) for k in (0, 1, 2, 3, 4, 6, FULL)}
+    found = rate(2000, num_seqs, **world)
+    assert found >= 0.975 * fixed[0]
+    assert found >= 0.95 * max(fixed.values())
+    disturbed = rate(2000, num_seqs, noise=0.3, **world)
+    assert disturbed >= 0.96 * fixed[0]
+    assert disturbed >= 0.9 * max(fixed.values())
+
+
+def test_a_slow_drafter_that_is_never_right_costs_less_than_three_percent():
+    world = {"acceptance": always(0.0), "draft_s": lambda n: 5.0}
+    assert rate(num_steps=600, **world) >= 0.97 * rate(controller=Fixed(0))
+    assert rate(num_steps=4000, **world) >= 0.99 * rate(controller=Fixed(0))
+
+
+@pytest.mark.parametrize("period", [500, 1000])
+def test_it_notices_when_the_drafters_luck_turns(period):
+    turning = lambda step, seq: 0.85 if step // period % 2 else 0.05  # noqa: E731
+    world = {"acceptance": turning, "row_s": 0.25, "draft_s": lambda n: 0.05}
+    steps = 6 * period
+    assert rate(steps, **world) >= 1.1 * rate(steps, controller=Fixed(0), **world)
+    assert rate(steps, **world) >= 1.05 * rate(steps, controller=Fixed(FULL), **world)
+
+
+def test_a_machine_that_slows_down_for_a_while_does_not_mislead_it():
+    swings = lambda step: 3.0 if step // 50 % 2 else 1.0  # noqa: E731
+    for name in ("good and cheap", "poor", "a draft model"):
+        world = WORLDS[name] | {"pace": swings, "noise": 0.1}
+        fixed = [rate(controller=Fixed(k), **world) for k in range(FULL + 1)]
+        assert rate(**world) >= 0.9 * max(fixed)
+
+
+def test_budgets_shrink_as_the_batch_grows_where_rows_are_dear():
+    """A pass over up to four rows is nearly free, each further row costs as much as a token is worth."""
+
+    class Full(World):
+        def pass_s(self, num_rows):
+            return 1 + 0.02 * num_rows + 0.5 * max(0, num_rows - 4)
+
+    drafted = {}
+    for num_seqs in (1, 4, 8):
+        world = Full(acceptance=always(0.6))
+        world.run(Adaptive(FULL), 800, num_seqs)
+        drafted[num_seqs] = sum(map(sum, map(dict.values, world.budgets))) / 800 / num_seqs
+    assert drafted[1] > 1.5
+    assert drafted[4] < drafted[1] / 4
+    assert drafted[8] < 0.2
+
+
+def test_sequences_get_budgets_of_their_own():
+    world = World(acceptance=lambda step, seq: (0.05, 0.9)[seq], row_s=0.3)
+    world.run(Adaptive(FULL), 1000, num_seqs=2)
+    unlucky, lucky = (sum(b[i] for b in world.budgets[600:]) for i in (0, 1))
+    assert lucky > 5 * unlucky
+
+
+def test_nodes_that_only_pay_together_are_kept_together():
+    """The first four nodes are never right: only with those behind them is a draft worth anything."""
+
+    class Late(World):
+        def draft(self, step, seq, budget):
+            num_nodes = min(budget, FULL)
+            return Trial(seq, num_nodes, (4, 5, 6) if num_nodes >= 7 else ())
+
+    world = Late(row_s=0.1)
+    world.run(Adaptive(FULL), 200)
+    used = [b[0] for b in world.budgets]
+    assert sum(k >= 7 for k in used) > 150
+    assert not any(0 < k < 5 for k in used)
+
+
+def test_trials_become_rarer_while_they_are_in_vain():
+    world = World(acceptance=always(0.0), draft_s=lambda n: 1.0)
+    world.run(Adaptive(FULL), 5000)
+    trials = [i for i, b in enumerate(world.budgets) if b[0] and not world.budgets[i - 1][0]]
+    gaps = [b - a for a, b in itertools.pairwise(trials)]
+    assert len(gaps) >= 3
+    assert max(gaps[2:]) > 1.5 * gaps[0]
+
+
+def test_the_same_measurements_give_the_same_budgets():
+    first, second = (World(noise=0.3, acceptance=always(0.5)) for _ in range(2))
+    first.run(Adaptive(FULL), 500, 3)
+    second.run(Adaptive(FULL), 500, 3)
+    assert first.budgets == second.budgets
+
+
+def test_a_plan_that_is_as_good_stands():
+    world = World(acceptance=always(0.6), row_s=0.12, noise=0.2)
+    world.run(Adaptive(FULL), 1000)
+    used = [b[0] for b in world.budgets[200:]]
+    changes = sum(a != b for a, b in itertools.pairwise(used))
+    assert changes < len(used) / 8
+
+
+# In the engine.
+
+MODEL = tiny_model(3, sharpness=3.0)
+ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
+
+
+class Replay:
+    """Any budgets at all."""
+
+    def __init__(self, budgets):
+        self.coming = iter(budgets)
+
+    def budgets(self, seqs):
+        return {seq.id: next(self.coming, 3) for seq in seqs}
+
+    def learn(self, trials, num_rows, draft_s, pass_s):
+        pass
+
+
+@given(st.lists(st.integers(0, 6), max_size=60))
+@settings(max_examples=20)
+def test_no_sequence_of_budgets_changes_a_token(budgets):
+    engine = engine_for(MODEL, Scripted(ANSWERS, lambda step: step % 5))
+    engine.controller = Replay(budgets)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
+
+
+def test_a_budget_is_a_bound_for_each_sequence():
+    engine = engine_for(MODEL, Scripted(ANSWERS, lambda step: 4))
+    engine.controller = Replay([0, 1, 3] * 40)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert all(run.stats.drafted <= 3 * run.stats.passes for run in runs)
+    assert engine.stats.accepted > 0
+
+
+class Clock:
+    """Time passes only where a test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def timed_engine(drafter, clock, *, row_s: float, draft_s: float, **options):
+    """An engine in which a pass takes 1 s and `row_s` more for each further row, a proposal `draft_s`."""
+    engine = engine_for(MODEL, drafter, **options)
+    engine.timers.clock = clock
+    forward, propose = MODEL.forward, drafter.propose
+
+    def slow_forward(batch, cache, taps=()):
+        clock.now += 1 + row_s * (batch.num_rows - 1)
+        return forward(batch, cache, taps)
+
+    def slow_propose(seqs, budget):
+        clock.now += draft_s
+        return propose(seqs, budget)
+
+    engine.model = type("Timed", (), {"config": MODEL.config, "head": MODEL.head})()
+    engine.model.forward = slow_forward
+    drafter.propose = slow_propose
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("right", "draft_s", "low", "high"), [(0, 5.0, 0.97, 1.0), (4, 0.05, 2.5, 5.0)]
+)
+def test_the_engine_asks_the_controller(right, draft_s, low, high):
+    clock = Clock()
+    drafter = Scripted(ANSWERS, lambda step: right)
+    engine = timed_engine(drafter, clock, row_s=0.1, draft_s=draft_s, controller=True)
+    steps = 0
+    for _ in range(25):
+        runs = complete(engine, LOOPING[:1], GREEDY)
+        assert runs[0].seq.generated == ANSWERS[tuple(LOOPING[0])]
+        steps += GREEDY.max_tokens - 1
+    prompts_s = 25 * (1 + 0.1 * 0)  # the prompt's rows are reused but for the last
+    speedup = steps / (clock.now - prompts_s)
+    assert low <= speedup <= high
+
+
+def test_a_seeded_request_is_left_alone_where_drafts_are_drawn():
+    def seq(**params):
+        return Seq(0, [1], SamplingParams(**params), 0)
+
+    bound, free = Adaptive(FULL, keeps_seeds=True), Adaptive(FULL)
+    assert bound.budgets([seq(seed=1)]) == {0: FULL}
+    assert bound.budgets([seq()]) == {0: 0}
+    assert bound.budgets([seq(seed=1, temperature=0)]) == {0: 0}
+    assert free.budgets([seq(seed=1)]) == {0: 0}
+
+
+def test_joining_and_leaving_under_control_changes_nothing():
+    engine = engine_for(MODEL, Scripted(ANSWERS, lambda step: step % 5), controller=True)
+    runs = [engine.add(LOOPING[0], GREEDY)]
+    for prompt in LOOPING[1:]:
+        for _ in range(4):
+            engine.step()
+        runs.append(engine.add(prompt, GREEDY))
+    engine.preempt(runs[0].seq.id)
+    drain(engine)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())

@@ -1,0 +1,95 @@
+"""A drafter that raises ends no request and changes no token."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from forerun.engine.controller import Fixed
+from forerun.engine.guard import MAX_ERRORS
+from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
+from tests.tiny import tiny_model
+
+MODEL = tiny_model(3, sharpness=3.0)
+ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
+
+
+class Failing(Scripted):
+    """Raises in one of its calls, from the `after`th of them on."""
+
+    def __init__(self, verb: str, after: int = 0, times: int = 10**9):
+        super().__init__(ANSWERS, lambda step: 2)
+        self.verb, self.left, self.times = verb, after, times
+        self.calls = 0
+
+    def _call(self, verb):
+        self.calls += 1
+        if verb == self.verb:
+            self.left -= 1
+            if self.left < 0 and self.times:
+                self.times -= 1
+                raise RuntimeError("out of ideas")
+
+    def begin(self, seq, outcome):
+        self._call("begin")
+        super().begin(seq, outcome)
+
+    def propose(self, seqs, budget):
+        self._call("propose")
+        return super().propose(seqs, budget)
+
+    def observe(self, seqs, outcomes):
+        self._call("observe")
+        super().observe(seqs, outcomes)
+
+    def end(self, seq):
+        self._call("end")
+        super().end(seq)
+
+
+def guarded_engine(drafter):
+    """An engine that drafts in every step, so that nothing depends on the clock."""
+    engine = engine_for(MODEL, drafter, controller=True)
+    engine.controller = Fixed(8)
+    return engine
+
+
+@pytest.mark.parametrize("verb", ["begin", "propose", "observe", "end"])
+@pytest.mark.parametrize("after", [0, 2])
+def test_its_sequences_go_on_without_it(verb, after, caplog):
+    engine = guarded_engine(Failing(verb, after))
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
+    assert engine.stats.drafter_errors >= 1
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert [r.getMessage() for r in warnings] == [
+        "the drafter failed, going on without it: RuntimeError('out of ideas')"
+    ]
+
+
+def test_later_sequences_are_drafted_again_after_a_single_error():
+    engine = guarded_engine(Failing("propose", times=1))
+    complete(engine, LOOPING[:1], GREEDY)
+    assert engine.stats.drafted == 0
+    for _ in range(3):
+        runs = complete(engine, LOOPING[:1], GREEDY)
+        assert runs[0].seq.generated == ANSWERS[tuple(LOOPING[0])]
+    assert engine.stats.accepted > 0
+    assert engine.stats.drafter_errors == 1
+
+
+def test_a_drafter_that_always_fails_is_given_up():
+    drafter = Failing("propose")
+    engine = guarded_engine(drafter)
+    for _ in range(MAX_ERRORS + 2):
+        complete(engine, LOOPING[:1], GREEDY)
+    assert engine.stats.drafter_errors == MAX_ERRORS
+    calls = drafter.calls
+    complete(engine, LOOPING[:1], GREEDY)
+    assert drafter.calls == calls
+
+
+def test_without_the_controller_an_error_is_seen():
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        complete(engine_for(MODEL, Failing("propose")), LOOPING[:1], GREEDY)
