@@ -14,7 +14,9 @@ GREEDY = SamplingParams(temperature=0, max_tokens=32)
 
 @pytest.fixture(scope="module")
 def drafted(default_model) -> LLM:
-    return LLM(str(default_model), drafter="suffix", max_model_len=512, max_num_seqs=4)
+    """Always drafts in full: what the controller grants depends on the machine."""
+    sizes = {"max_model_len": 512, "max_num_seqs": 4}
+    return LLM(str(default_model), drafter="suffix", controller=False, **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +125,13 @@ def test_a_second_turn_says_the_same_whether_rows_are_reused_or_not(drafted, def
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "suffix"])
 def test_both_backends_keep_the_row_law_on_real_weights(default_model, backend, drafter):
     try:
-        llm = LLM(str(default_model), drafter=drafter, backend=backend, max_model_len=256)
+        llm = LLM(
+            str(default_model),
+            drafter=drafter,
+            backend=backend,
+            max_model_len=256,
+            controller=False,
+        )
     except LoadError as error:
         pytest.skip(str(error))
     params = SamplingParams(temperature=0, max_tokens=12)
@@ -141,6 +149,12 @@ def test_other_systems_spellings_choose_the_drafter(default_model):
     ]
     assert {spec.name for spec in specs} == {"prompt_lookup"}
     assert [spec.options for spec in specs] == [{"num_draft": 5}] * 3
+
+
+def test_the_controller_changes_no_token(default_model, plain):
+    llm = LLM(str(default_model), drafter="suffix", max_model_len=512)
+    for _ in range(3):
+        assert answers(llm, QUESTION, GREEDY) == answers(plain, QUESTION, GREEDY)
 
 
 def test_mistakes_are_named(drafted, default_model):

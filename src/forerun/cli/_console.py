@@ -77,8 +77,10 @@ class Measured:
 
     @property
     def tok_s(self) -> float:
-        """Generated tokens a second, the prompt's time left out where it is known."""
-        decode_s = self.seconds - (self.ttft_s or 0.0)
+        """Generated tokens a second; the time before the first one is left out where it is known."""
+        if self.ttft_s is None:
+            return self.tokens / self.seconds if self.seconds else 0.0
+        decode_s = self.seconds - self.ttft_s
         return max(self.tokens - 1, 0) / decode_s if decode_s > 0 else 0.0
 
     def document(self) -> dict[str, object]:

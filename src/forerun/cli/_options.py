@@ -110,13 +110,14 @@ def load(
     controller: bool = True,
 ) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
-    from forerun.cli._console import working
+    from forerun.cli._console import stderr, working
     from forerun.core.device import set_threads
+    from forerun.kernels import native
     from forerun.llm import LLM
 
     set_threads(threads)
     with working(f"loading {model}"):
-        return LLM(
+        llm = LLM(
             model,
             drafter=drafter,
             draft_model=draft_model,
@@ -128,6 +129,9 @@ def load(
             max_num_seqs=max_num_seqs,
             controller=controller,
         )
+    if backend == "auto" and llm.device.type == "cpu" and not native.available():
+        stderr().print(native.summary(), style="yellow")
+    return llm
 
 
 def sampling(

@@ -70,6 +70,7 @@ def command(
     if as_json:
         figures = console.environment(model, llm.drafter_spec.name) | measured.document()
         reason = completion.finish_reason
-        console.print_json({**figures, "text": completion.text, "finish_reason": reason})
+        outcome = {"text": completion.text, "finish_reason": reason, "identical": None}
+        console.print_json(figures | outcome)
     if not is_whole:
         raise typer.Exit(130)

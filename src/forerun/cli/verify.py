@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,46 +50,44 @@ def command(
         max_num_seqs=batch,
         controller=False,  # the more is drafted, the more is proved
     )
-    pairs = _decode_both_ways(llm, tasks, max_tokens, batch)
+    pairs, seconds = _decode_both_ways(llm, tasks, max_tokens, batch)
     console.print_verdict(tasks, pairs)
-    drafted = console.total([pair[1] for pair in pairs])
-    identical = all(plain.token_ids == ours.token_ids for plain, ours in pairs)
+    different = [
+        task.id
+        for task, (plain, drafted) in zip(tasks, pairs, strict=True)
+        if plain.token_ids != drafted.token_ids
+    ]
     if as_json:
-        console.print_json(
-            {
-                **console.environment(model, llm.drafter_spec.name),
-                "prompts": len(tasks),
-                "tokens": sum(len(ours.token_ids) for _, ours in pairs),
-                "drafted": drafted.drafted,
-                "accepted": drafted.accepted,
-                "rejected": drafted.rejected,
-                "tau": round(drafted.tau, 3),
-                "acceptance_rate": round(drafted.acceptance_rate, 4),
-                "acceptance_by_depth": [round(r, 4) for r in drafted.acceptance_by_depth],
-                "identical": identical,
-                "different": [
-                    task.id
-                    for task, (plain, ours) in zip(tasks, pairs, strict=True)
-                    if plain.token_ids != ours.token_ids
-                ],
-            }
+        measured = console.Measured(
+            tokens=sum(len(drafted.token_ids) for _, drafted in pairs),
+            seconds=seconds,
+            stats=console.total(drafted for _, drafted in pairs),
+            draft_s=llm.engine.timers.draft_s,
+            verify_s=llm.engine.timers.verify_s,
+            ttft_s=None,
         )
-    if not identical:
+        figures = console.environment(model, llm.drafter_spec.name) | measured.document()
+        outcome = {"prompts": len(tasks), "identical": not different, "different": different}
+        console.print_json(figures | outcome)
+    if different:
         raise typer.Exit(1)
 
 
 def _decode_both_ways(
     llm: LLM, tasks: list[TaskPrompt], max_tokens: int | None, batch: int
-) -> list[tuple[CompletionOutput, CompletionOutput]]:
-    """(plain, drafted) completions of every prompt; the plain ones one at a time."""
+) -> tuple[list[tuple[CompletionOutput, CompletionOutput]], float]:
+    """(plain, drafted) completions of every prompt, the plain ones one at a time; seconds of the drafted ones."""
     from forerun.cli import _console as console
 
     params = opt.sampling(temperature=0.0, max_tokens=max_tokens)
     plain = llm.with_drafter("none")
     pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
+    seconds = 0.0
     for first in console.track(range(0, len(tasks), batch), "comparing"):
         prompts = [opt.conversation(task.turns[0]) for task in tasks[first : first + batch]]
         references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]
+        start_s = time.perf_counter()
         drafted = [output.outputs[0] for output in llm.generate(prompts, params)]
+        seconds += time.perf_counter() - start_s
         pairs += zip(references, drafted, strict=True)
-    return pairs
+    return pairs, seconds
