@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from forerun.formats.checkpoint import StoredTensor
-
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model

@@ -31,6 +31,7 @@ def command(
     seed: opt.Seed = None,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    head_bits: opt.HeadBits = None,
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
 ) -> None:
@@ -52,6 +53,7 @@ def command(
         speculative_config=speculative_config,
         device=device,
         backend=backend,
+        head_bits=head_bits,
         threads=threads,
         max_model_len=max_model_len,
     )

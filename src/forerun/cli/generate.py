@@ -30,6 +30,7 @@ def command(
     raw: opt.Raw = False,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    head_bits: opt.HeadBits = None,
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
     as_json: opt.Json = False,
@@ -56,6 +57,7 @@ def command(
         speculative_config=speculative_config,
         device=device,
         backend=backend,
+        head_bits=head_bits,
         threads=threads,
         max_model_len=max_model_len,
     )
