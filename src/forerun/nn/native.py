@@ -207,18 +207,15 @@ def load_native(
     decoder = NativeDecoder(config, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
-    head = "head" if "head" in missing else "embed"
-    items = weights.items() if isinstance(weights, Mapping) else weights
-    for loaded, (name, stored, bias) in enumerate(_with_biases(items), start=1):
-        is_head = name == head
-        if is_head and head_bits is not None:
-            decoder.add("head", requantize(stored, head_bits), bias)
-        if not is_head or head_bits is None or name == "embed":
-            decoder.add(name, stored, bias)
+    packable = _with_biases(weights.items() if isinstance(weights, Mapping) else weights)
+    if head_bits is not None:
+        packable = _with_rounded_head(packable, head_bits, config.tied_head)
+    for name, stored, bias in packable:
+        decoder.add(name, stored, bias)
         stored.release()
         missing.pop(name, None)
         if progress is not None:
-            progress(loaded, total)
+            progress(total - len(missing), total)
     if missing:
         raise LoadError(f"weights are missing: {', '.join(missing)}")
     try:
@@ -250,6 +247,18 @@ def _with_biases(
         name, weight, bias = key, stored, None
     if weight is not None:
         yield name, weight, bias
+
+
+def _with_rounded_head(
+    items: Iterable[tuple[str, StoredTensor, StoredTensor | None]], bits: int, is_tied: bool
+) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
+    source = "embed" if is_tied else "head"
+    for name, stored, bias in items:
+        if name == source:
+            yield "head", requantize(stored, bits), bias
+            stored.release()
+        if name != source or is_tied:
+            yield name, stored, bias
 
 
 def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:
