@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint
 STAMP := .venv/.installed
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow check format native peers clean
+.PHONY: help setup demo test slow check format native peers sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,17 @@ native: $(STAMP) ## compile the native kernels again, showing the compiler's wor
 
 peers: $(STAMP) ## environments of the engines forerun is measured against, for forerun bench --peers
 	@$(BIN)/python -m forerun.bench.peers .peers
+
+# An environment of its own, which borrows the packages of .venv but not its editable forerun.
+SANITIZE := build/sanitize
+SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+sanitize: $(STAMP) ## the native tests under AddressSanitizer and UBSan
+	@$(BIN)/python -m venv $(SANITIZE)
+	@$(BIN)/python $(SITE) > "$$($(SANITIZE)/bin/python $(SITE))/borrowed.pth"
+	@$(SANITIZE)/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
+	  --force-reinstall --config-settings=cmake.define.FORERUN_SANITIZE=ON .
+	@LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZE)/bin/python -m pytest -q -o pythonpath=. tests/native tests/quant
 
 clean: ## remove .venv and everything built
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -121,12 +121,13 @@ void read_k_codes(const std::uint8_t* nibbles, const std::uint8_t* tops, int j, 
     }
 }
 
+// Values first..first+count of a Q6_K block, which lie in one run of 32.
 void read_q6_codes(const std::uint8_t* block, int first, int count, Group& out) {
+    const int half = first / 128, quarter = first % 128 / 32, lane = first % 32;
+    const std::uint8_t* lows = block + 64 * half + 32 * (quarter % 2) + lane;
+    const std::uint8_t* tops = block + 128 + 32 * half + lane;
     for (int i = 0; i < count; ++i) {
-        const int at = first + i, half = at / 128, within = at % 128, quarter = within / 32,
-                  lane = within % 32;
-        const int low = (block[64 * half + 32 * (quarter % 2) + lane] >> (4 * (quarter / 2))) & 15;
-        const int top = (block[128 + 32 * half + lane] >> (2 * quarter)) & 3;
+        const int low = (lows[i] >> (4 * (quarter / 2))) & 15, top = (tops[i] >> (2 * quarter)) & 3;
         out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
     }
 }

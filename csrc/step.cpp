@@ -213,13 +213,17 @@ void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int 
     if (shape_.is_gated)
         kernels_.linear(layer.gate.linear, tile, tiles, normed_.rows, first, count,
                         {gate, stride, false, 1.0f});
+    const bool is_quantized = !layer.down.linear.is_float();
     for (int i = 0; i < count; ++i) {
-        float* out = activated_.rows.x + static_cast<std::size_t>(first + i) * width + tile * kTile;
-        const float* u = up + static_cast<std::size_t>(i) * stride;
+        float* u = up + static_cast<std::size_t>(i) * stride;
         const float* g = gate + static_cast<std::size_t>(i) * stride;
+        // Quantized rows are read as codes only: their floats stay here, in the cache.
+        float* out = is_quantized ? u
+                                  : activated_.rows.x +
+                                        static_cast<std::size_t>(first + i) * width + tile * kTile;
         kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr,
                           channels, out);
-        if (!layer.down.linear.is_float())
+        if (is_quantized)
             kernels_.quantize(out, activated_.rows, first + i, tile * kTile, channels);
     }
 }

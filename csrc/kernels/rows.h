@@ -62,8 +62,7 @@ inline void quantize(const float* x, const Rows& rows, int row, int column, int 
     for (int i = column; i < column + count; i += kGroup, x += kGroup) {
         const F a = load(x), b = load(x + kTile);
         const float largest_size = largest(max(abs(a), abs(b)));
-        const float poison =
-            sum(mul(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))), splat(0.0f)));  // 0 or NaN
+        const float poison = sum(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))));  // 0 or NaN
         const bool is_finite = poison == 0.0f;
         // Below 1e-30 the reciprocal could overflow; such a group is 0 to any int8 grid.
         const bool is_zero = !is_finite || largest_size < 1e-30f;

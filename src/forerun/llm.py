@@ -84,6 +84,7 @@ class LLM:
         prompt_lookup_num_tokens: int | None = None,
         device: str = "auto",
         backend: Backend = "auto",
+        head_bits: int | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         controller: bool = True,
@@ -91,6 +92,7 @@ class LLM:
         """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError.
 
         The `controller` drafts only as much as pays; without it every step drafts in full.
+        `head_bits=4` rounds the output head to 4 bits: faster, but another model than the stored one.
         """
         if speculative_config is not None and drafter != "auto":
             raise ConfigError("give drafter or speculative_config, not both")
@@ -103,7 +105,9 @@ class LLM:
         self.device, self.backend = choose_device(device), backend
         checkpoint = open_checkpoint(resolve(model))
         self.tokenizer = checkpoint.tokenizer()
-        self.model = load_model(checkpoint, device=self.device, backend=backend)
+        self.model = load_model(
+            checkpoint, device=self.device, backend=backend, head_bits=head_bits
+        )
         self.model_name = model
         longest = self.model.config.max_position
         max_len = min(longest, DEFAULT_MAX_LEN) if max_model_len is None else max_model_len

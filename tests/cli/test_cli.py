@@ -170,6 +170,8 @@ MISTAKES = [
     (["generate", "hi", "--speculative-config", "{"], "--speculative-config is not JSON"),
     (["generate", "hi", "--device", "tpu"], "unknown device 'tpu'"),
     (["generate", "hi", "--backend", "metal"], "unknown backend 'metal'"),
+    (["generate", "hi", "--head-bits", "3"], "unknown number of bits '3'"),
+    (["generate", "hi", "--head-bits", "4", "--backend", "torch"], "needs the native kernels"),
     (["generate", "hi", "-t", "0"], "threads must be at least 1"),
     (["generate", "hi", "-c", "999999"], "max_model_len must be from 2 to"),
     (["generate", "word " * 300, "-c", "256"], "the context holds 256"),

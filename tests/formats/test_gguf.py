@@ -47,6 +47,23 @@ def test_values_are_in_memory_of_their_own(small: Path) -> None:
     assert torch.equal(tensor.dequantize(), before)
 
 
+def test_a_released_tensor_is_read_again(small: Path) -> None:
+    checkpoint = open_checkpoint(small)
+    for name in sorted(checkpoint.names()):
+        tensor = checkpoint.tensor(name)
+        before = tensor.dequantize()
+        tensor.release()
+        assert torch.equal(tensor.dequantize(), before)
+
+
+def test_only_mapped_memory_is_released() -> None:
+    tensor = stored(Type.Q8_0)
+    before = tensor.dequantize()
+    tensor.release()
+    tensor.rows(slice(1, 3)).release()
+    assert torch.equal(tensor.dequantize(), before)
+
+
 def test_the_config_is_the_metadata_without_the_vocabulary(small: Path) -> None:
     config = open_checkpoint(small).config
     assert config["llama.block_count"] == 2

@@ -11,8 +11,16 @@ from gguf import GGMLQuantizationType as Type
 
 from forerun import _native
 from forerun.formats.checkpoint import StoredTensor
-from forerun.nn.native import NativeDecoder
-from tests.native.models import GATED, QUANTIZED, TYPES, same_bits, stored
+from forerun.nn.native import NativeDecoder, load_native
+from forerun.quant.rtn import requantize
+from tests.native.models import (
+    GATED,
+    QUANTIZED,
+    TYPES,
+    random_weights,
+    same_bits,
+    stored,
+)
 
 NUM_OUT, NUM_IN = GATED.num_heads * GATED.head_dim, 512
 WIDE = replace(GATED, hidden_size=NUM_IN)
@@ -120,3 +128,17 @@ def test_zero_and_tiny_rows_are_zero() -> None:
     x = np.zeros((2, NUM_IN))
     x[1] = 1e-38
     assert (apply(decoder, x) == 0).all()
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_head_bits_round_the_head_alone(bits: int, is_tied: bool) -> None:
+    config = replace(GATED, tied_head=is_tied)
+    weights = random_weights(config, Type.Q8_0)
+    source = "embed" if is_tied else "head"
+    rounded = requantize(weights[source], bits)
+    decoder = load_native(config, weights, head_bits=bits)
+    for name, expected in (("head", rounded), ("embed", weights["embed"])):
+        out = np.empty(expected.shape, np.float32)
+        decoder._native.unpack(-1, name, out)
+        np.testing.assert_array_equal(out, expected.dequantize().numpy())

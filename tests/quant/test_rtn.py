@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as Type
 
 from forerun.core.errors import ConfigError
 from forerun.formats.checkpoint import StoredTensor
-from forerun.quant.rtn import quantize, quantize_weights, relative_error
+from forerun.quant.rtn import quantize, quantize_weights, relative_error, requantize
 
 
 def matrix(name: str = "q", shape: tuple[int, ...] = (48, 64)) -> StoredTensor:
@@ -53,3 +53,16 @@ def test_head_and_embedding_have_a_scheme_of_their_own() -> None:
 def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'int4'"):
         quantize(matrix(), "int-4")
+
+
+def test_requantizing_changes_even_what_was_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    eight = quantize(matrix(), "int8")
+    four = requantize(eight, 4)
+    assert (four.dtype, four.shape) == (Type.Q4_1, eight.shape)
+    assert 0 < relative_error(eight, four) < 0.11
+    monkeypatch.setattr("forerun.quant.rtn._ROWS_AT_A_TIME", 7)
+    assert np.array_equal(requantize(eight, 4).data, four.data)
+    with pytest.raises(ConfigError, match="number of bits '3'"):
+        requantize(eight, 3)
+    with pytest.raises(ConfigError, match="blocks of 32"):
+        requantize(matrix(shape=(4, 48)), 4)

@@ -60,6 +60,10 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N
 Backend = Annotated[
     str, typer.Option("--backend", help="auto, native (CPU kernels) or torch (fp32).")
 ]
+HeadBits = Annotated[
+    int | None,
+    typer.Option("--head-bits", help="4 or 8: round the output head. Faster; changes the model."),
+]
 Threads = Annotated[
     int | None, typer.Option("-t", "--threads", help="CPU threads; default: physical cores.")
 ]
@@ -104,6 +108,7 @@ def load(
     speculative_config: str | None = None,
     device: str = "auto",
     backend: str = "auto",
+    head_bits: int | None = None,
     threads: int | None = None,
     max_model_len: int | None = None,
     max_num_seqs: int = 1,
@@ -125,6 +130,7 @@ def load(
             speculative_config=_read_json(speculative_config),
             device=device,
             backend=backend,  # type: ignore[arg-type]  # checked by the loader
+            head_bits=head_bits,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             controller=controller,

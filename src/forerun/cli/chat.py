@@ -32,6 +32,7 @@ def command(
     controller: opt.Controller = True,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    head_bits: opt.HeadBits = None,
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
 ) -> None:
@@ -54,6 +55,7 @@ def command(
         controller=controller,
         device=device,
         backend=backend,
+        head_bits=head_bits,
         threads=threads,
         max_model_len=max_model_len,
     )

@@ -7,6 +7,7 @@ decoder is the business of `nn/arch`; reading a concrete format is that of `gguf
 from __future__ import annotations
 
 import difflib
+import mmap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,6 +68,19 @@ class StoredTensor:
         if self.dtype == gguf.GGMLQuantizationType.F32:
             values = values.copy()  # so far a view of the file
         return torch.from_numpy(values).reshape(self.shape)
+
+    def release(self) -> None:
+        """Give the memory of a mapped tensor back to the system; it can still be read, from the file again."""
+        owner: object = self.data
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        start = self.data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+        first = start - start % mmap.PAGESIZE
+        owner.madvise(mmap.MADV_DONTNEED, first, start + self.nbytes - first)
 
 
 class Checkpoint(Protocol):

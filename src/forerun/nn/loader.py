@@ -38,11 +38,13 @@ def load_model(
     *,
     device: torch.device | str = "cpu",
     backend: Backend = "auto",
+    head_bits: int | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """The checkpoint's model on `device`: packed for the native kernels, or with fp32 weights for torch.
 
-    `auto` is native on a CPU that has kernels for this model, else torch. Raises LoadError if the
+    `auto` is native on a CPU that has kernels for this model, else torch. `head_bits` (see
+    `nn.native.load_native`) needs the native kernels. Raises LoadError if the
     architecture or one of its settings is not supported, if a tensor is missing or misshapen, or if
     `native` was asked for and cannot be had.
     """
@@ -59,7 +61,12 @@ def load_model(
             config,
             stored_weights(checkpoint, arch, config),
             num_threads=torch.get_num_threads(),
+            head_bits=head_bits,
             progress=progress,
+        )
+    if head_bits is not None:
+        raise ConfigError(
+            f"a head of {head_bits} bits needs the native kernels: leave it out, or use backend native on a CPU"
         )
     return _load_torch(checkpoint, arch, config, device, progress)
 

@@ -25,12 +25,13 @@ from forerun.kernels import native
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
 from forerun.nn.model import Hidden
+from forerun.quant.rtn import requantize
 
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import StoredTensor
 
-MAX_ROWS = 256
-"""Rows one native call computes; a larger pass is cut, which changes nothing but the memory it needs."""
+MAX_ROWS = 64
+"""Rows one native call computes; a larger pass is cut, so that its rows stay in the second-level cache."""
 
 _UNIT = 16
 
@@ -191,10 +192,13 @@ def load_native(
     num_threads: int | None = None,
     isa: str = "auto",
     cache_dtype: torch.dtype = torch.float16,
+    head_bits: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> NativeDecoder:
     """A native decoder of stored weights with the names of `nn.config.weight_shapes` (biases follow their weight).
 
+    `head_bits` 4 or 8 rounds the head to that many bits: another, faster model, not the stored one. A
+    head tied to the embedding becomes a copy of its own, so tokens are still looked up as stored.
     Raises LoadError with `unsupported`'s reason if this model or machine has no native path, or if a weight is missing.
     """
     problem = unsupported(config)
@@ -203,12 +207,15 @@ def load_native(
     decoder = NativeDecoder(config, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
-    items = weights.items() if isinstance(weights, Mapping) else weights
-    for loaded, (name, stored, bias) in enumerate(_with_biases(items), start=1):
+    packable = _with_biases(weights.items() if isinstance(weights, Mapping) else weights)
+    if head_bits is not None:
+        packable = _with_rounded_head(packable, head_bits, config.tied_head)
+    for name, stored, bias in packable:
         decoder.add(name, stored, bias)
+        stored.release()
         missing.pop(name, None)
         if progress is not None:
-            progress(loaded, total)
+            progress(total - len(missing), total)
     if missing:
         raise LoadError(f"weights are missing: {', '.join(missing)}")
     try:
@@ -240,6 +247,18 @@ def _with_biases(
         name, weight, bias = key, stored, None
     if weight is not None:
         yield name, weight, bias
+
+
+def _with_rounded_head(
+    items: Iterable[tuple[str, StoredTensor, StoredTensor | None]], bits: int, is_tied: bool
+) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
+    source = "embed" if is_tied else "head"
+    for name, stored, bias in items:
+        if name == source:
+            yield "head", requantize(stored, bits), bias
+            stored.release()
+        if name != source or is_tied:
+            yield name, stored, bias
 
 
 def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:

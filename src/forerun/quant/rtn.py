@@ -22,10 +22,14 @@ Scheme = Literal["none", "int8", "int4"]
 
 SCHEMES: tuple[str, ...] = get_args(Scheme)
 
+HEAD_BITS = (4, 8)
+"""What `requantize` can make of a head."""
+
 _TYPES = {"int8": Type.Q8_0, "int4": Type.Q4_1}
 _FULL_PRECISION = frozenset({Type.F32, Type.F16, Type.BF16})
 _VOCABULARY = frozenset({"embed", "head"})
 _LEFT_ALONE = frozenset({"positions"})
+_ROWS_AT_A_TIME = 4096
 
 
 def quantize(stored: StoredTensor, scheme: Scheme) -> StoredTensor:
@@ -57,6 +61,23 @@ def quantize_weights(
             yield name, stored
         else:
             yield name, quantize(stored, vocabulary_scheme if name in _VOCABULARY else scheme)
+
+
+def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
+    """A matrix stored in any way, in blocks of 4 or 8 bits: its values change, even if they were quantized.
+
+    Raises ConfigError for other bits or a width that is not a multiple of 32. A few rows are
+    widened at a time, so a large vocabulary needs no fp32 copy of itself.
+    """
+    if bits not in HEAD_BITS:
+        raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
+    if len(stored.shape) != 2 or stored.shape[1] % 32:
+        raise ConfigError(f"'{stored.name}' {stored.shape} has no rows in blocks of 32")
+    dtype = _TYPES["int4" if bits == 4 else "int8"]
+    starts = range(0, stored.shape[0], _ROWS_AT_A_TIME)
+    parts = (stored.rows(slice(start, start + _ROWS_AT_A_TIME)) for start in starts)
+    data = [gguf.quantize(part.dequantize().numpy(), dtype) for part in parts]
+    return replace(stored, dtype=dtype, data=np.concatenate(data))
 
 
 def relative_error(original: StoredTensor, quantized: StoredTensor) -> float:
