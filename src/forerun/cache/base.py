@@ -15,8 +15,8 @@ class KVCache(Protocol):
     """Keys and values of `num_slots` sequences of at most `max_len` rows.
 
     Each slot has a committed length; a model writes scratch rows above it (row r of a segment at
-    `length + r`), and `keep`
-    commits the accepted ones. Rows that are not kept are overwritten by the next pass.
+    `length + r`), and `keep` commits the accepted ones. Rows that are not kept are overwritten by
+    the next pass.
     """
 
     num_slots: int

@@ -1,11 +1,10 @@
 """One pass of a model, packed ragged: rows of several sequences, no padding.
 
-A segment is one sequence's share: `base` rows of its cache are committed, and its rows form a tree above them (a prompt
-chunk is a chain). Row r is written to the cache at `base + r`, where it stays scratch until
-`cache.keep` commits a path.
-It sees the committed rows and its ancestors. A segment may be computed piece by piece: rows before
-`first` are in the cache
-already, as when a draft model grows its tree level by level.
+A segment is one sequence's share: `base` rows of its cache are committed, and its rows form a tree
+above them (a prompt chunk is a chain). Row r is written to the cache at `base + r`, where it stays
+scratch until `cache.keep` commits a path. It sees the committed rows and its ancestors. A segment
+may be computed piece by piece: rows before `first` are in the cache already, as when a draft model
+grows its tree level by level.
 
 R rows of the pass, n rows of one segment.
 """

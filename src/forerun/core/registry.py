@@ -1,8 +1,7 @@
 """A folder is a list: every module of a package is a plug-in whose name is the file's name.
 
 Adding a drafter, an architecture, a command is adding one file; deleting the file removes it. Other
-distributions can add
-drafters through the entry-point group `forerun.drafters`.
+distributions can add drafters through the entry-point group `forerun.drafters`.
 """
 
 from __future__ import annotations

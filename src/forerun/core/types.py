@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Draft:
     """A tree of guessed tokens that hangs under a sequence's last committed token.
 
-    `probs` is None when every node is a point mass (n-gram, lookahead, top-k expansion: chosen, not drawn).
-    Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn from, after
-    the drafter's own warping
-    and given the siblings drawn before it; a None entry is a point mass. A wrong `probs` makes the output wrong.
+    `probs` is None when every node is a point mass (n-gram, lookahead, top-k expansion: chosen, not
+    drawn). Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn
+    from, after the drafter's own warping and given the siblings drawn before it; a None entry is a
+    point mass. A wrong `probs` makes the output wrong.
     """
 
     tokens: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
 """When drafting pays: the arithmetic of Leviathan et al. (arXiv 2211.17192), section 3, on plain numbers.
 
 `cost` is one draft step over one target pass (c in the paper), `num_draft` the tokens drafted a
-step (gamma), `acceptance`
-the chance that a drafted token is kept (alpha), `verify_cost` a pass over all drafted tokens over a pass over one (v).
+step (gamma), `acceptance` the chance that a drafted token is kept (alpha), `verify_cost` a pass
+over all drafted tokens over a pass over one (v).
 """
 
 from __future__ import annotations

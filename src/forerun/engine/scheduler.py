@@ -1,9 +1,8 @@
 """Who runs: waiting sequences get cache slots in the order they came.
 
-A sequence starts from the longest prefix of its prompt that some slot still holds.
-A freed slot keeps its rows until it is taken, so a chat's next turn, or a prompt with the same
-beginning, is not computed
-twice. The row law makes reuse exact: a row is the same whoever computed it.
+A sequence starts from the longest prefix of its prompt that some slot still holds. A freed slot
+keeps its rows until it is taken, so a chat's next turn, or a prompt with the same beginning, is not
+computed twice. The row law makes reuse exact: a row is the same whoever computed it.
 """
 
 from __future__ import annotations
