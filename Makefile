@@ -28,7 +28,8 @@ demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
 	@$(BIN)/forerun pull
 	@$(BIN)/forerun demo
 
-test: $(STAMP) ## the fast tests: CPU, offline
+test: $(STAMP) ## the fast tests: CPU, offline once the default model is there
+	@$(BIN)/forerun pull > /dev/null
 	@$(BIN)/python -m pytest -q
 
 slow: $(STAMP) ## the long tests
