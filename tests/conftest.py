@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,15 @@ settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-# One thread: for tiny models a second one only waits. Tests of the row law choose their own number.
+# One thread: for tiny models a second one only waits.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Commands and tests of the row law choose their own number; it ends with the test."""
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

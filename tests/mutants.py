@@ -14,9 +14,8 @@ from forerun.decoding import verify
 from tests import tiny
 
 
-def accept_everything() -> None:
-    """Take the first child whatever the target says."""
-    honest = verify._Walk.descend
+def accepting_everything(honest: Callable[..., int | None]) -> Callable[..., int | None]:
+    """`_Walk.descend` that takes the first child whatever the target says."""
 
     def descend(self, node, children):
         child = honest(self, node, children)
@@ -25,7 +24,12 @@ def accept_everything() -> None:
             self.emitted[-1] = self._generated[-1] = self.draft.tokens[child]
         return child
 
-    verify._Walk.descend = descend
+    return descend
+
+
+def accept_everything() -> None:
+    """Verify nothing."""
+    verify._Walk.descend = accepting_everything(verify._Walk.descend)
 
 
 def wrong_residual() -> None:

@@ -11,6 +11,8 @@ import pytest
 from forerun.cli.bench import _NEXT_DRAFTER, _prompts
 from forerun.cli.main import main
 from forerun.core.errors import ConfigError
+from forerun.decoding.verify import _Walk
+from tests.mutants import accepting_everything
 
 KEYS = {
     *("model", "quant", "drafter", "task", "category", "prompts", "tokens", "seconds", "tok_s"),
@@ -66,18 +68,7 @@ def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, 
 
 
 def test_bench_fails_loudly_when_drafting_changes_tokens(bench, monkeypatch):
-    from forerun.decoding.verify import _Walk
-
-    honest = _Walk.descend
-
-    def accept_everything(self, node, children):
-        child = honest(self, node, children)
-        if child is None and children:
-            child = children[0]
-            self.emitted[-1] = self.draft.tokens[child]
-        return child
-
-    monkeypatch.setattr(_Walk, "descend", accept_everything)
+    monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
     code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24)
     assert code == 1
     assert "0 of 1" in text, "the table is printed all the same"

@@ -6,9 +6,10 @@ import json
 import sys
 
 import pytest
-import torch
 
 from forerun.cli.main import main
+from forerun.decoding.verify import _Walk
+from tests.mutants import accepting_everything
 
 SHORT = ["-n", "12", "-c", "256"]
 
@@ -25,8 +26,6 @@ def forerun(monkeypatch, capsys):
             code = end.code
         else:
             code = 0
-        finally:
-            torch.set_num_threads(1)  # the commands choose for themselves
         printed = capsys.readouterr()
         return int(code or 0), printed.out, printed.err
 
@@ -99,18 +98,7 @@ def test_verify_says_yes_and_counts(forerun, model):
 
 
 def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):
-    from forerun.decoding.verify import _Walk
-
-    honest = _Walk.descend
-
-    def accept_everything(self, node, children):
-        child = honest(self, node, children)
-        if child is None and children:
-            child = children[0]
-            self.emitted[-1] = self.draft.tokens[child]
-        return child
-
-    monkeypatch.setattr(_Walk, "descend", accept_everything)
+    monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
     code, out, _ = forerun(
         "verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json"
     )

@@ -10,11 +10,10 @@ import typer
 
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.formats.hub import DEFAULT_MODEL as DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
-
-DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Model = Annotated[
     str, typer.Option("-m", "--model", help="A known name, a path (GGUF or folder) or a hub name.")

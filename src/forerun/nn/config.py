@@ -61,11 +61,6 @@ class ModelConfig:
         """The scale of attention scores."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of fp32 keys and values one position holds over all layers."""
-        return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
-
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
@@ -96,8 +91,3 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for i in range(config.num_layers):
         shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
     return shapes
-
-
-def weight_names(config: ModelConfig) -> list[str]:
-    """The names of `weight_shapes`."""
-    return list(weight_shapes(config))
