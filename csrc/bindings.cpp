@@ -4,11 +4,15 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+
+#include "isa.h"
 
 namespace nb = nanobind;
 
@@ -62,5 +66,22 @@ NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of forerun; use them through forerun.kernels.";
     m.def("argmax_rows", &argmax_rows, nb::arg("logits").noconvert(),
           "Index of the first largest value of each row: float32 (M, V) -> int64 (M,).");
+    m.def(
+        "agrees_with_portable",
+        [](const std::string& isa) {
+            return forerun::agrees_with_portable(forerun::kernels_for(isa));
+        },
+        nb::arg("isa"), "Whether an instruction set has the portable kernels' bits here.");
+    m.def(
+        "int8_peak",
+        [](const std::string& isa, int num_rounds) {
+            if (num_rounds < 0) throw nb::value_error("num_rounds must not be negative");
+            const forerun::Kernels& kernels = forerun::kernels_for(isa);
+            nb::gil_scoped_release unlocked;
+            std::int32_t sink = 0;
+            return kernels.peak(num_rounds, &sink);
+        },
+        nb::arg("isa"), nb::arg("num_rounds"),
+        "Does integer dot products and nothing else; returns how many multiplications those were.");
     forerun::bind_decoder(m);
 }

@@ -8,7 +8,7 @@ namespace {
 struct Choice {
     const char* name;
     const Kernels& (*kernels)();
-    bool can_run, is_automatic;
+    bool can_run;
 };
 
 std::vector<Choice> choices() {
@@ -20,12 +20,19 @@ std::vector<Choice> choices() {
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-    all.push_back({"avx512", avx512_kernels, avx512, false});
-    all.push_back({"avxvnni", avxvnni_kernels, avx2 && __builtin_cpu_supports("avxvnni"), true});
-    all.push_back({"avx2", avx2_kernels, avx2, true});
+    all.push_back({"avx512", avx512_kernels, avx512});
+    all.push_back({"avxvnni", avxvnni_kernels, avx2 && __builtin_cpu_supports("avxvnni")});
+    all.push_back({"avx2", avx2_kernels, avx2});
 #endif
-    all.push_back({"portable", portable_kernels, true, true});
+    all.push_back({"portable", portable_kernels, true});
     return all;
+}
+
+// A compiler's or a processor's mistake must cost speed, never a token.
+const Kernels& automatic() {
+    for (const Choice& choice : choices())
+        if (choice.can_run && agrees_with_portable(choice.kernels())) return choice.kernels();
+    return portable_kernels();
 }
 
 }  // namespace
@@ -44,11 +51,13 @@ std::vector<std::string> runnable_isas() {
 }
 
 const Kernels& kernels_for(const std::string& name) {
+    if (name == "auto") {
+        static const Kernels& best = automatic();
+        return best;
+    }
     std::string known;
     for (const Choice& choice : choices()) {
-        if (name == "auto" ? choice.can_run && choice.is_automatic
-                           : choice.can_run && name == choice.name)
-            return choice.kernels();
+        if (choice.can_run && name == choice.name) return choice.kernels();
         known += std::string(known.empty() ? "" : ", ") + choice.name;
     }
     throw std::invalid_argument("instruction set '" + name +

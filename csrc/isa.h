@@ -12,8 +12,10 @@ namespace forerun {
 std::vector<std::string> compiled_isas();
 // Those this processor can run, best first.
 std::vector<std::string> runnable_isas();
-// "auto" or a name. AVX-512 is used only when named: it has not run on a processor of ours yet.
+// "auto" or a name. "auto" takes the best one that agrees with the portable kernels here.
 // Throws std::invalid_argument for one that is unknown or cannot run here.
 const Kernels& kernels_for(const std::string& name);
+// Whether all its results on a small sample have the portable kernels' bits.
+bool agrees_with_portable(const Kernels& kernels);
 
 }  // namespace forerun

@@ -117,6 +117,7 @@ struct Kernels {
     void (*attend)(const Attention&, int chunk, Attended* states);
     void (*merge)(const Attended& from, Attended& into, int head_dim);
     void (*finish)(const Attended&, int head_dim, float* out);
+    std::int64_t (*peak)(int num_rounds, std::int32_t* sink);
 };
 
 const Kernels& portable_kernels();

@@ -247,4 +247,33 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
     }
 }
 
+// Nothing but integer dot products of codes in registers, what the processor could do at most.
+// Returns how many multiplications they are; `sink` keeps the compiler from leaving them out.
+inline std::int64_t peak(int num_rounds, std::int32_t* sink) {
+    constexpr int rows = 4, dots = 8;
+    alignas(64) std::uint8_t codes[64];
+    alignas(64) std::int8_t x[rows * dots * 4 + kTile];
+    for (std::size_t i = 0; i < sizeof codes; ++i) codes[i] = static_cast<std::uint8_t>(i % 16);
+    for (std::size_t i = 0; i < sizeof x; ++i) x[i] = static_cast<std::int8_t>(i);
+    const Bytes w = load_bytes(codes);
+    Wide total[rows];
+    for (Wide& row : total) row = zero_wide();
+    for (int round = 0; round < num_rounds; ++round) {
+        const std::int8_t* at = x + round % kTile;  // another each time, or nothing is left to do
+#pragma GCC unroll 4
+        for (int m = 0; m < rows; ++m) {
+            Narrow acc = first_dot(w, at + m * dots * 4);
+#pragma GCC unroll 8
+            for (int d = 1; d < dots; ++d) add_dot(acc, w, at + (m * dots + d) * 4);
+            total[m] = add(total[m], widen(acc));
+        }
+    }
+    F sum = splat(0.0f);
+    for (const Wide& row : total) sum = add(sum, to_float(row));
+    float lanes[kTile];
+    store(lanes, sum);
+    *sink = lanes[0] > 0.0f;
+    return std::int64_t{num_rounds} * rows * dots * 4 * kTile;
+}
+
 }  // namespace forerun::FORERUN_ISA

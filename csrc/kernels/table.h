@@ -22,6 +22,7 @@ inline Kernels table(const char* name) {
     k.attend = attend;
     k.merge = merge;
     k.finish = finish;
+    k.peak = peak;
     return k;
 }
 

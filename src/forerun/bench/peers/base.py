@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from forerun.bench.passes import Case
 from forerun.bench.run import WARM_UP_TOKENS, Answer, PeerError, Prompt
 from forerun.core import registry
 from forerun.core.errors import ConfigError, unknown
 
 KIND = "bench.peers"
+PASSES = "passes"
+"""The way of a worker that runs single passes instead of answering."""
 WORKER = Path(__file__).parent / "_worker.py"
 
 
@@ -45,6 +48,14 @@ def contenders(name: str, setup: Setup) -> list[PeerContender]:
     return [PeerContender(module, way, setup) for way in module.WAYS]
 
 
+def passes(name: str, setup: Setup) -> PeerContender:
+    """A peer that runs single passes, to be timed. Raises ConfigError if it has none."""
+    module = adapter(name)
+    if not getattr(module, "HAS_PASSES", False):
+        raise ConfigError(f"{name} cannot run single passes here: choose llama.cpp")
+    return PeerContender(module, PASSES, setup)
+
+
 class PeerContender:
     """One peer decoding in one way, one prompt at a time."""
 
@@ -60,6 +71,11 @@ class PeerContender:
 
     def restart(self, warm_up: Prompt) -> None:
         """A new process with the model loaded, after a short answer."""
+        self.start()
+        self._ask(warm_up, WARM_UP_TOKENS)
+
+    def start(self) -> None:
+        """A new process with the model loaded. Raises PeerError."""
         self.close()
         if not Path(self._command[0]).exists():
             raise PeerError(f"{self.peer} is not installed: run make peers")
@@ -71,7 +87,6 @@ class PeerContender:
             text=True,
         )
         self._hear()
-        self._ask(warm_up, WARM_UP_TOKENS)
 
     def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None) -> Answer:
         """As many tokens as plain decoding gave, whatever they are: peers are compared by speed, on equal counts."""
@@ -88,6 +103,11 @@ class PeerContender:
             decode_tokens=sum(lengths) - len(lengths),
         )
 
+    def seconds(self, case: Case) -> float:
+        """Seconds of one pass of the case, for a contender of the way `passes`."""
+        found = self._request({"pass": [case.num_seqs, case.rows, case.context]})["seconds"]
+        return float(found)
+
     def peak_rss_mb(self) -> float:
         """Of the peer's process."""
         return self._peak_rss_mb
@@ -100,10 +120,12 @@ class PeerContender:
             process.communicate()
 
     def _ask(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
+        return self._request({"prompt": list(prompt), "num_tokens": num_tokens})
+
+    def _request(self, request: Mapping[str, object]) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
-            request = {"prompt": list(prompt), "num_tokens": num_tokens}
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
