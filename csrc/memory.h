@@ -1,5 +1,5 @@
-// Zeroed memory, aligned to cache lines; large blocks ask for huge pages, which streaming weights
-// needs.
+// Zeroed memory, aligned to cache lines, in huge pages where the system has them: streaming weights
+// through small pages misses the processor's table of them all the time.
 
 #pragma once
 
@@ -7,35 +7,46 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <utility>
 
 namespace forerun {
+
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// A mapping of its own.
+class Mapping {
+  public:
+    explicit Mapping(std::size_t nbytes) : nbytes_(nbytes) {
+        void* p = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        data_ = static_cast<std::uint8_t*>(p);
+#ifdef MADV_HUGEPAGE
+        // A wish: without it everything works, a little slower.
+        if (nbytes >= kHugePage) madvise(p, nbytes, MADV_HUGEPAGE);
+#endif
+    }
+    ~Mapping() { munmap(data_, nbytes_); }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+
+    std::uint8_t* data() const { return data_; }
+    std::size_t nbytes() const { return nbytes_; }
+
+  private:
+    std::uint8_t* data_;
+    std::size_t nbytes_;
+};
 
 class Buffer {
   public:
     Buffer() = default;
     explicit Buffer(std::size_t nbytes) : nbytes_(nbytes) {
         if (nbytes == 0) return;
-        void* p = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED) throw std::bad_alloc();
-        data_ = static_cast<std::uint8_t*>(p);
-#ifdef MADV_HUGEPAGE
-        constexpr std::size_t huge = std::size_t{2} << 20;
-        if (nbytes >= huge)
-            madvise(p, nbytes,
-                    MADV_HUGEPAGE);  // a wish: without it everything works, a little slower
-#endif
-    }
-    Buffer(Buffer&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), nbytes_(std::exchange(other.nbytes_, 0)) {}
-    Buffer& operator=(Buffer&& other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(nbytes_, other.nbytes_);
-        return *this;
-    }
-    ~Buffer() {
-        if (data_) munmap(data_, nbytes_);
+        mapping_ = std::make_shared<Mapping>(nbytes);
+        data_ = mapping_->data();
     }
 
     template <class T>
@@ -45,8 +56,35 @@ class Buffer {
     std::size_t nbytes() const { return nbytes_; }
 
   private:
+    friend class Shelf;
+    std::shared_ptr<const Mapping> mapping_;
     std::uint8_t* data_ = nullptr;
     std::size_t nbytes_ = 0;
+};
+
+// Buffers too small for huge pages of their own, side by side in a mapping that lives as long as
+// one of them.
+class Shelf {
+  public:
+    Buffer take(std::size_t nbytes) {
+        if (nbytes == 0 || nbytes >= kHugePage) return Buffer(nbytes);
+        const std::scoped_lock lock(busy_);
+        if (!mapping_ || mapping_->nbytes() - used_ < nbytes) {
+            mapping_ = std::make_shared<Mapping>(8 * kHugePage);
+            used_ = 0;
+        }
+        Buffer buffer;
+        buffer.mapping_ = mapping_;
+        buffer.data_ = mapping_->data() + used_;
+        buffer.nbytes_ = nbytes;
+        used_ += (nbytes + 63) / 64 * 64;
+        return buffer;
+    }
+
+  private:
+    std::mutex busy_;
+    std::shared_ptr<const Mapping> mapping_;
+    std::size_t used_ = 0;
 };
 
 }  // namespace forerun

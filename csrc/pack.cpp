@@ -244,6 +244,11 @@ void write_float_row(const std::uint8_t* row, const Linear& linear, std::uint8_t
                     size);
 }
 
+Buffer on_shelf(std::size_t nbytes) {
+    static Shelf shelf;
+    return shelf.take(nbytes);
+}
+
 // Calls work(index) for 0..count. Packing happens once, so it does without the pool and its rules.
 template <class Work>
 void in_parallel(int count, int num_threads, const Work& work) {
@@ -279,7 +284,7 @@ Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, cons
     linear.num_out = num_out;
     linear.num_in = num_in;
     linear.tile_nbytes = tile_nbytes(linear.kind, num_in);
-    packed.memory = Buffer(static_cast<std::size_t>(linear.num_tiles()) * linear.tile_nbytes);
+    packed.memory = on_shelf(static_cast<std::size_t>(linear.num_tiles()) * linear.tile_nbytes);
     linear.tiles = packed.memory.as<std::uint8_t>();
     in_parallel(linear.num_tiles(), num_threads, [&](int tile) {
         for (int row = tile * kTile; row < std::min((tile + 1) * kTile, num_out); ++row) {
