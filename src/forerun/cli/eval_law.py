@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from forerun.eval.law import Check, Report
 
-MAX_LEN = 512
-"""Room for a prompt and a few tokens."""
-
 
 def command(
     model: opt.Model = opt.DEFAULT_MODEL,
@@ -47,6 +44,7 @@ def command(
     backend: opt.Backend = "auto",
     head_bits: opt.HeadBits = None,
     threads: opt.Threads = None,
+    max_model_len: opt.ContextSize = 512,
     as_json: opt.Json = False,
 ) -> None:
     """Hold sampled sequences, drafted and verified, against the target's exact law. Exits 1 if it is broken."""
@@ -71,7 +69,7 @@ def command(
         head_bits=head_bits,
         threads=threads,
         max_num_seqs=batch,
-        max_model_len=MAX_LEN,
+        max_model_len=max_model_len,
         controller=False,  # the more is drafted, the more is proved
     )
     prompts = [llm.encode(text) for text in prompt or law.PROMPTS]

@@ -78,17 +78,16 @@ def command(
     completion = request.output().outputs[0]
     measured = meter.read([completion])
     console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
-    if profile and tracer is not None:
-        console.print_profile(tracer.profile())
+    found = tracer.profile() if profile and tracer is not None else None
+    if found is not None:
+        console.print_profile(found)
     if trace is not None and tracer is not None:
         _write(trace, tracer.chrome())
     if as_json:
         figures = console.environment(model, llm.drafter_spec.name) | measured.document()
-        if profile and tracer is not None:
-            figures["profile"] = tracer.profile()
         reason = completion.finish_reason
         outcome = {"text": completion.text, "finish_reason": reason, "identical": None}
-        console.print_json(figures | outcome)
+        console.print_json(figures | outcome | ({} if found is None else {"profile": found}))
     if not is_whole:
         raise typer.Exit(130)
 
