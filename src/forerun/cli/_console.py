@@ -158,6 +158,26 @@ def track(steps: Sequence[int], what: str) -> Iterable[int]:
     return rich_track(steps, what, console=console, disable=not console.is_terminal)
 
 
+def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
+    """Milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
+    decode, prompt = profile["decode"], profile["prompt"]
+    table = Table(box=None, pad_edge=False)
+    for column in ("phase", "ms a step", "share", "ms, prompt"):
+        table.add_column(column, justify="left" if column == "phase" else "right")
+    for phase in (name for name in decode if name not in ("steps", "total")):
+        share = decode[phase] / decode["total"] if decode["total"] else 0.0
+        table.add_row(
+            phase,
+            f"{decode[phase] / max(1, decode['steps']):.3f}",
+            f"{share:.1%}",
+            f"{prompt[phase]:.2f}",
+        )
+    each = decode["total"] / max(1, decode["steps"])
+    whole = f"all ({decode['steps']:.0f} steps)"
+    table.add_row(whole, f"{each:.3f}", "100.0%", f"{prompt['total']:.2f}", style="bold")
+    stderr().print(table)
+
+
 def total(completions: Iterable[CompletionOutput]) -> SpecStats:
     """The counts of many completions."""
     stats = SpecStats()

@@ -195,3 +195,9 @@ def conversation(text: str, system: str | None = None) -> list[dict[str, str]]:
     """One user message, after a system message if there is one."""
     messages = [{"role": "system", "content": system}] if system else []
     return [*messages, {"role": "user", "content": text}]
+
+
+def check_least(name: str, value: int | None, least: int) -> None:
+    """Raise ConfigError for a number that is given but too small."""
+    if value is not None and value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.errors import ConfigError
 
 
 def command(
@@ -34,10 +35,17 @@ def command(
     head_bits: opt.HeadBits = None,
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing or Perfetto.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Complete a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there."""
     from forerun.cli import _console as console
+    from forerun.engine.trace import Trace
 
     text = opt.read_prompt(prompt, file)
     params = opt.sampling(
@@ -63,16 +71,29 @@ def command(
         threads=threads,
         max_model_len=max_model_len,
     )
+    tracer = Trace.attach(llm.engine) if profile or trace is not None else None
     meter = console.Meter(llm.engine)
     request = llm.submit(text if raw else opt.conversation(text, system), params)
     is_whole = console.show(llm.events(request))
     completion = request.output().outputs[0]
     measured = meter.read([completion])
     console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
+    found = tracer.profile() if profile and tracer is not None else None
+    if found is not None:
+        console.print_profile(found)
+    if trace is not None and tracer is not None:
+        _write(trace, tracer.chrome())
     if as_json:
         figures = console.environment(model, llm.drafter_spec.name) | measured.document()
         reason = completion.finish_reason
         outcome = {"text": completion.text, "finish_reason": reason, "identical": None}
-        console.print_json(figures | outcome)
+        console.print_json(figures | outcome | ({} if found is None else {"profile": found}))
     if not is_whole:
         raise typer.Exit(130)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the trace: {error}") from error

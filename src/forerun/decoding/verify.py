@@ -19,7 +19,7 @@ N nodes of the draft, V vocabulary, D width of the target's features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -41,16 +41,17 @@ def verify(
     *,
     eos_ids: frozenset[int] = frozenset(),
     hidden: Tensor | None = None,
+    walk_of: Callable[[Seq, Draft, Tensor, frozenset[int]], _Walk] | None = None,
 ) -> Outcome:
     """Walk down the draft from the root as far as the target agrees.
 
     `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
-    they and `hidden` (1 + N, D) are handed on in the outcome.
+    they and `hidden` (1 + N, D) are handed on in the outcome. `walk_of` makes the walk: a trace times it.
     """
     if len(logits) != 1 + len(draft):
         raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
     children = tree.children(draft.parents)
-    walk = _Walk(seq, draft, logits, eos_ids)
+    walk = (walk_of or _Walk)(seq, draft, logits, eos_ids)
     path: list[int] = []
     node: int | None = -1
     while node is not None:

@@ -25,6 +25,7 @@ from forerun.engine.luck import Trial
 from forerun.engine.run import Run, Verdict
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
+from forerun.engine.trace import Trace
 from forerun.nn.model import Hidden, Model
 
 
@@ -65,6 +66,8 @@ class Engine:
         wants_features = drafter.features.last or bool(drafter.features.layers)
         self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
         self.timers = Timers()
+        self.trace: Trace | None = None
+        self._granted = 0
         self.runs: dict[int, Run] = {}
         self._next_id = 0
 
@@ -111,6 +114,8 @@ class Engine:
         with self.timers("observe"):
             self._observe(verdicts)
         self._learn(work, verdicts, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
+        if self.trace is not None:
+            self.trace.end_step(work, verdicts, self._granted)
         return events
 
     def abort(self, seq_id: int) -> None:
@@ -144,6 +149,7 @@ class Engine:
         """A draft for every sequence that decodes and has a budget, cut to what it has room for."""
         seqs = [seq for seq in self.scheduler.running if self.runs[seq.id].has_begun]
         budgets = self.controller.budgets(seqs) if seqs else {}
+        self._granted = sum(budgets.values())
         seqs = [seq for seq in seqs if budgets[seq.id]]
         if not seqs:
             return {}
@@ -190,6 +196,7 @@ class Engine:
                     logits[logit_rows.start : logit_rows.stop],
                     eos_ids=self.eos_ids,
                     hidden=own,
+                    walk_of=None if self.trace is None else self.trace.walk,
                 )
                 verdicts.append(Verdict.of(run, share, outcome))
         return verdicts

@@ -1,0 +1,11 @@
+"""`forerun eval`: what a model says, rather than how fast: perplexity, scores of tasks, the law of sampling."""
+
+from __future__ import annotations
+
+import typer
+
+
+def command(context: typer.Context) -> None:
+    """Perplexity, task scores and the sampling law of a model, as it is stored and computed here."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -1,0 +1,169 @@
+"""Where the time of a run goes: every phase of every step as a span, for a table or a trace viewer.
+
+`Trace.attach(engine)` begins it. An engine without a trace only adds up seconds (`stats.Timers`).
+`warp`, from raw logits to the target's choice, happens inside `verify` and is told apart from it here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from forerun.core.types import Draft, Seq
+from forerun.decoding.verify import Probs, _Walk
+from forerun.engine.batch import Pass
+from forerun.engine.run import Verdict
+from forerun.engine.stats import Timers
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+
+PHASES = ("propose", "pack", "forward", "head", "warp", "verify", "keep", "emit", "observe")
+"""In the order of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One phase of one step, in seconds of the trace's clock."""
+
+    phase: str
+    start_s: float
+    stop_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.stop_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: its spans, the rows of its pass, and what was granted, drafted and accepted, over all sequences."""
+
+    spans: tuple[Span, ...]
+    stop_s: float
+    rows: int
+    budget: int
+    drafted: int
+    accepted: int
+    emitted: int
+    reads_prompt: bool
+
+    @property
+    def start_s(self) -> float:
+        """When its first phase began."""
+        return self.spans[0].start_s
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each phase, without those of a phase inside it; `other` is what no phase covers."""
+        found = dict.fromkeys(PHASES, 0.0)
+        for span in self.spans:
+            found[span.phase] += span.seconds
+        found["verify"] -= found["warp"]
+        return found | {"other": self.stop_s - self.start_s - sum(found.values())}
+
+    def counts(self) -> dict[str, int]:
+        """What was done, for the viewer."""
+        names = ("rows", "budget", "drafted", "accepted", "emitted")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(slots=True)
+class Trace(Timers):
+    """Timers that remember every span, step by step."""
+
+    steps: list[Step] = field(default_factory=list)
+    _spans: list[Span] = field(default_factory=list)
+
+    @classmethod
+    def attach(cls, engine: Engine) -> Trace:
+        """Trace what this engine does from here on; seconds added up so far stand."""
+        trace = cls(engine.timers.seconds, engine.timers.clock)
+        engine.timers = engine.trace = trace
+        return trace
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time a block as `phase`."""
+        start_s = self.clock()
+        try:
+            yield
+        finally:
+            span = Span(phase, start_s, self.clock())
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + span.seconds
+            self._spans.append(span)
+
+    def walk(self, seq: Seq, draft: Draft, logits: Tensor, eos_ids: frozenset[int]) -> _Walk:
+        """A walk down a draft whose warping is timed."""
+        return _TimedWalk(self, seq, draft, logits, eos_ids)
+
+    def end_step(self, work: Pass, verdicts: Sequence[Verdict], granted: int) -> None:
+        """The step is over: `granted` is what its sequences might have drafted together."""
+        spans = sorted(self._spans, key=lambda span: span.start_s)
+        self._spans = []
+        step = Step(
+            tuple(spans),
+            self.clock(),
+            rows=work.batch.num_rows,
+            budget=granted,
+            drafted=sum(len(share.draft) for share in work.shares),
+            accepted=sum(len(verdict.outcome.path) for verdict in verdicts),
+            emitted=sum(len(verdict.outcome.emitted) for verdict in verdicts),
+            reads_prompt=any(not s.is_complete or s.num_pending > 1 for s in work.shares),
+        )
+        self.steps.append(step)
+
+    def profile(self) -> dict[str, dict[str, float]]:
+        """Milliseconds by phase, their `total` and the number of `steps`: of those that read a prompt, and others."""
+        return {
+            "prompt": _summed([step for step in self.steps if step.reads_prompt]),
+            "decode": _summed([step for step in self.steps if not step.reads_prompt]),
+        }
+
+    def chrome(self) -> str:
+        """The trace as JSON for chrome://tracing and Perfetto: a span a step and in it a span a phase."""
+        begin_s = self.steps[0].start_s if self.steps else 0.0
+        events: list[dict[str, object]] = [
+            {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "forerun"}}
+        ]
+        for step in self.steps:
+            name = "prompt" if step.reads_prompt else "step"
+            for span in (Span(name, step.start_s, step.stop_s), *step.spans):
+                microseconds = {
+                    "ts": round((span.start_s - begin_s) * 1e6, 3),
+                    "dur": round(span.seconds * 1e6, 3),
+                }
+                place = {"ph": "X", "pid": 1, "tid": 1, **microseconds}
+                events.append({"name": span.phase, **place, "args": step.counts()})
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+class _TimedWalk(_Walk):
+    """A walk that times its way from raw logits to the target's choice or distribution."""
+
+    def __init__(
+        self, timers: Timers, seq: Seq, draft: Draft, logits: Tensor, eos_ids: frozenset[int]
+    ) -> None:
+        with timers("warp"):  # greedy choices may all be made here
+            super().__init__(seq, draft, logits, eos_ids)
+        self._timers = timers
+
+    def _choose(self, node: int) -> int:
+        with self._timers("warp"):
+            return super()._choose(node)
+
+    def _target(self, node: int) -> Probs:
+        with self._timers("warp"):
+            return super()._target(node)
+
+
+def _summed(steps: Sequence[Step]) -> dict[str, float]:
+    each = [step.seconds() for step in steps]
+    sums = {phase: sum(seconds[phase] for seconds in each) for phase in (*PHASES, "other")}
+    in_ms = {phase: round(seconds * 1e3, 3) for phase, seconds in sums.items()}
+    return {"steps": len(steps), "total": round(sum(sums.values()) * 1e3, 3), **in_ms}

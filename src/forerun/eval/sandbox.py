@@ -1,0 +1,61 @@
+"""Running a program that nobody has read, a model's for instance, in a process of its own with limits.
+
+The process has a time and a memory limit, an empty environment, an empty folder that is deleted
+afterwards, and refuses sockets, other processes and changes to files (see `_fence.py`). That stops
+accidents and careless code. It is no jail: a program that means harm and knows CPython well can get
+out, so run what you distrust in a container or a virtual machine besides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_FENCE = Path(__file__).with_name("_fence.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use."""
+
+    seconds: float = 10.0
+    """Of wall time."""
+    memory_mb: int = 1024
+    """Of address space, the interpreter's included."""
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def passes(program: str, limits: Limits = DEFAULT_LIMITS) -> bool:
+    """True if the program runs to its end: no exception, no exit of its own, no limit exceeded."""
+    with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-B", str(_FENCE), str(limits.memory_mb), str(limits.seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env={},
+            start_new_session=True,
+        )
+        try:
+            verdict, _ = process.communicate(program.encode(errors="replace"), limits.seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            _end(process)
+    return verdict == b"passed"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Leave nothing of it behind, whatever it did."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

@@ -1,0 +1,1 @@
+"""Tasks with right and wrong answers: one file a task; the file's name is the task's."""

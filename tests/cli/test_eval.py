@@ -1,0 +1,183 @@
+"""`forerun eval` and its second words, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from forerun.cli.main import main
+from forerun.decoding.verify import _Walk
+from tests.mutants import accepting_everything
+
+PROMPT = "red green blue red green blue red green"
+LAW = ("eval", "law", "--prompt", PROMPT, "--temp", 0.7, "--top-p", 0.9, "--length", 2)
+TEXT = "The sea is calm tonight. The tide is full, the moon lies fair upon the straits. " * 4
+GSM8K = {"id": "a", "category": "math", "turns": ["What is 2 + 3?"], "reference": "so #### 5"}
+HUMANEVAL = {
+    "id": "HumanEval/x",
+    "category": "coding",
+    "turns": ['def add(a, b):\n    """ Return the sum of a and b. """\n'],
+    "reference": {
+        "entry_point": "add",
+        "test": "def check(f):\n    assert f(2, 3) == 5\n",
+    },
+}
+
+
+@pytest.fixture
+def forerun(monkeypatch, capsys, default_model):
+    """Run a command on the default model in this process; returns (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        words = ["forerun", *map(str, arguments)]
+        if len(words) > 2:
+            words += ["-m", str(default_model), "-t", "1"]
+        monkeypatch.setattr(sys, "argv", words)
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        else:
+            code = 0
+        printed = capsys.readouterr()
+        return int(code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    (tmp_path / "gsm8k.jsonl").write_text(json.dumps(GSM8K) + "\n")
+    (tmp_path / "humaneval.jsonl").write_text(json.dumps(HUMANEVAL) + "\n")
+    return tmp_path
+
+
+def last_json(out: str) -> dict:
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def test_eval_alone_lists_its_words(forerun):
+    code, out, _ = forerun("eval")
+    assert code == 0
+    assert all(word in out for word in ("ppl", "tasks", "law"))
+
+
+def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
+    sizes = ("--window", 32, "--limit-tokens", 60, "--out", tmp_path / "run.jsonl")
+    code, out, _ = forerun("eval", "ppl", text, *sizes, "--json")
+    document = last_json(out)
+    assert code == 0
+    assert 1 < document["ppl"] < 100
+    expected = {"tokens": 59, "window": 32, "stride": 16, "limit_tokens": 60, "quant": "Q4_1"}
+    assert expected.items() <= document.items()
+    written = (tmp_path / "run.jsonl").read_text()
+    code, out, _ = forerun("eval", "ppl", text, *sizes, "--json")
+    assert last_json(out)["ppl"] == document["ppl"]
+    assert (tmp_path / "run.jsonl").read_text() == written
+    code, _, err = forerun("eval", "ppl", text, *sizes, "--stride", 8)
+    assert code == 2
+    assert "stride 16 there, 8 here" in err
+
+
+@pytest.mark.slow
+def test_native_and_torch_agree_closely(forerun, text):
+    found = [
+        last_json(
+            forerun("eval", "ppl", text, "--limit-tokens", 48, "--backend", backend, "--json")[1]
+        )["ppl"]
+        for backend in ("auto", "torch")
+    ]
+    assert found[0] == pytest.approx(found[1], rel=0.03)
+
+
+def test_ctrl_c_says_how_far_it_came(forerun, text, monkeypatch):
+    from forerun.eval import perplexity
+
+    score, calls = perplexity._score, iter(range(100))
+
+    def interrupted(*args):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return score(*args)
+
+    monkeypatch.setattr(perplexity, "_score", interrupted)
+    code, _, err = forerun("eval", "ppl", text, "--window", 16, "--limit-tokens", 60)
+    assert code == 130
+    assert "after 2 of 7 windows; give --out FILE" in err
+
+
+def test_tasks_scores_answers(forerun, tasks):
+    common = ("--tasks-dir", tasks, "--max-tokens", 64, "-c", 256, "--json")
+    code, out, _ = forerun("eval", "tasks", "--task", "gsm8k", *common)
+    document = last_json(out)
+    assert code == 0
+    assert {"task": "gsm8k", "prompts": 1, "drafter": "suffix"}.items() <= document.items()
+    assert document["right"] in (0, 1)
+    code, out, _ = forerun("eval", "tasks", "--task", "humaneval", "--run-code", *common)
+    assert code == 0
+    assert "humaneval: 1 of 1 right" in out
+
+
+def test_law_holds_and_says_so(forerun):
+    code, out, _ = forerun(*LAW, "--samples", 40, "--json")
+    document = last_json(out)
+    assert code == 0
+    assert document["holds"] is True
+    assert document["threshold"] == pytest.approx(1e-4 / 2)
+    assert [row["length"] for row in document["rows"]] == [1, 2]
+    assert all(row["drafted"] > row["accepted"] > 0 for row in document["rows"])
+    assert "2 of 2 checks hold" in out
+
+
+def test_law_exits_1_when_verification_is_broken(forerun, monkeypatch):
+    monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
+    code, out, _ = forerun(*LAW, "--samples", 100, "--json")
+    assert code == 1
+    assert last_json(out)["holds"] is False
+    assert "BROKEN" in out
+
+
+def test_profile_and_trace_of_one_request(forerun, tmp_path):
+    path = tmp_path / "trace.json"
+    code, out, err = forerun(
+        "generate", "Say yes yes yes.", "-n", 6, "-c", 64, "--profile", "--trace", path, "--json"
+    )
+    document = last_json(out)
+    assert code == 0
+    assert all(phase in err for phase in ("propose", "warp", "other", "all ("))
+    assert document["profile"]["prompt"]["steps"] == 1
+    assert document["profile"]["decode"]["steps"] > 0
+    assert len(json.loads(path.read_text())["traceEvents"]) > 10
+
+
+MISTAKES = [
+    (["ppl", "/no/such/file"], "cannot read"),
+    (["ppl", "{text}", "--limit-tokens", 1], "limit_tokens must be at least 2, got 1"),
+    (["tasks", "--task", "gsm9k"], "did you mean 'gsm8k'"),
+    (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
+    (["tasks", "--tasks-dir", "/no/such"], "cannot read prompts"),
+    (["law", "--batch", 0], "batch must be at least 1, got 0"),
+    (["law", "--false-alarm", 0], "above 0 and below 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=lambda value: str(value)[-24:])
+def test_a_mistake_is_answered_in_one_line(forerun, text, arguments, message):
+    code, _, err = forerun("eval", *(str(word).format(text=text) for word in arguments))
+    assert code == 2
+    assert message in err.strip().splitlines()[-1]
+
+
+def test_a_trace_that_cannot_be_written_is_told(forerun):
+    code, _, err = forerun("generate", "Hi", "-n", 1, "-c", 64, "--trace", "/no/such/t.json")
+    assert code == 2
+    assert "cannot write the trace" in err.strip().splitlines()[-1]
