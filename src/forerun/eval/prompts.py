@@ -40,7 +40,7 @@ def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPromp
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read prompts from {name}: {error}") from error
     is_json = name == BUILTIN or name.endswith(".jsonl")
-    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()][:limit]
+    lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()][:limit]
     if not lines:
         raise ConfigError(f"{name} holds no prompts")
     if not is_json:
