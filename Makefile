@@ -40,6 +40,7 @@ check: $(STAMP) ## formatting, lint, types, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m dev.docs --check
+	@$(BIN)/python -m dev.readme_table --check
 
 format: $(STAMP) ## format, and fix what ruff can fix
 	@$(BIN)/ruff format .

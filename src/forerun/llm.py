@@ -32,6 +32,7 @@ from forerun.nn.loader import Backend, load_model
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
+DRAFT_BUDGET = EngineOptions().draft_budget
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -88,10 +89,11 @@ class LLM:
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         controller: bool = True,
+        draft_budget: int = DRAFT_BUDGET,
     ) -> None:
         """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError.
 
-        The `controller` drafts only as much as pays; without it every step drafts in full.
+        The `controller` drafts only as much as pays; without it every step drafts in full, up to `draft_budget` nodes.
         `head_bits=4` rounds the output head to 4 bits: faster, but another model than the stored one.
         """
         if speculative_config is not None and drafter != "auto":
@@ -115,8 +117,13 @@ class LLM:
             raise ConfigError(
                 f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
             )
+        if draft_budget < 1:
+            raise ConfigError(f"draft_budget must be at least 1, got {draft_budget}")
         self.options = EngineOptions(
-            max_num_seqs=max_num_seqs, max_len=max_len, controller=controller
+            max_num_seqs=max_num_seqs,
+            max_len=max_len,
+            controller=controller,
+            draft_budget=draft_budget,
         )
         self.engine = self._new_engine()
 

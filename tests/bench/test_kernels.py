@@ -35,7 +35,13 @@ def test_every_width_is_a_pass_of_that_many_rows_over_the_same_context():
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [({"context": 510}, "context"), ({"context": 0}, "context"), ({"repeats": 0}, "repeats")],
+    [
+        ({"context": 510}, "context"),
+        ({"context": 0}, "context"),
+        ({"repeats": 0}, "repeats"),
+        ({"widths": (2, 4)}, "widths"),
+        ({"widths": (0, 1)}, "widths"),
+    ],
 )
 def test_impossible_sizes_are_refused(options, what):
     with pytest.raises(ConfigError, match=f"{what} must be"):

@@ -4,10 +4,13 @@ import sys
 
 import pytest
 
-from forerun.bench.plots import draw
+from forerun.bench.plots import draw, draw_passes
+from forerun.bench.plots.drafters import costs, scaling
+from forerun.bench.plots.passes import roofline
+from forerun.bench.plots.style import STYLE, name_ends, name_points
 from forerun.bench.summary import rows
 from forerun.core.errors import ConfigError
-from tests.bench.samples import ORIGIN, measured
+from tests.bench.samples import ORIGIN, measured, prices
 
 DRAFTED = {
     "drafted": 8,
@@ -27,21 +30,91 @@ ROWS = rows(
 )
 
 
-def test_every_picture_is_written_as_png_and_svg(tmp_path):
-    pytest.importorskip("matplotlib")
-    drawn = draw(ROWS, tmp_path, "toy")
-    assert list(drawn.values()) == ["toy-speedup.png", "toy-acceptance.png", "toy-tau.png"]
+SETTINGS = rows(
+    [
+        measured(name, unit, 1.0, **counts)
+        for unit in ("a1", "b1")
+        for name, counts in {
+            "none": {},
+            **{f"lookahead:window={w}": {**DRAFTED, "drafted": 8 * w} for w in (1, 2, 4)},
+        }.items()
+    ],
+    ORIGIN,
+)
+PRICES, PEER = prices({1: 1.0, 2: 1.25, 8: 3.0}), prices({1: 2.0, 4: 6.0}, peer="other")
+
+
+def names_of(drawn, tmp_path):
     for name in drawn.values():
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / name).with_suffix(".svg").read_text()
+    return [name.removeprefix("toy-").removesuffix(".png") for name in drawn.values()]
+
+
+def test_every_picture_is_written_as_png_and_svg(tmp_path):
+    pytest.importorskip("matplotlib")
+    drawn = draw(ROWS, tmp_path, "toy", [PRICES])
+    assert names_of(drawn, tmp_path) == ["speedup", "acceptance", "tau", "cost"]
+
+
+@pytest.mark.parametrize(
+    ("picture", "is_drawn"),
+    [
+        (lambda axes: scaling(axes, SETTINGS), True),
+        (lambda axes: scaling(axes, ROWS), False),
+        (lambda axes: scaling(axes, []), False),
+        (lambda axes: costs(axes, SETTINGS, None), True),
+        (lambda axes: roofline(axes, [PEER]), False),
+    ],
+)
+def test_a_picture_without_figures_says_so(picture, is_drawn):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    figure, axes = pyplot.subplots()
+    assert picture(axes) == is_drawn
+    pyplot.close(figure)
+
+
+def test_the_slope_of_the_law_is_written_beside_its_line():
+    """Settings of 4, 8 and 16 rows a pass with taus of 2, 3 and 4: one token more for each doubling."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    counts = [{**DRAFTED, "emitted": 4 * tau, "drafted": 4 * (2**tau - 1)} for tau in (2, 3, 4)]
+    law = [measured(f"lookahead:window={i}", "a1", 1.0, **c) for i, c in enumerate(counts)]
+    figure, axes = pyplot.subplots()
+    assert scaling(axes, rows([measured("none", "a1", 1.0), *law], ORIGIN))
+    assert [text.get_text() for text in axes.texts] == ["a  +1.00 a doubling"]
+    pyplot.close(figure)
+
+
+def test_pass_costs_are_drawn_with_the_peers(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert names_of(draw_passes([PRICES, PEER], tmp_path, "toy"), tmp_path) == ["v", "roofline"]
+    assert draw_passes([], tmp_path, "toy") == {}
+
+
+@pytest.mark.parametrize("low", [0.01, 0.5])
+@pytest.mark.parametrize("place", [name_points, name_ends])
+def test_names_of_points_that_lie_together_do_not_cover_each_other(place, low):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots()
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        place(axes, [(f"name {i}", (0.5, low + 0.001 * i), "black") for i in range(4)])
+        renderer = figure.canvas.get_renderer()
+        boxes = [text.get_window_extent(renderer) for text in axes.texts]
+        pyplot.close(figure)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert min(box.y0 for box in boxes) > 0, "and all lie within the picture"
 
 
 def test_the_same_figures_give_the_same_file(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "b").mkdir()
-    draw(ROWS, tmp_path, "toy")
-    draw(ROWS, tmp_path / "b", "toy")
-    assert (tmp_path / "toy-tau.svg").read_bytes() == (tmp_path / "b" / "toy-tau.svg").read_bytes()
+    for folder in (tmp_path, tmp_path / "b"):
+        draw_passes([PRICES], folder, "toy")
+    assert (tmp_path / "toy-v.svg").read_bytes() == (tmp_path / "b" / "toy-v.svg").read_bytes()
 
 
 def test_plain_decoding_alone_draws_nothing(tmp_path):

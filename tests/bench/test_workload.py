@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.bench.workload import Conversations, Unit, choose, units
+from forerun.bench.workload import Conversations, Unit, choose, only, units
 from forerun.core.errors import ConfigError
 from forerun.eval.prompts import TaskPrompt, read
 
@@ -30,6 +30,13 @@ def ids(prompts):
 )
 def test_a_limit_takes_from_every_category_in_turn(limit, chosen):
     assert ids(choose(PROMPTS, limit)) == chosen
+
+
+def test_only_some_categories_in_the_files_order():
+    assert ids(only(PROMPTS, ["c", "b"])) == ["b0", "b1", "c0"]
+    assert only(PROMPTS, []) == PROMPTS
+    with pytest.raises(ConfigError, match="unknown category 'd'"):
+        only(PROMPTS, ["a", "d"])
 
 
 def test_units_hold_one_category_and_every_prompt_once():

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from forerun.bench import prices
 from forerun.cli.bench import _NEXT_DRAFTER, _prompts
 from forerun.cli.main import main
 from forerun.core.errors import ConfigError
@@ -83,15 +84,50 @@ def test_a_peer_that_is_not_there_is_a_line_of_the_table(bench, tmp_path):
     assert text.count("could not run: llama.cpp is not installed: run make peers") == 2
 
 
-def test_kernels_ends_with_one_document(forerun, default_model):
+def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp_path):
+    out = tmp_path / "new" / "kernels.json"
     code, text, _ = forerun(
-        "bench", "kernels", "-m", default_model, "--context", 16, "--repeats", 1, "--json"
-    )
+        "bench", "kernels", "-m", default_model, "--context", 16, "--repeats", 1, "--out", out, "--json"
+    )  # fmt: skip
     document = json.loads(text.strip().splitlines()[-1])
     assert code == 0
     assert {"bandwidth_gb_s", "weights_mb", "stream_ms", "step_over_stream"} <= document.keys()
     assert [row["k"] for row in document["rows"]] == [1, 2, 4, 8, 16, 32]
     assert all(set(row) == {"k", "ms", "v", "gb_s"} for row in document["rows"])
+    assert json.loads(out.read_text()) == document
+    found = prices.read(out)
+    assert found.ms == {row["k"]: row["ms"] for row in document["rows"]}
+    assert found.mflop_row == pytest.approx(2 * 134.5, rel=0.05), "SmolLM2-135M: two a weight"
+
+
+def test_a_report_prices_the_rows_of_the_same_model(bench, forerun, default_model, tmp_path):
+    run, costs = tmp_path / "run.jsonl", tmp_path / "kernels.json"
+    bench("-d", "lookahead:window=3", "--no-controller", "--categories", "code", "--out", run)
+    model = json.loads(run.read_text().splitlines()[0])["provenance"]["model"]
+    written = {"provenance": {"model": model}, "rows": [{"k": 1, "ms": 1.0}, {"k": 2, "ms": 3.0}]}
+    costs.write_text(json.dumps(written))
+    code, text, _ = forerun("bench", "report", run, costs, "--no-plots")
+    assert code == 0
+    assert "*v*: what a pass of so many rows costs" in text
+    assert "## What passes cost" in text
+    costs.write_text(json.dumps({**written, "provenance": {"model": "another"}}))
+    _, text, _ = forerun("bench", "report", run, costs, "--no-plots")
+    assert "*v*: what a pass of so many rows costs" not in text
+
+
+def test_without_the_controller_every_step_drafts_up_to_the_budget(bench):
+    asked = ("-d", "lookahead", "--categories", "chat", "--limit", 1, "-n", 16, "--json")
+
+    def drafted(*more):
+        _, text, _ = bench(*asked, "--no-controller", *more)
+        document = json.loads(text.strip().splitlines()[-1])
+        row = document["rows"][-1]
+        return document["provenance"]["draft_budget"], row["drafted"] / row["passes"]
+
+    (default, wide), (three, narrow) = drafted(), drafted("--draft-budget", 3)
+    assert (default, three) == (63, 3)
+    assert wide > 8
+    assert narrow <= 3
 
 
 def test_a_task_is_found_by_name_in_a_folder(tmp_path):
@@ -122,6 +158,8 @@ def test_a_comma_ends_a_drafter_unless_an_option_follows(given, drafters):
     [
         (["--task", "gsm8k"], "--tasks-dir"),
         (["--task", "/no/such.jsonl"], "cannot read prompts"),
+        (["--categories", "cod"], "did you mean 'code'"),
+        (["--draft-budget", "0"], "draft_budget must be at least 1"),
         (["--limit", "0"], "limit must be at least 1"),
         (["--batch", "0"], "batch must be at least 1"),
         (["-d", "sufix"], "did you mean 'suffix'"),

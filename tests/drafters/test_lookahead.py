@@ -235,6 +235,25 @@ def test_a_draft_that_was_cut_leaves_the_window_as_it_was():
     assert window.rows == before
 
 
+@pytest.mark.parametrize("sizes", [(1, 2, 1), (6, 3, 2), (9, 5, 3)])
+def test_the_window_works_on_to_the_end_of_an_answer(sizes):
+    """Only the columns that reach beyond it are taken off, so that nothing is cut and every pass counts."""
+    width, n, _ = sizes
+    lookahead = drafter(*sizes)
+    seq = Seq(0, [1, 2, 3, 4, 5], SamplingParams(temperature=0, max_tokens=30), 0)
+    lookahead.begin(seq, Outcome((), (seq.tokens[-1],)))
+    while (left := 30 - len(seq.generated)) > 0:
+        (draft,) = lookahead.propose([seq], 1000)
+        window = lookahead.states[0].window
+        assert (window is None) == (left < n - 1)
+        if window is not None:
+            depths = tree.depths(draft.parents[: window.num_nodes])
+            assert max(depths, default=-1) + 1 == min(width + n - 3, left - 1)
+        said = outcome_of(seq, draft)
+        seq.tokens.append(said.emitted[0])
+        lookahead.observe([seq], [Outcome((), said.emitted[:1], said.logits)])
+
+
 def test_the_window_begins_with_words_of_the_prompt_chosen_by_the_seed():
     def rows(seed, **sizes):
         lookahead = drafter(**sizes)

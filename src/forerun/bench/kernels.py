@@ -59,6 +59,8 @@ def measure(
 ) -> Iterator[PassCosts]:
     """Yield the costs known so far after every repeat; the last one counts. Raises ConfigError."""
     longest = model.config.max_position
+    if 1 not in widths or min(widths) < 1:
+        raise ConfigError(f"widths must be at least 1, and 1 among them, got {[*widths]}")
     if not 1 <= context <= longest - max(widths):
         raise ConfigError(f"context must be from 1 to {longest - max(widths)}, got {context}")
     if repeats < 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from forerun.bench.prices import Prices
 from forerun.bench.record import Provenance
 from forerun.bench.summary import ALL, Row
 
@@ -14,6 +15,7 @@ NOTHING = "–"
 PROVENANCE = (
     ("model", "quant", "backend"),
     ("task", "max_tokens", "temperature", "batch", "seed"),
+    ("controller", "draft_budget", "context", "repeats"),
     ("cpu", "isa", "threads", "cuda"),
     ("forerun", "commit", "python", "torch", "date"),
 )
@@ -24,16 +26,54 @@ LEGEND = (
     "*TTFT*: median time to the first token. *Identical*: prompts whose tokens are those of plain "
     "decoding; a peer computes with other arithmetic, so there it is information, no verdict."
 )
+ARITHMETIC = (
+    "*Rows*: of a pass, on average; *v*: what a pass of so many rows costs, measured in passes of one "
+    "row (in brackets beyond the widest measured pass). In brackets after tau: tau over v, the "
+    "speed-up if drafting itself cost nothing."
+)
 
 
 def markdown(
-    provenance: Provenance, rows: Sequence[Row], plots: Mapping[str, str] | None = None
+    provenance: Provenance,
+    rows: Sequence[Row],
+    plots: Mapping[str, str] | None = None,
+    prices: Prices | None = None,
 ) -> str:
-    """A section: provenance, the totals, the speed-ups by category; `plots` are captions and image paths."""
+    """A section: provenance, totals, speed-ups and taus by category; `plots` are captions and image paths.
+
+    `prices`, of the model's own passes, turn the taus into speed-ups by arithmetic.
+    """
     parts = [f"## {provenance.get('model')} · {provenance.get('task')}", _origin(provenance)]
     parts += [totals(rows), LEGEND, "### Speed-up by category", by_category(rows)]
-    parts += [f"![{caption}]({path})" for caption, path in (plots or {}).items()]
-    return "\n\n".join(parts) + "\n"
+    if any(rows_a_pass(row) is not None for row in rows):
+        parts += ["### tau by category", taus(rows, prices)]
+        parts += [ARITHMETIC] if prices else []
+    return "\n\n".join(parts) + "\n" + _images(plots)
+
+
+def markdown_of_passes(prices: Sequence[Prices], plots: Mapping[str, str] | None = None) -> str:
+    """A section on what passes cost: a line a width, ms and v of each document."""
+    columns = [column for price in prices for column in (f"{price.name}, ms", "v")]
+    lines = []
+    for k in sorted({k for price in prices for k in price.ms}):
+        cells = []
+        for price in prices:
+            known = k in price.ms
+            cells += [number(price.ms[k], 2), number(price.v(k), 2)] if known else [NOTHING] * 2
+        lines.append([str(k), *cells])
+    origins = [f"{price.name}\n\n{_origin(price.provenance)}" for price in prices]
+    parts = ["## What passes cost", *origins, table(["rows", *columns], lines)]
+    return "\n\n".join(parts) + "\n" + _images(plots)
+
+
+def rows_a_pass(row: Row) -> float | None:
+    """Rows of a pass on average: the last token's and the drafted ones; None for plain decoding and peers."""
+    drafted, passes = row.get("drafted"), row.get("passes")
+    if "peer" in row or row["drafter"] == "none" or "error" in row:
+        return None
+    assert isinstance(drafted, int)
+    assert isinstance(passes, int)
+    return 1 + drafted / passes if passes else 1.0
 
 
 def totals(rows: Sequence[Row]) -> str:
@@ -77,6 +117,21 @@ def by_category(rows: Sequence[Row]) -> str:
     return table(["category", *labels], lines)
 
 
+def taus(rows: Sequence[Row], prices: Prices | None = None) -> str:
+    """A table with a line a drafter and a column a category: tau, and what it is worth at these prices."""
+    cells = {(label(row), row["category"]): row for row in rows if rows_a_pass(row) is not None}
+    names = dict.fromkeys(name for name, _ in cells)
+    categories = dict.fromkeys(category for _, category in cells)
+    order = [str(category) for category in categories if category != ALL] + [ALL]
+    lines = []
+    for name in names:
+        width = rows_a_pass(cells[name, ALL]) or 1.0
+        price = [] if prices is None else [_price(prices, width)]
+        found = [_tau(cells.get((name, category)), prices) for category in order]
+        lines.append([name, number(width, 1), *price, *found])
+    return table(["", "rows", *(["v"] if prices else []), *order], lines)
+
+
 def label(row: Row) -> str:
     """Who a row is about: a drafter, or a peer and its way of decoding."""
     return f"{row['peer']} {row['drafter']}" if "peer" in row else str(row["drafter"])
@@ -98,6 +153,24 @@ def percent(value: object) -> str:
     return f"{value:.0%}" if isinstance(value, int | float) else NOTHING
 
 
+def _price(prices: Prices, width: float) -> str:
+    text = number(prices.v(width), 2)
+    return text if width <= prices.widest else f"({text})"
+
+
+def _tau(row: Row | None, prices: Prices | None) -> str:
+    if row is None:
+        return NOTHING
+    text, tau, width = number(row["tau"], 2), row["tau"], rows_a_pass(row)
+    if prices is None or width is None or not isinstance(tau, float):
+        return text
+    return f"{text} ({tau / prices.v(width):.2f}x)"
+
+
+def _images(plots: Mapping[str, str] | None) -> str:
+    return "".join(f"\n![{caption}]({path})\n" for caption, path in (plots or {}).items())
+
+
 def _speedup(row: Row) -> str:
     text = f"{number(row['speedup'], 2)}x"
     if row["speedup_lo"] is None or (row["drafter"] == "none" and "peer" not in row):
@@ -117,4 +190,4 @@ def _origin(provenance: Provenance) -> str:
     for keys in PROVENANCE:
         known = [(key, provenance.get(key)) for key in keys]
         lines.append(", ".join(f"{key} {value}" for key, value in known if value is not None))
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {line}" for line in lines if line)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Protocol
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, unknown
 
 Message = dict[str, str]
 
@@ -77,6 +77,15 @@ class Conversations:
         having = [i for i, prompt in enumerate(self._prompts) if turn < len(prompt.turns)]
         for i, text in zip(having, texts, strict=True):
             self._messages[i].append({"role": "assistant", "content": text})
+
+
+def only(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]:
+    """The prompts of these categories, in the file's order; all of them if none is named. Raises ConfigError."""
+    known = dict.fromkeys(prompt.category for prompt in prompts)
+    for category in categories:
+        if category not in known:
+            raise ConfigError(unknown("category", category, known))
+    return [prompt for prompt in prompts if not categories or prompt.category in categories]
 
 
 def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:

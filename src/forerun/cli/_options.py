@@ -112,12 +112,13 @@ def load(
     max_model_len: int | None = None,
     max_num_seqs: int = 1,
     controller: bool = True,
+    draft_budget: int | None = None,
 ) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.cli._console import stderr, working
     from forerun.core.device import set_threads
     from forerun.kernels import native
-    from forerun.llm import LLM
+    from forerun.llm import DRAFT_BUDGET, LLM
 
     set_threads(threads)
     with working(f"loading {model}"):
@@ -133,6 +134,7 @@ def load(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             controller=controller,
+            draft_budget=DRAFT_BUDGET if draft_budget is None else draft_budget,
         )
     if backend == "auto" and llm.device.type == "cpu" and not native.available():
         stderr().print(native.summary(), style="yellow")

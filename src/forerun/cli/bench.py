@@ -41,6 +41,10 @@ def command(
     tasks_dir: Annotated[
         Path | None, typer.Option("--tasks-dir", help="Folder of NAME.jsonl prompt files.")
     ] = None,
+    categories: Annotated[
+        str | None,
+        typer.Option("--categories", help="Only prompts of these, e.g. code,maths,chat."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="So many prompts, evenly over the categories.")
     ] = None,
@@ -62,6 +66,10 @@ def command(
         Path | None,
         typer.Option("--out", help="JSONL of measurements; what it holds already is not repeated."),
     ] = None,
+    controller: opt.Controller = True,
+    draft_budget: Annotated[
+        int | None, typer.Option("--draft-budget", help="Nodes drafted a step, at most.")
+    ] = None,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
     threads: opt.Threads = None,
@@ -76,7 +84,8 @@ def command(
     from forerun.bench.run import Bench
     from forerun.formats.hub import resolve
 
-    units = workload.units(workload.choose(_prompts(task, tasks_dir), limit), batch)
+    prompts = workload.only(_prompts(task, tasks_dir), _names(categories))
+    units = workload.units(workload.choose(prompts, limit), batch)
     params = opt.sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     llm = opt.load(
         model,
@@ -86,6 +95,8 @@ def command(
         threads=threads,
         max_model_len=max_model_len,
         max_num_seqs=batch,
+        controller=controller,
+        draft_budget=draft_budget,
     )
     path = resolve(model)
     contenders = _drafters(llm, drafters, params) + _peers(llm, path, peers, peers_dir, params)
@@ -99,6 +110,8 @@ def command(
         seed=seed,
         backend=type(llm.model).__name__,
         max_model_len=llm.options.max_len,
+        controller=llm.options.controller,
+        draft_budget=llm.options.draft_budget,
     )
     bench = Bench(units, contenders, llm.encode, Record(origin, out), num_rounds=rounds)
     _run(bench)
@@ -118,6 +131,11 @@ def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
     if task not in known:
         raise ConfigError(unknown("task", task, [BUILTIN, *known]))
     return read(tasks_dir / f"{task}.jsonl")
+
+
+def _names(given: str | None) -> list[str]:
+    """The parts of a list with commas."""
+    return list(filter(None, map(str.strip, (given or "").split(","))))
 
 
 def _report(record: Record, as_json: bool) -> None:
@@ -161,7 +179,7 @@ def _peers(
     from forerun.bench.peers import base
     from forerun.core.errors import ConfigError
 
-    names = list(filter(None, map(str.strip, (given or "").split(","))))
+    names = _names(given)
     if names and (not params.is_greedy or llm.options.max_num_seqs > 1):
         raise ConfigError("peers decode greedily and one prompt at a time: temperature 0, batch 1")
     setup = base.Setup(model, torch.get_num_threads(), llm.options.max_len, folder)

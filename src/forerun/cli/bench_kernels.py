@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +20,13 @@ def command(
     repeats: Annotated[
         int, typer.Option("--repeats", help="Passes of each width; medians count.")
     ] = 30,
+    widths: Annotated[
+        str, typer.Option("--widths", help="Rows of the passes to time; 1 is the measure.")
+    ] = "1,2,4,8,16,32",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="JSON of the figures, for forerun bench report."),
+    ] = None,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
     threads: opt.Threads = None,
@@ -27,13 +36,16 @@ def command(
     from rich.progress import track
 
     from forerun.bench.kernels import measure
+    from forerun.bench.record import provenance, quant_of
     from forerun.cli import _console as console
+    from forerun.formats.hub import resolve
+    from forerun.nn.cost import flops_per_token
 
     llm = opt.load(model, "none", device=device, backend=backend, threads=threads)
     stderr = console.stderr()
     costs: PassCosts | None = None
     for costs in track(  # noqa: B007  # the last one counts
-        measure(llm.model, context=context, repeats=repeats),
+        measure(llm.model, context=context, repeats=repeats, widths=_widths(widths)),
         "timing passes",
         total=repeats,
         console=stderr,
@@ -42,8 +54,32 @@ def command(
         pass
     assert costs is not None
     _print(costs)
+    path, backend = resolve(model), type(llm.model).__name__
+    origin = provenance(
+        path.stem, quant_of(path), backend=backend, context=context, repeats=repeats
+    )
+    document = {
+        **console.environment(model, "none"),
+        "provenance": origin,
+        "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
+        **costs.document(),
+    }
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if as_json:
-        console.print_json({**console.environment(model, "none"), **costs.document()})
+        console.print_json(document)
+
+
+def _widths(given: str) -> tuple[int, ...]:
+    from forerun.core.errors import ConfigError
+
+    try:
+        return tuple(dict.fromkeys(int(width) for width in given.split(",")))
+    except ValueError:
+        raise ConfigError(
+            f"widths must be whole numbers with commas between, got '{given}'"
+        ) from None
 
 
 def _print(costs: PassCosts) -> None:

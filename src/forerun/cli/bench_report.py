@@ -10,30 +10,41 @@ import typer
 from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
-    from forerun.bench.summary import Row
+    from forerun.bench.prices import Prices
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help="JSONL files that bench --out wrote.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write to; default: the first file's.")
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
     as_json: opt.Json = False,
 ) -> None:
-    """Write report.md, with plots beside it, from the measurements of one or more runs."""
-    from forerun.bench import record, report, summary
+    """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
+    from forerun.bench import prices, record, report, summary
     from forerun.cli import _console as console
 
     folder = files[0].parent if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
+    costs = {file: prices.read(file) for file in files if prices.is_document(file)}
     sections, documents = ["# Benchmark\n"], []
     for file in files:
+        if file in costs:
+            continue
         origin, measurements = record.read(file)
         rows = summary.rows(measurements, origin)
-        drawn = _draw(rows, folder, file.stem) if plots else {}
-        sections.append(report.markdown(origin, rows, drawn))
+        own = [price for price in costs.values() if price.model == origin.get("model")]
+        price = next((price for price in own if price.peer is None), None)
+        drawn = _draw(folder, file.stem, own, rows) if plots else {}
+        sections.append(report.markdown(origin, rows, drawn, price))
         documents.append({"provenance": origin, "rows": rows})
+    if costs:
+        drawn = _draw(folder, next(iter(costs)).stem, [*costs.values()]) if plots else {}
+        sections.append(report.markdown_of_passes([*costs.values()], drawn))
     text = "\n".join(sections)
     (folder / "report.md").write_text(text, encoding="utf-8")
     console.stdout().print(text, markup=False)
@@ -41,9 +52,14 @@ def command(
         console.print_json(documents[0] if len(documents) == 1 else {"documents": documents})
 
 
-def _draw(rows: list[Row], folder: Path, name: str) -> dict[str, str]:
-    from forerun.bench.plots import draw
+def _draw(
+    folder: Path, name: str, prices: list[Prices], rows: list[dict[str, object]] | None = None
+) -> dict[str, str]:
+    """Pictures of measurements, or without rows of the prices alone."""
+    from forerun.bench.plots import draw, draw_passes
     from forerun.cli._console import working
 
     with working("drawing"):
-        return draw(rows, folder, name)
+        if rows is None:
+            return draw_passes(prices, folder, name)
+        return draw(rows, folder, name, prices)

@@ -80,6 +80,13 @@ class Window:
         """Nodes of its tree."""
         return sum(map(len, self.rows))
 
+    def narrow(self, depth: int) -> bool:
+        """Take off the columns that reach more than `depth` positions ahead; False if none is left."""
+        width = depth - len(self.rows) + 2
+        if width > 0:
+            self.rows = [self.rows[0][: width - 1], *(row[:width] for row in self.rows[1:])]
+        return width > 0
+
     def tree(self) -> tuple[list[int], list[int]]:
         """Tokens and parents: row 0 is a chain, each column hangs below its token there."""
         tokens, parents = [*self.rows[0]], [*tree.chain(len(self.rows[0]))]
@@ -193,6 +200,9 @@ class Lookahead:
         for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
             state.pool.add([tuple(seq.tokens[stop - n : stop])])
         state.num_read = len(seq.tokens)
+        if state.window is not None and seq.params.max_tokens is not None:
+            left = seq.params.max_tokens - len(seq.generated)
+            state.window = state.window if state.window.narrow(left - 1) else None
         has_window = state.window is not None and state.window.num_nodes <= budget
         if has_window and state.window is not None:
             tokens, parents = state.window.tree()
