@@ -64,6 +64,9 @@ def command(
     ] = None,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    quant: opt.Quant = "none",
+    head_bits: opt.HeadBits = None,
+    weight_cache: opt.WeightCache = True,
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
     as_json: opt.Json = False,
@@ -83,6 +86,9 @@ def command(
         "none",
         device=device,
         backend=backend,
+        quant=quant,
+        head_bits=head_bits,
+        weight_cache=weight_cache,
         threads=threads,
         max_model_len=max_model_len,
         max_num_seqs=batch,
@@ -91,13 +97,14 @@ def command(
     contenders = _drafters(llm, drafters, params) + _peers(llm, path, peers, peers_dir, params)
     origin = provenance(
         path.stem,
-        quant_of(path),
+        quant_of(path) if quant == "none" else quant,
         task=Path(task).stem,
         max_tokens=max_tokens,
         temperature=temperature,
         batch=batch,
         seed=seed,
         backend=type(llm.model).__name__,
+        head_bits=head_bits,
         max_model_len=llm.options.max_len,
     )
     bench = Bench(units, contenders, llm.encode, Record(origin, out), num_rounds=rounds)

@@ -20,6 +20,9 @@ def command(
     ] = 30,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    quant: opt.Quant = "none",
+    head_bits: opt.HeadBits = None,
+    weight_cache: opt.WeightCache = True,
     threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -29,7 +32,16 @@ def command(
     from forerun.bench.kernels import measure
     from forerun.cli import _console as console
 
-    llm = opt.load(model, "none", device=device, backend=backend, threads=threads)
+    llm = opt.load(
+        model,
+        "none",
+        device=device,
+        backend=backend,
+        quant=quant,
+        head_bits=head_bits,
+        weight_cache=weight_cache,
+        threads=threads,
+    )
     stderr = console.stderr()
     costs: PassCosts | None = None
     for costs in track(  # noqa: B007  # the last one counts
