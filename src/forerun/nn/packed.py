@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core.errors import LoadError
 from forerun.formats.hub import cache_root
 
 if TYPE_CHECKING:
@@ -56,11 +57,14 @@ def packed_files() -> list[Path]:
 
 
 def clear() -> int:
-    """Delete it all; the bytes that were freed. Models that are running keep their weights."""
+    """Delete it all; the bytes that were freed. Models that are running keep their weights. Raises LoadError."""
     freed = 0
-    for path in packed_files():
-        freed += path.stat().st_size
-        path.unlink()
+    try:
+        for path in packed_files():
+            freed += path.stat().st_size
+            path.unlink()
+    except OSError as error:
+        raise LoadError(f"packed weights cannot be deleted: {error}") from error
     return freed
 
 
@@ -75,8 +79,10 @@ class PackedFile:
     def of(cls, model: Path, **rounding: str | int | None) -> PackedFile:
         """For a GGUF file or a folder, and the options that decide on its weights."""
         model = model.resolve()
-        parts = [*model.glob("*.safetensors"), *model.glob("*.json")] if model.is_dir() else [model]
-        states = [(path, path.stat()) for path in sorted(parts)]
+        parts = [model]
+        if model.is_dir():
+            parts = [model / "config.json", *sorted(model.glob("*.safetensors"))]
+        states = [(path, path.stat()) for path in parts if path.is_file()]
         name = json.dumps([str(model), rounding])
         key = {
             "model": str(model),
