@@ -99,6 +99,26 @@ void set_linear(Decoder& self, int layer, const std::string& name, int type, int
                     bias ? bias->data() : nullptr);
 }
 
+// Kind, outputs, inputs, and the bytes of tiles and bias as they lie in memory, until the layer is
+// set again.
+nb::tuple packed(nb::handle self, int layer, const std::string& name) {
+    const Packed& packed = nb::cast<const Decoder&>(self).packed(layer, name);
+    const auto view = [&](const Buffer& buffer) {
+        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.as<std::uint8_t>(),
+                                                                 {buffer.nbytes()}, self);
+    };
+    return nb::make_tuple(static_cast<int>(packed.linear.kind), packed.linear.num_out,
+                          packed.linear.num_in, view(packed.memory), view(packed.bias));
+}
+
+void add_blank(Decoder& self, int layer, const std::string& name, int kind, int num_out, int num_in,
+               bool has_bias) {
+    need(kind >= 0 && kind < kNumKinds, "no kind of weights has this number");
+    need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest,
+         "a weight's shape is out of range");
+    self.add_blank(layer, name, static_cast<Kind>(kind), num_out, num_in, has_bias);
+}
+
 void set_norm(Decoder& self, int layer, const std::string& name, const Array1<const float>& weight,
               std::optional<Array1<const float>> bias, float eps, bool is_layer) {
     self.set_norm(layer, name, values(weight), bias ? values(*bias) : std::span<const float>(), eps,
@@ -271,6 +291,9 @@ void bind_decoder(nb::module_& m) {
             "config"_a, "isa"_a, "num_threads"_a)
         .def("set_linear", &set_linear, "layer"_a, "name"_a, "type"_a, "num_out"_a, "num_in"_a,
              "rows"_a.noconvert(), "bias"_a.none())
+        .def("packed", &packed, "layer"_a, "name"_a)
+        .def("add_blank", &add_blank, "layer"_a, "name"_a, "kind"_a, "num_out"_a, "num_in"_a,
+             "has_bias"_a)
         .def("set_norm", &set_norm, "layer"_a, "name"_a, "weight"_a.noconvert(), "bias"_a.none(),
              "eps"_a, "is_layer"_a)
         .def("set_rope", &set_rope, "frequencies"_a.noconvert(), "factor"_a)

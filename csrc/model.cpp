@@ -34,34 +34,36 @@ Decoder::Decoder(const Shape& shape, const Kernels& kernels, int num_threads)
         throw std::invalid_argument("heads must be a multiple of kv heads");
 }
 
-Packed* Decoder::find(int layer, const std::string& name) {
-    if (layer < 0)
-        return name == "embed"       ? &embed_
-               : name == "head"      ? &head_
-               : name == "positions" ? &positions_
-                                     : nullptr;
-    if (layer >= shape_.num_layers) return nullptr;
-    Layer& l = layers_[static_cast<std::size_t>(layer)];
-    const std::pair<const char*, Packed*> all[] = {
-        {"q", &l.q},       {"k", &l.k},   {"v", &l.v},      {"o", &l.o},
-        {"gate", &l.gate}, {"up", &l.up}, {"down", &l.down}};
-    for (const auto& [key, packed] : all)
-        if (name == key) return packed;
-    return nullptr;
+Packed& Decoder::find(int layer, const std::string& name) {
+    if (layer < 0) {
+        if (name == "embed") return embed_;
+        if (name == "head") return head_;
+        if (name == "positions") return positions_;
+    } else if (layer < shape_.num_layers) {
+        Layer& l = layers_[static_cast<std::size_t>(layer)];
+        const std::pair<const char*, Packed*> all[] = {
+            {"q", &l.q},       {"k", &l.k},   {"v", &l.v},      {"o", &l.o},
+            {"gate", &l.gate}, {"up", &l.up}, {"down", &l.down}};
+        for (const auto& [key, packed] : all)
+            if (name == key) return *packed;
+    }
+    throw std::invalid_argument("no linear layer is called " + full_name(layer, name));
 }
 
-const Linear& Decoder::linear(int layer, const std::string& name) const {
-    const Packed* packed = const_cast<Decoder*>(this)->find(layer, name);
-    if (!packed || !packed->linear.tiles)
-        throw std::invalid_argument("no weight " + full_name(layer, name));
-    return packed->linear;
+const Packed& Decoder::packed(int layer, const std::string& name) const {
+    const Packed& packed = const_cast<Decoder*>(this)->find(layer, name);
+    if (!packed.linear.tiles) throw std::invalid_argument("no weight " + full_name(layer, name));
+    return packed;
 }
 
 void Decoder::set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in,
                          const std::uint8_t* rows, const float* bias) {
-    Packed* packed = find(layer, name);
-    if (!packed) throw std::invalid_argument("no linear layer is called " + full_name(layer, name));
-    *packed = pack(type, num_out, num_in, rows, bias, pool_.size());
+    find(layer, name) = pack(type, num_out, num_in, rows, bias, pool_.size());
+}
+
+void Decoder::add_blank(int layer, const std::string& name, Kind kind, int num_out, int num_in,
+                        bool has_bias) {
+    find(layer, name) = blank(kind, num_out, num_in, has_bias);
 }
 
 void Decoder::set_norm(int layer, const std::string& name, std::span<const float> weight,

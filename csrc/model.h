@@ -70,6 +70,9 @@ class Decoder {
     // std::invalid_argument.
     void set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in,
                     const std::uint8_t* rows, const float* bias);
+    // A linear layer's own memory, blank, for its packed weights to be read into.
+    void add_blank(int layer, const std::string& name, Kind kind, int num_out, int num_in,
+                   bool has_bias);
     void set_norm(int layer, const std::string& name, std::span<const float> weight,
                   std::span<const float> bias, float eps, bool is_layer);
     // Radians a position adds to each pair's angle; cos and sin are multiplied by `factor`.
@@ -92,7 +95,10 @@ class Decoder {
 
     std::size_t nbytes() const;
     const Shape& shape() const { return shape_; }
-    const Linear& linear(int layer, const std::string& name) const;
+    const Linear& linear(int layer, const std::string& name) const {
+        return packed(layer, name).linear;
+    }
+    const Packed& packed(int layer, const std::string& name) const;
     Pool& pool() { return pool_; }
     const Kernels& kernels() const { return kernels_; }
 
@@ -114,7 +120,7 @@ class Decoder {
         float* logits;  // null: only the likeliest is asked for
     };
 
-    Packed* find(int layer, const std::string& name);
+    Packed& find(int layer, const std::string& name);
     const Linear& head_weights() const;
     bool quantizes_after_attention(const Layer& layer) const;
     int mlp_units() const;

@@ -249,6 +249,12 @@ Buffer on_shelf(std::size_t nbytes) {
     return shelf.take(nbytes);
 }
 
+void check_width(int num_in, int unit) {
+    if (num_in <= 0 || num_in % unit != 0)
+        throw std::invalid_argument("width " + std::to_string(num_in) + " is not a multiple of " +
+                                    std::to_string(unit));
+}
+
 // Calls work(index) for 0..count. Packing happens once, so it does without the pool and its rules.
 template <class Work>
 void in_parallel(int count, int num_threads, const Work& work) {
@@ -268,24 +274,35 @@ void in_parallel(int count, int num_threads, const Work& work) {
 std::size_t stored_row_nbytes(Stored type, int num_in) {
     const Format format = format_of(type);
     const int unit = std::max(format.block, format.kind <= Kind::BF16 ? kTile : kGroup);
-    if (num_in <= 0 || num_in % unit != 0)
-        throw std::invalid_argument("width " + std::to_string(num_in) + " is not a multiple of " +
-                                    std::to_string(unit));
+    check_width(num_in, unit);
     return static_cast<std::size_t>(num_in / format.block) *
            static_cast<std::size_t>(format.nbytes);
+}
+
+Packed blank(Kind kind, int num_out, int num_in, bool has_bias) {
+    const int unit = kind == Kind::Q4K ? kSuper : kind <= Kind::BF16 ? kTile : kGroup;
+    check_width(num_in, unit);
+    Packed packed;
+    Linear& linear = packed.linear;
+    linear.kind = kind;
+    linear.num_out = num_out;
+    linear.num_in = num_in;
+    linear.tile_nbytes = tile_nbytes(kind, num_in);
+    const std::size_t num_tiles = static_cast<std::size_t>(linear.num_tiles());
+    packed.memory = on_shelf(num_tiles * linear.tile_nbytes);
+    linear.tiles = packed.memory.as<std::uint8_t>();
+    if (has_bias) {
+        packed.bias = Buffer(num_tiles * kTile * sizeof(float));
+        linear.bias = packed.bias.as<float>();
+    }
+    return packed;
 }
 
 Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, const float* bias,
             int num_threads) {
     const std::size_t row_nbytes = stored_row_nbytes(type, num_in);
-    Packed packed;
-    Linear& linear = packed.linear;
-    linear.kind = format_of(type).kind;
-    linear.num_out = num_out;
-    linear.num_in = num_in;
-    linear.tile_nbytes = tile_nbytes(linear.kind, num_in);
-    packed.memory = on_shelf(static_cast<std::size_t>(linear.num_tiles()) * linear.tile_nbytes);
-    linear.tiles = packed.memory.as<std::uint8_t>();
+    Packed packed = blank(format_of(type).kind, num_out, num_in, bias != nullptr);
+    const Linear& linear = packed.linear;
     in_parallel(linear.num_tiles(), num_threads, [&](int tile) {
         for (int row = tile * kTile; row < std::min((tile + 1) * kTile, num_out); ++row) {
             const std::uint8_t* source = rows + static_cast<std::size_t>(row) * row_nbytes;
@@ -297,12 +314,9 @@ Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, cons
                 write_integer_row(type, source, linear, to, row % kTile);
         }
     });
-    if (bias) {
-        packed.bias = Buffer(static_cast<std::size_t>(linear.num_tiles()) * kTile * sizeof(float));
+    if (bias)
         std::memcpy(packed.bias.as<float>(), bias,
                     static_cast<std::size_t>(num_out) * sizeof(float));
-        linear.bias = packed.bias.as<float>();
-    }
     return packed;
 }
 

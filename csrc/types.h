@@ -19,6 +19,7 @@ inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attent
 // How weights are stored. Integer codes come with fp16 scales per group; `M` adds an fp16 minimum
 // (weight = scale * code + min), otherwise weight = scale * (code - zero).
 enum class Kind : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
+inline constexpr int kNumKinds = 10;
 
 // A linear layer's weights in tiles of 16 outputs, `tile_nbytes` apart; layout in kernels/linear.h.
 struct Linear {

@@ -49,6 +49,12 @@ class Decoder:
         rows: NDArray[np.uint8],
         bias: NDArray[np.float32] | None,
     ) -> None: ...
+    def packed(
+        self, layer: int, name: str
+    ) -> tuple[int, int, int, NDArray[np.uint8], NDArray[np.uint8]]: ...
+    def add_blank(
+        self, layer: int, name: str, kind: int, num_out: int, num_in: int, has_bias: bool
+    ) -> None: ...
     def set_norm(
         self,
         layer: int,

@@ -29,6 +29,7 @@ from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import DEFAULT_MODEL, resolve
 from forerun.formats.tokenizer import TextStream
 from forerun.nn.loader import Backend, load_model
+from forerun.quant.rtn import Scheme
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
@@ -85,7 +86,9 @@ class LLM:
         prompt_lookup_num_tokens: int | None = None,
         device: str = "auto",
         backend: Backend = "auto",
+        quant: Scheme = "none",
         head_bits: int | None = None,
+        weight_cache: bool = True,
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         controller: bool = True,
@@ -94,7 +97,9 @@ class LLM:
         """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError.
 
         The `controller` drafts only as much as pays; without it every step drafts in full, up to `draft_budget` nodes.
-        `head_bits=4` rounds the output head to 4 bits: faster, but another model than the stored one.
+        `quant="int8"` or `"int4"` rounds the weights, `head_bits=4` the output head alone: faster, but
+        another model than the stored one. With `weight_cache` weights are kept on disk as the CPU
+        kernels want them, so that the next start is quicker.
         """
         if speculative_config is not None and drafter != "auto":
             raise ConfigError("give drafter or speculative_config, not both")
@@ -105,10 +110,17 @@ class LLM:
             prompt_lookup_num_tokens=prompt_lookup_num_tokens,
         )
         self.device, self.backend = choose_device(device), backend
+        self.weight_cache = weight_cache
         checkpoint = open_checkpoint(resolve(model))
+        self.path = checkpoint.path
         self.tokenizer = checkpoint.tokenizer()
         self.model = load_model(
-            checkpoint, device=self.device, backend=backend, head_bits=head_bits
+            checkpoint,
+            device=self.device,
+            backend=backend,
+            quant=quant,
+            head_bits=head_bits,
+            weight_cache=weight_cache,
         )
         self.model_name = model
         longest = self.model.config.max_position
@@ -207,6 +219,8 @@ class LLM:
             max_len=self.options.max_len,
             device=self.device,
             backend=self.backend,
+            path=self.path,
+            weight_cache=self.weight_cache,
         )
         return Engine(
             self.model,

@@ -118,10 +118,42 @@ def test_check_knows_a_fitting_pair(forerun, model):
     )
 
 
+def test_check_knows_what_rounding_saves(forerun, model):
+    rounded = [*model[1:], *model[1:], "--draft-quant", "int4", "--json"]
+    document = last_json(forerun("check", *rounded)[1])
+    assert document["cost"] == 1.0, "a file of 4 and 8 bits has no more to give"
+    code, _, err = forerun("check", *model[1:], *model[1:], "--quant", "int5")
+    assert code == 2
+    assert "unknown quantization 'int5'" in err
+
+
 def test_models_lists_the_default_one(forerun):
     code, out, _ = forerun("models", "--json")
     assert code == 0
     assert "smollm2-135m-instruct" in [row["name"] for row in last_json(out)["models"]]
+
+
+def test_models_shows_and_clears_packed_weights(forerun, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    forerun("generate", "Hi", *model, "-n", "1", "-c", "64", "--no-weight-cache")
+    assert last_json(forerun("models", "--json")[1])["packed"]["files"] == 0
+    forerun("generate", "Hi", *model, "-n", "1", "-c", "64")
+    taken = last_json(forerun("models", "--json")[1])["packed"]
+    assert taken["files"] == 1
+    assert taken["nbytes"] > 90e6
+    _, out, err = forerun("models", "--clear-cache")
+    assert "MiB of packed weights" in err
+    assert "packed" not in out
+    assert list((tmp_path / "packed").iterdir()) == []
+
+
+def test_a_rounded_head_of_the_same_file_drafts_for_it(forerun, model):
+    drafter = ["-d", "draft_model:model=self,head_bits=4,num_draft=3"]
+    code, out, _ = forerun("verify", *model, *drafter, "--limit", "1", "-n", "24", "--json")
+    document = last_json(out)
+    assert code == 0
+    assert document["identical"] is True
+    assert document["tau"] > 2
 
 
 def test_ctrl_c_keeps_what_was_generated(forerun, model, monkeypatch):
@@ -158,6 +190,8 @@ MISTAKES = [
     (["generate", "hi", "--speculative-config", "{"], "--speculative-config is not JSON"),
     (["generate", "hi", "--device", "tpu"], "unknown device 'tpu'"),
     (["generate", "hi", "--backend", "metal"], "unknown backend 'metal'"),
+    (["generate", "hi", "--quant", "int5"], "unknown quantization 'int5': did you mean 'int"),
+    (["generate", "hi", "-d", "draft_model:model=self,quant=two"], "must be none or int8 or int4"),
     (["generate", "hi", "--head-bits", "3"], "unknown number of bits '3'"),
     (["generate", "hi", "--head-bits", "4", "--backend", "torch"], "needs the native kernels"),
     (["generate", "hi", "-t", "0"], "threads must be at least 1"),

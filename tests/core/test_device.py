@@ -1,4 +1,4 @@
-"""Choices of device, dtype and threads; the report beside a measurement."""
+"""Choices of device and threads; the report beside a measurement."""
 
 from __future__ import annotations
 
@@ -22,17 +22,6 @@ def test_auto_takes_cuda_only_where_it_is() -> None:
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}'"):
         device.choose_device(name)
-
-
-def test_dtypes_by_name() -> None:
-    assert device.choose_dtype() is torch.float32
-    assert [device.choose_dtype(name) for name in device.DTYPES] == [
-        torch.float32,
-        torch.bfloat16,
-        torch.float16,
-    ]
-    with pytest.raises(ConfigError, match="did you mean 'float32'"):
-        device.choose_dtype("float23")
 
 
 def test_threads_are_set_and_checked() -> None:

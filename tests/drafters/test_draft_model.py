@@ -23,10 +23,14 @@ from forerun.decoding.sampling import warp
 from forerun.decoding.verify import verify
 from forerun.drafters.base import Target
 from forerun.drafters.draft_model import DraftModel, Options, build
+from forerun.formats.checkpoint import open_checkpoint
 from forerun.nn.decoder import Decoder
+from forerun.nn.loader import load_model
 from forerun.nn.model import Hidden, Model
 from tests.drafters.helpers import GREEDY, NO_OUTCOME, check_draft
+from tests.engine.harness import complete, engine_for, plain
 from tests.formats.files import write_gguf
+from tests.nn.tiny import hf_model
 from tests.tiny import tiny_model
 
 VOCAB_SIZE = 12
@@ -416,3 +420,46 @@ def test_nbytes_counts_weights_cache_and_rows() -> None:
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         drafter_of(**options)
+
+
+@pytest.fixture(scope="module")
+def half_folder(tmp_path_factory) -> Path:
+    """A random model in bfloat16, as a folder."""
+    folder = tmp_path_factory.mktemp("half")
+    model = hf_model("llama", hidden_size=64, intermediate_size=96, head_dim=16)
+    model.bfloat16().save_pretrained(folder)
+    return folder
+
+
+def self_target(folder: Path) -> Target:
+    model = load_model(open_checkpoint(folder))
+    return Target(model, None, max_num_seqs=2, max_len=64, path=folder)
+
+
+@pytest.mark.parametrize("params", [GREEDY, replace(WARM, seed=5)])
+@pytest.mark.parametrize("options", [{"quant": "int8"}, {"quant": "int4", "num_draft": 3}])
+def test_the_target_rounded_drafts_for_itself_and_changes_no_token(
+    half_folder: Path, options: dict[str, object], params: SamplingParams
+) -> None:
+    target = self_target(half_folder)
+    wanted = replace(params, max_tokens=40, ignore_eos=True)
+    drafter = build(Options(model="self", temperature=0.0, **options), target)  # type: ignore[arg-type]
+    prompts = [[1, 2, 3], [40, 5]]
+    runs = complete(engine_for(target.model, drafter, max_len=64), prompts, wanted)
+    assert [run.seq.generated for run in runs] == plain(target.model, prompts, wanted)
+    least = 1.5 if params.is_greedy else 1.0
+    assert all(run.stats.tau > least for run in runs), "a rounded copy is often right"
+
+
+def test_a_rounded_self_is_smaller(half_folder: Path) -> None:
+    target = self_target(half_folder)
+    sizes = [
+        build(Options(model="self", quant=quant), target).model.nbytes()
+        for quant in ("none", "int8", "int4")
+    ]
+    assert target.model.nbytes() == sizes[0] > 1.5 * sizes[1] > sizes[1] > sizes[2]
+
+
+def test_self_needs_a_file() -> None:
+    with pytest.raises(ConfigError, match="needs a target that was loaded from a file"):
+        build(Options(model="self", quant="int4"), TARGET)

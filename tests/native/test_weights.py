@@ -153,3 +153,14 @@ def test_peak_counts_its_multiplications() -> None:
     assert _native.int8_peak("auto", 3) == 3 * _native.int8_peak("auto", 1) > 0
     with pytest.raises(ValueError, match="negative"):
         _native.int8_peak("auto", -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "num_in"), [("q", 10, 64), ("q", -1, 64), ("q", 9, 48), ("w", 9, 64)]
+)
+def test_room_for_what_has_no_tiles_is_refused(name: str, kind: int, num_in: int) -> None:
+    decoder = NativeDecoder(WIDE, num_threads=1)
+    with pytest.raises(
+        ValueError, match=r"kind|width 48 is not|no linear layer is called layers\.0\.w"
+    ):
+        decoder.add_blank(f"layers.0.{name}", kind, (16, num_in), False)

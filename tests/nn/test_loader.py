@@ -6,12 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
+import transformers
+from gguf import GGMLQuantizationType as Type
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import ConfigError, LoadError
 from forerun.formats.checkpoint import open_checkpoint
-from forerun.nn.loader import read_config
+from forerun.kernels import native
+from forerun.nn.loader import load_model, read_config, stored_weights, weights_nbytes
+from forerun.nn.native import NativeDecoder
+from forerun.quant.rtn import quantize_weight
 from tests.nn.test_families import TOKENS, assert_close
 from tests.nn.tiny import (
     FAMILIES,
@@ -107,3 +114,71 @@ def test_progress_ends_at_the_total() -> None:
     )
     assert seen[-1][0] == seen[-1][1]
     assert seen == sorted(seen)
+
+
+QUANTS = {"int8": (Type.Q8_0, Type.Q8_0), "int4": (Type.Q4_1, Type.Q8_0)}
+"""How the matrices, and the embedding and the head, are stored after it."""
+
+
+def half_model() -> transformers.PreTrainedModel:
+    """A random model, wide enough for blocks and for the native kernels."""
+    return hf_model("llama", hidden_size=64, intermediate_size=96, head_dim=16)
+
+
+def rounded(quant: str) -> transformers.PreTrainedModel:
+    """The reference: that model with the values that the blocks of its bfloat16 values stand for."""
+    model = half_model()
+    body, vocabulary = QUANTS[quant]
+    for name, weight in model.named_parameters():
+        values = weight.detach().bfloat16().float()
+        if weight.ndim == 2:
+            dtype = vocabulary if "embed" in name or "lm_head" in name else body
+            blocks = gguf.quantize(values.numpy(), dtype)
+            values = torch.from_numpy(gguf.dequantize(blocks, dtype))
+        weight.data = values
+    return model
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_a_rounded_folder_is_the_reference_over_its_values(quant: str, tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    expected = hf_logits(rounded(quant), TOKENS)
+    checkpoint = open_checkpoint(tmp_path)
+    assert_close(prefill(load_torch(checkpoint, quant=quant), TOKENS), expected)
+    assert not torch.allclose(prefill(load_torch(checkpoint), TOKENS), expected, atol=1e-3)
+
+
+@pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
+@pytest.mark.parametrize("quant", QUANTS)
+def test_rounded_weights_are_the_same_in_the_native_kernels(quant: str, tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    reference = load_torch(checkpoint, quant=quant)
+    model = load_model(checkpoint, backend="native", quant=quant)
+    assert isinstance(model, NativeDecoder)
+    for layer, name in [(-1, "embed"), (0, "q"), (1, "down")]:
+        expected = reference.weights[f"layers.{layer}.{name}" if layer >= 0 else name]
+        out = np.empty(expected.shape, np.float32)
+        model._native.unpack(layer, name, out)
+        np.testing.assert_array_equal(out, expected.numpy())
+    ours, theirs = prefill(model, TOKENS), prefill(reference, TOKENS)
+    assert torch.cosine_similarity(ours, theirs, dim=-1).min() > 0.99  # activations have 8 bits
+
+
+@pytest.mark.parametrize("quant", ["none", *QUANTS])
+def test_bytes_are_known_without_reading_weights(quant: str, tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    config, arch = read_config(checkpoint)
+    nbytes = sum(
+        quantize_weight(name, stored, quant).nbytes
+        for name, stored in stored_weights(checkpoint, arch, config)
+        if not name.endswith(".bias")
+    )
+    assert weights_nbytes(checkpoint, quant) == nbytes
+
+
+def test_an_unknown_rounding_is_refused(tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="unknown quantization 'int5': did you mean 'int"):
+        load_torch(open_checkpoint(tmp_path), quant="int5")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
+import gguf
 import torch
 import transformers
 from torch import Tensor
@@ -25,6 +26,7 @@ class MemoryTensor:
     """What the loader asks of a stored tensor, over a torch tensor."""
 
     values: Tensor
+    dtype: ClassVar[gguf.GGMLQuantizationType] = gguf.GGMLQuantizationType.F32
 
     @property
     def shape(self) -> tuple[int, ...]:

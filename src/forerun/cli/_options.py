@@ -63,6 +63,18 @@ HeadBits = Annotated[
     int | None,
     typer.Option("--head-bits", help="4 or 8: round the output head. Faster; changes the model."),
 ]
+Quant = Annotated[
+    str,
+    typer.Option(
+        "--quant", help="int8 or int4: round the weights; none keeps them. Changes the model."
+    ),
+]
+WeightCache = Annotated[
+    bool,
+    typer.Option(
+        "--weight-cache/--no-weight-cache", help="Keep packed weights on disk: starts are quicker."
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option("-t", "--threads", help="CPU threads; default: physical cores.")
 ]
@@ -107,7 +119,9 @@ def load(
     speculative_config: str | None = None,
     device: str = "auto",
     backend: str = "auto",
+    quant: str = "none",
     head_bits: int | None = None,
+    weight_cache: bool = True,
     threads: int | None = None,
     max_model_len: int | None = None,
     max_num_seqs: int = 1,
@@ -130,7 +144,9 @@ def load(
             speculative_config=_read_json(speculative_config),
             device=device,
             backend=backend,  # type: ignore[arg-type]  # checked by the loader
+            quant=quant,  # type: ignore[arg-type]  # checked by the loader
             head_bits=head_bits,
+            weight_cache=weight_cache,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             controller=controller,

@@ -29,6 +29,9 @@ def command(
     ] = None,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    quant: opt.Quant = "none",
+    head_bits: opt.HeadBits = None,
+    weight_cache: opt.WeightCache = True,
     threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -41,7 +44,16 @@ def command(
     from forerun.formats.hub import resolve
     from forerun.nn.cost import flops_per_token
 
-    llm = opt.load(model, "none", device=device, backend=backend, threads=threads)
+    llm = opt.load(
+        model,
+        "none",
+        device=device,
+        backend=backend,
+        quant=quant,
+        head_bits=head_bits,
+        weight_cache=weight_cache,
+        threads=threads,
+    )
     stderr = console.stderr()
     costs: PassCosts | None = None
     for costs in track(  # noqa: B007  # the last one counts

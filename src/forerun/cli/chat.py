@@ -32,7 +32,9 @@ def command(
     controller: opt.Controller = True,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    quant: opt.Quant = "none",
     head_bits: opt.HeadBits = None,
+    weight_cache: opt.WeightCache = True,
     threads: opt.Threads = None,
     max_model_len: opt.ContextSize = None,
 ) -> None:
@@ -55,7 +57,9 @@ def command(
         controller=controller,
         device=device,
         backend=backend,
+        quant=quant,
         head_bits=head_bits,
+        weight_cache=weight_cache,
         threads=threads,
         max_model_len=max_model_len,
     )

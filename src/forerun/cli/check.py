@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from forerun.cli import _options as opt
-
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
 
 NUM_DRAFTS = (1, 3, 5, 7)
 
@@ -17,6 +14,11 @@ NUM_DRAFTS = (1, 3, 5, 7)
 def command(
     target: Annotated[str, typer.Argument(help="The model that answers.")],
     draft: Annotated[str, typer.Argument(help="The smaller model that would draft for it.")],
+    quant: opt.Quant = "none",
+    draft_quant: Annotated[
+        str,
+        typer.Option("--draft-quant", help="The same of the draft, which may be TARGET itself."),
+    ] = "none",
     as_json: opt.Json = False,
 ) -> None:
     """Say whether DRAFT can draft for TARGET, and how often it must be right to pay. Exits 1 if it cannot."""
@@ -25,11 +27,14 @@ def command(
     from forerun.engine.economics import break_even
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
-    from forerun.nn.loader import read_config
+    from forerun.nn.loader import read_config, weights_nbytes
 
     pair = [open_checkpoint(resolve(name)) for name in (target, draft)]
     configs = [read_config(checkpoint)[0] for checkpoint in pair]
-    sizes = [_nbytes(checkpoint) for checkpoint in pair]
+    sizes = [
+        weights_nbytes(checkpoint, scheme)  # type: ignore[arg-type]  # checked there
+        for checkpoint, scheme in zip(pair, (quant, draft_quant), strict=True)
+    ]
     vocabularies = [checkpoint.tokenizer() for checkpoint in pair]
     difference = compare_vocabularies(*vocabularies)
     cost = sizes[1] / sizes[0]
@@ -81,7 +86,3 @@ def _report(document: dict[str, object]) -> None:
     fits = bool(document["compatible"])
     table.add_row("verdict", Text("fits", "green") if fits else Text("does not fit", "red"))
     console.stdout().print(table)
-
-
-def _nbytes(checkpoint: Checkpoint) -> int:
-    return sum(checkpoint.tensor(name).nbytes for name in checkpoint.names())

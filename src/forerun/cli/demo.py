@@ -26,6 +26,9 @@ def command(
     controller: opt.Controller = True,
     device: opt.Device = "auto",
     backend: opt.Backend = "auto",
+    quant: opt.Quant = "none",
+    head_bits: opt.HeadBits = None,
+    weight_cache: opt.WeightCache = True,
     threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -47,6 +50,9 @@ def command(
         controller=controller,
         device=device,
         backend=backend,
+        quant=quant,
+        head_bits=head_bits,
+        weight_cache=weight_cache,
         threads=threads,
     )
     params = opt.sampling(temperature=0.0, max_tokens=max_tokens)

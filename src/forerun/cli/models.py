@@ -1,25 +1,42 @@
-"""`forerun models`: what can be run, and what is there."""
+"""`forerun models`: what can be run, what is there, and the disk that packed weights take."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
 
 from forerun.cli import _options as opt
 
 
-def command(as_json: opt.Json = False) -> None:
-    """List the models forerun knows by name and those in the cache."""
+def command(
+    clear_cache: Annotated[
+        bool, typer.Option("--clear-cache", help="Delete all packed weights; models stay.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """List the models forerun knows by name and those in the cache, and what packed weights take."""
     from dataclasses import asdict
 
     from rich.table import Table
 
     from forerun.cli import _console as console
     from forerun.formats.hub import known_models
+    from forerun.nn import packed
 
-    models = known_models()
+    if clear_cache:
+        freed = packed.clear()
+        console.stderr().print(
+            f"deleted {freed / 2**20:.0f} MiB of packed weights", highlight=False
+        )
+    models, files = known_models(), packed.packed_files()
+    nbytes = sum(path.stat().st_size for path in files)
     if as_json:
         rows = [
             {k: str(v) if k == "path" and v else v for k, v in asdict(m).items()} for m in models
         ]
-        console.print_json({"models": rows})
+        taken = {"path": str(packed.packed_dir()), "files": len(files), "nbytes": nbytes}
+        console.print_json({"models": rows, "packed": taken})
         return
     table = Table(box=None, pad_edge=False)
     for column in ("name", "size", "licence", "here", "what"):
@@ -29,3 +46,10 @@ def command(as_json: opt.Json = False) -> None:
         here = "yes" if model.path else f"forerun pull {model.name}"
         table.add_row(model.name, size, model.licence, here, model.description)
     console.stdout().print(table)
+    if files:
+        console.stdout().print(
+            f"\npacked weights: {nbytes / 2**20:.0f} MiB in {packed.packed_dir()}; "
+            "--clear-cache deletes them",
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -1,4 +1,4 @@
-"""The machine: device, dtype, threads, and what to write beside a measurement.
+"""The machine: device, threads, and what to write beside a measurement.
 
 torch is imported where it is needed, not at the top, so that importing core stays cheap. Nothing is
 chosen behind the user's back: every choice is an argument, and `auto` means what is said below.
@@ -12,12 +12,10 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.core.errors import ConfigError, unknown
+from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 # CPU features (Linux names) that decide which kernels can run, best first.
 _X86_FEATURES = ("amx_int8", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "f16c")
@@ -39,19 +37,6 @@ def choose_device(name: str = "auto") -> torch.device:
             f"{torch.cuda.device_count()} CUDA devices; use device=cpu"
         )
     return torch.device(name)
-
-
-def choose_dtype(name: str = "auto") -> torch.dtype:
-    """`auto` is float32, in which the reference keeps the row law. Raises ConfigError."""
-    import torch
-
-    if name == "auto":
-        return torch.float32
-    if name not in DTYPES:
-        raise ConfigError(unknown("dtype", name, ("auto", *DTYPES)))
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
 
 
 def set_threads(num_threads: int | None = None) -> int:

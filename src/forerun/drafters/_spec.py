@@ -38,6 +38,7 @@ OPTION_ALIASES = {
     "draft_model": "model",
     "model_draft": "model",
     "speculative_model": "model",
+    "quantization": "quant",
     "suffix_decoding_min_token_prob": "min_token_prob",
     "suffix_decoding_max_tree_depth": "max_depth",
     "suffix_decoding_max_spec_factor": "factor",

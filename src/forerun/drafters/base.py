@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from forerun.core.types import Draft, Features, Outcome, Seq
@@ -40,6 +41,10 @@ class Target:
     device: torch.device | str = "cpu"
     backend: Backend = "auto"
     """Where and on what the target runs; a draft model joins it there."""
+    path: Path | None = None
+    """The file or folder the target was loaded from, if it was."""
+    weight_cache: bool = False
+    """Whether packed weights are kept on disk."""
 
 
 class Drafter(Protocol):

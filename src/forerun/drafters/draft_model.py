@@ -20,6 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +39,10 @@ from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
 from forerun.nn.loader import load_model
 from forerun.nn.model import Model
+from forerun.quant.rtn import Scheme
+
+SELF = "self"
+"""The draft's name when it is the target's own file, rounded to fewer bits."""
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
@@ -50,7 +56,11 @@ class Options:
     """Which draft, and how much it guesses."""
 
     model: str
-    """The draft: a path, a known name or a Hugging Face name; its vocabulary is the target's."""
+    """The draft: a path, a known name or a Hugging Face name; self is the target's own file."""
+    quant: Scheme = "none"
+    """Round the draft's weights to int8 or int4; none takes them as stored."""
+    head_bits: Literal[4, 8] | None = None
+    """Round the draft's output head to so many bits."""
     num_draft: int = 5
     """Tokens of a chain, one pass of the draft each."""
     branch: tuple[int, ...] = ()
@@ -78,7 +88,7 @@ class Options:
 
 def build(options: Options, target: Target) -> DraftModel:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
-    checkpoint = open_checkpoint(resolve(options.model))
+    checkpoint = open_checkpoint(_path(options.model, target))
     if target.vocabulary is not None:
         difference = compare_vocabularies(target.vocabulary, checkpoint.tokenizer())
         if difference is not None:
@@ -86,8 +96,25 @@ def build(options: Options, target: Target) -> DraftModel:
                 f"'{options.model}' cannot draft for this model: {difference}; "
                 "choose a draft of the same family"
             )
-    model = load_model(checkpoint, device=target.device, backend=target.backend)
+    model = load_model(
+        checkpoint,
+        device=target.device,
+        backend=target.backend,
+        quant=options.quant,
+        head_bits=options.head_bits,
+        weight_cache=target.weight_cache,
+    )
     return DraftModel(model, options, target)
+
+
+def _path(model: str, target: Target) -> Path:
+    if model != SELF:
+        return resolve(model)
+    if target.path is None:
+        raise ConfigError(
+            "model=self needs a target that was loaded from a file: give the draft's path"
+        )
+    return target.path
 
 
 @dataclass(slots=True)

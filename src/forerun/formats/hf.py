@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import mmap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import gguf
+import numpy as np
 import safetensors
-import torch
+from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
 from forerun.formats.checkpoint import StoredTensor, no_tensor
@@ -18,6 +22,15 @@ from forerun.formats.tokenizer import Tokenizer
 _DTYPES: Mapping[str, gguf.GGMLQuantizationType] = {
     name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16")
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor of a safetensors file: its type in that format's words, shape and bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
 
 
 class HfCheckpoint:
@@ -34,29 +47,27 @@ class HfCheckpoint:
         if not isinstance(architectures, list) or not architectures:
             raise LoadError(f"{path / 'config.json'} names no architectures")
         self.architecture = str(architectures[0])
-        self._files: dict[str, safetensors.safe_open] = {}
-        for file in map(_open, _weight_files(path)):
-            self._files |= dict.fromkeys(file.keys(), file)
+        self._entries: dict[str, _Entry] = {}
+        for file in _weight_files(path):
+            self._entries |= _entries(file)
 
     def names(self) -> frozenset[str]:
         """Names of all tensors."""
-        return frozenset(self._files)
+        return frozenset(self._entries)
 
     def tensor(self, name: str) -> StoredTensor:
         """One tensor as stored. Raises LoadError with the closest names, or naming its type."""
-        if name not in self._files:
-            raise no_tensor(self.path, name, self._files)
-        entry = self._files[name].get_slice(name)
-        dtype = entry.get_dtype()
-        if dtype not in _DTYPES:
+        if name not in self._entries:
+            raise no_tensor(self.path, name, self._entries)
+        entry = self._entries[name]
+        if entry.dtype not in _DTYPES:
             raise LoadError(
-                f"{self.path}: tensor '{name}' is stored as {dtype}, which is not supported "
+                f"{self.path}: tensor '{name}' is stored as {entry.dtype}, which is not supported "
                 f"(allowed: {', '.join(_DTYPES)})"
             )
-        shape = tuple(entry.get_shape())
-        num_rows = shape[0] if len(shape) > 1 else 1
-        data = self._files[name].get_tensor(name).reshape(num_rows, -1).view(torch.uint8)
-        return StoredTensor(name, shape, _DTYPES[dtype], data.numpy())
+        num_rows = entry.shape[0] if len(entry.shape) > 1 else 1
+        data = entry.data.reshape(num_rows, -1)
+        return StoredTensor(name, entry.shape, _DTYPES[entry.dtype], data)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside the weights. Raises LoadError."""
@@ -83,8 +94,20 @@ def _weight_files(folder: Path) -> list[Path]:
     raise LoadError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
 
 
-def _open(path: Path) -> safetensors.safe_open:
+def _entries(path: Path) -> dict[str, _Entry]:
+    """The tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
     try:
-        return safetensors.safe_open(path, framework="pt")
+        with safetensors.safe_open(path, framework="np"):  # checks the header
+            pass
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, safetensors.SafetensorError) as error:
         raise LoadError(f"{path} cannot be read: {error}") from error
+    start = 8 + int.from_bytes(mapped[:8], "little")
+    header = json.loads(mapped[8:start])
+    data = np.frombuffer(mapped, np.uint8)[start:]
+    return {
+        name: _Entry(entry["dtype"], tuple(entry["shape"]), data[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }

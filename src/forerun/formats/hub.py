@@ -65,12 +65,17 @@ _PULLABLE = (
 )
 
 
-def cache_dir() -> Path:
-    """The folder of the models; it may not exist yet."""
+def cache_root() -> Path:
+    """The folder of all that forerun keeps; it may not exist yet."""
     base = os.environ.get("FORERUN_CACHE")
     if base is None:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "forerun")
-    return Path(base).expanduser() / "models"
+    return Path(base).expanduser()
+
+
+def cache_dir() -> Path:
+    """The folder of the models; it may not exist yet."""
+    return cache_root() / "models"
 
 
 def known_models() -> list[KnownModel]:

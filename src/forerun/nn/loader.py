@@ -6,7 +6,8 @@ agree. On the CPU the native kernels run the model if they can, else torch does,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import torch
@@ -20,6 +21,8 @@ from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model
 from forerun.nn.native import load_native, unsupported
+from forerun.nn.packed import PackedFile
+from forerun.quant.rtn import SCHEMES, Scheme, bits_per_weight, quantize_weight, quantized_type
 
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import Checkpoint, StoredTensor
@@ -38,18 +41,23 @@ def load_model(
     *,
     device: torch.device | str = "cpu",
     backend: Backend = "auto",
+    quant: Scheme = "none",
     head_bits: int | None = None,
+    weight_cache: bool = False,
     progress: Progress | None = None,
 ) -> Model:
     """The checkpoint's model on `device`: packed for the native kernels, or with fp32 weights for torch.
 
-    `auto` is native on a CPU that has kernels for this model, else torch. `head_bits` (see
-    `nn.native.load_native`) needs the native kernels. Raises LoadError if the
+    `auto` is native on a CPU that has kernels for this model, else torch. `quant` (see
+    `quant.rtn.quantize_weight`) rounds the weights; `head_bits` (see `nn.native.load_native`) needs the
+    native kernels. With `weight_cache` packed weights are kept on disk (`nn.packed`). Raises LoadError if the
     architecture or one of its settings is not supported, if a tensor is missing or misshapen, or if
     `native` was asked for and cannot be had.
     """
     if backend not in BACKENDS:
         raise ConfigError(unknown("backend", backend, BACKENDS))
+    if quant not in SCHEMES:
+        raise ConfigError(unknown("quantization", quant, SCHEMES))
     config, arch = read_config(checkpoint)
     is_cpu = torch.device(device).type == "cpu"
     if backend == "native" and not is_cpu:
@@ -57,30 +65,38 @@ def load_model(
             f"the native kernels are for the CPU: backend native cannot run on {device}"
         )
     if backend == "native" or (backend == "auto" and is_cpu and unsupported(config) is None):
+        packed = None
+        if weight_cache:
+            packed = PackedFile.of(checkpoint.path, quant=quant, head_bits=head_bits)
         return load_native(
             config,
             stored_weights(checkpoint, arch, config),
             num_threads=torch.get_num_threads(),
+            quant=quant,
             head_bits=head_bits,
+            packed=packed,
             progress=progress,
         )
     if head_bits is not None:
         raise ConfigError(
             f"a head of {head_bits} bits needs the native kernels: leave it out, or use backend native on a CPU"
         )
-    return _load_torch(checkpoint, arch, config, device, progress)
+    weights = (
+        (name, quantize_weight(name, stored, quant))
+        for name, stored in stored_weights(checkpoint, arch, config)
+    )
+    return _load_torch(config, weights, device, progress)
 
 
 def _load_torch(
-    checkpoint: Checkpoint,
-    arch: Arch,
     config: ModelConfig,
+    stored_by_name: Iterable[tuple[str, StoredTensor]],
     device: torch.device | str,
     progress: Progress | None,
 ) -> Decoder:
     total, loaded = len(weight_shapes(config)), 0
     weights: dict[str, Tensor] = {}
-    for name, stored in stored_weights(checkpoint, arch, config):
+    for name, stored in stored_by_name:
         weights[name] = stored.dequantize().to(device)
         loaded += not name.endswith(".bias")
         if progress is not None:
@@ -123,9 +139,7 @@ def stored_weights(
     """
     present = frozenset(checkpoint.names())
     for name, shape in weight_shapes(config).items():
-        layer, _, short = name.removeprefix("layers.").rpartition(".")
-        part = arch.part(short, config, checkpoint.kind)
-        located = part.name.format(i=layer)
+        located, part = _locate(name, checkpoint, arch, config)
         if f"{located}.weight" not in present:
             raise LoadError(
                 f"the checkpoint has no tensor '{located}.weight', which {config.family} needs"
@@ -133,6 +147,24 @@ def stored_weights(
         yield name, _fetch(checkpoint, f"{located}.weight", part, shape)
         if f"{located}.bias" in present:
             yield f"{name}.bias", _fetch(checkpoint, f"{located}.bias", part, shape[:1])
+
+
+def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
+    """Bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
+    config, arch = read_config(checkpoint)
+    num_bits = 0.0
+    for name, shape in weight_shapes(config).items():
+        located, _ = _locate(name, checkpoint, arch, config)
+        stored = checkpoint.tensor(f"{located}.weight").dtype
+        num_bits += math.prod(shape) * bits_per_weight(quantized_type(name, shape, stored, scheme))
+    return math.ceil(num_bits / 8)
+
+
+def _locate(name: str, checkpoint: Checkpoint, arch: Arch, config: ModelConfig) -> tuple[str, Part]:
+    """The checkpoint's name for a weight, without `.weight`, and which part of that it is."""
+    layer, _, short = name.removeprefix("layers.").rpartition(".")
+    part = arch.part(short, config, checkpoint.kind)
+    return part.name.format(i=layer), part
 
 
 def _fetch(checkpoint: Checkpoint, name: str, part: Part, shape: tuple[int, ...]) -> StoredTensor:

@@ -10,7 +10,7 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,8 @@ from forerun.kernels import native
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
 from forerun.nn.model import Hidden
-from forerun.quant.rtn import requantize
+from forerun.nn.packed import PackedFile
+from forerun.quant.rtn import Scheme, quantize_weight, requantize
 
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import StoredTensor
@@ -101,6 +102,8 @@ class NativeDecoder:
         self.num_threads = num_cores() if num_threads is None else num_threads
         self.cache_dtype = cache_dtype
         self._native = _native.Decoder(_settings(config), isa, self.num_threads)
+        # By name: a norm's arrays; nothing for a matrix, which lies in the kernels' memory.
+        self._weights: dict[str, list[np.ndarray]] = {}
         if config.rope is not None:
             frequencies = inverse_frequencies(config.rope).numpy()
             self._native.set_rope(frequencies, config.rope.attention_factor)
@@ -112,22 +115,44 @@ class NativeDecoder:
 
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
         """Pack one weight, by its canonical name. Raises LoadError for a shape or a type that has no kernel."""
-        prefix, _, short = name.rpartition(".")
-        layer = int(prefix.removeprefix("layers.")) if prefix else -1
         offset = None if bias is None else _floats(bias)
+        layer, short = _place(name)
         try:
             if len(stored.shape) == 1:
-                is_layer = self.config.norm == "layer"
-                values = _floats(stored)
-                self._native.set_norm(layer, short, values, offset, self.config.norm_eps, is_layer)
+                self.add_norm(name, _floats(stored), offset)
             else:
                 num_out, num_in = stored.shape
                 rows = np.ascontiguousarray(stored.data)
                 self._native.set_linear(
                     layer, short, int(stored.dtype), num_out, num_in, rows, offset
                 )
+                self._weights[name] = []
         except ValueError as error:
             raise LoadError(f"'{name}' ({stored.dtype.name}) cannot be packed: {error}") from error
+
+    def add_norm(self, name: str, values: np.ndarray, offset: np.ndarray | None = None) -> None:
+        """Set a norm's fp32 values, and for a layer norm what is added. Raises ValueError."""
+        is_layer = self.config.norm == "layer"
+        self._native.set_norm(*_place(name), values, offset, self.config.norm_eps, is_layer)
+        self._weights[name] = [values] if offset is None else [values, offset]
+
+    def add_blank(
+        self, name: str, kind: int, shape: Sequence[int], has_bias: bool
+    ) -> list[np.ndarray]:
+        """Make room for a packed matrix; the bytes to fill, its bias's last. Raises ValueError."""
+        num_out, num_in = shape
+        self._native.add_blank(*_place(name), kind, num_out, num_in, has_bias)
+        self._weights[name] = []
+        return [array for array in self._native.packed(*_place(name))[3:] if len(array)]
+
+    def packed(self) -> Iterator[tuple[str, int | None, tuple[int, ...], list[np.ndarray]]]:
+        """All weights as they lie in memory: name, kind (None for a norm), shape, bytes, its bias's last."""
+        for name, values in self._weights.items():
+            if values:
+                yield name, None, values[0].shape, [array.view(np.uint8) for array in values]
+            else:
+                kind, *shape, tiles, bias = self._native.packed(*_place(name))
+                yield name, kind, tuple(shape), [tiles, bias] if len(bias) else [tiles]
 
     def check(self) -> None:
         """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
@@ -192,13 +217,16 @@ def load_native(
     num_threads: int | None = None,
     isa: str = "auto",
     cache_dtype: torch.dtype = torch.float16,
+    quant: Scheme = "none",
     head_bits: int | None = None,
+    packed: PackedFile | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> NativeDecoder:
     """A native decoder of stored weights with the names of `nn.config.weight_shapes` (biases follow their weight).
 
-    `head_bits` 4 or 8 rounds the head to that many bits: another, faster model, not the stored one. A
-    head tied to the embedding becomes a copy of its own, so tokens are still looked up as stored.
+    `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
+    faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens
+    are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
     Raises LoadError with `unsupported`'s reason if this model or machine has no native path, or if a weight is missing.
     """
     problem = unsupported(config)
@@ -207,11 +235,15 @@ def load_native(
     decoder = NativeDecoder(config, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
+    if packed is not None and packed.load(decoder):
+        if progress is not None:
+            progress(total, total)
+        return decoder
     packable = _with_biases(weights.items() if isinstance(weights, Mapping) else weights)
     if head_bits is not None:
         packable = _with_rounded_head(packable, head_bits, config.tied_head)
     for name, stored, bias in packable:
-        decoder.add(name, stored, bias)
+        decoder.add(name, quantize_weight(name, stored, quant), bias)
         stored.release()
         missing.pop(name, None)
         if progress is not None:
@@ -222,6 +254,8 @@ def load_native(
         decoder.check()
     except ValueError as error:
         raise LoadError(str(error)) from error
+    if packed is not None:
+        packed.save(decoder)
     return decoder
 
 
@@ -259,6 +293,12 @@ def _with_rounded_head(
             stored.release()
         if name != source or is_tied:
             yield name, stored, bias
+
+
+def _place(name: str) -> tuple[int, str]:
+    """The layer (-1 outside of layers) and the name within it."""
+    prefix, _, short = name.rpartition(".")
+    return int(prefix.removeprefix("layers.")) if prefix else -1, short
 
 
 def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:

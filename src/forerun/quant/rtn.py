@@ -2,17 +2,18 @@
 
 8 bits come with a scale, 4 bits with a scale and a minimum. There is no calibration: each block's grid
 spans its own range. It stands between `formats` (stored tensors as read) and `nn` (which packs them);
-weights that are quantized already keep their grid.
+weights that take no more bits already keep their grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, get_args
 
 import gguf
 import numpy as np
+import torch
 from gguf import GGMLQuantizationType as Type
 
 from forerun.core.errors import ConfigError, unknown
@@ -26,58 +27,62 @@ HEAD_BITS = (4, 8)
 """What `requantize` can make of a head."""
 
 _TYPES = {"int8": Type.Q8_0, "int4": Type.Q4_1}
-_FULL_PRECISION = frozenset({Type.F32, Type.F16, Type.BF16})
 _VOCABULARY = frozenset({"embed", "head"})
 _LEFT_ALONE = frozenset({"positions"})
-_ROWS_AT_A_TIME = 4096
+_ROWS_AT_A_TIME = 512
 
 
-def quantize(stored: StoredTensor, scheme: Scheme) -> StoredTensor:
-    """A matrix of full precision in the scheme's blocks; anything else as it is.
+def quantize_weight(name: str, stored: StoredTensor, scheme: Scheme) -> StoredTensor:
+    """A weight, by its canonical name, in the scheme's blocks if that takes fewer bits; else as it is.
 
-    Rows whose width is not a multiple of 32 have no blocks and stay, too.
+    Raises ConfigError for an unknown scheme.
+    """
+    dtype = quantized_type(name, stored.shape, stored.dtype, scheme)
+    return stored if dtype == stored.dtype else _round(stored, dtype)
+
+
+def quantized_type(name: str, shape: tuple[int, ...], stored: Type, scheme: Scheme) -> Type:
+    """How `quantize_weight` stores a weight.
+
+    Vectors, position tables and rows whose width is not a multiple of 32 stay. The embedding and the
+    head, which decide between close tokens, keep 8 bits. Raises ConfigError for an unknown scheme.
     """
     if scheme not in SCHEMES:
         raise ConfigError(unknown("quantization", scheme, SCHEMES))
-    is_matrix = len(stored.shape) == 2 and stored.shape[1] % 32 == 0
-    if scheme == "none" or not is_matrix or stored.dtype not in _FULL_PRECISION:
+    is_matrix = len(shape) == 2 and shape[1] % 32 == 0
+    if scheme == "none" or name in _LEFT_ALONE or not is_matrix:
         return stored
-    values = stored.dequantize().numpy()
-    return replace(stored, dtype=_TYPES[scheme], data=gguf.quantize(values, _TYPES[scheme]))
+    return min(_TYPES["int8" if name in _VOCABULARY else scheme], stored, key=bits_per_weight)
 
 
-def quantize_weights(
-    weights: Iterable[tuple[str, StoredTensor]],
-    scheme: Scheme,
-    *,
-    vocabulary_scheme: Scheme = "int8",
-) -> Iterator[tuple[str, StoredTensor]]:
-    """Weights by canonical name, quantized one by one; the embedding and the head by a scheme of their own.
-
-    The head decides between close tokens, so by default it keeps 8 bits.
-    """
-    for name, stored in weights:
-        if name in _LEFT_ALONE or scheme == "none":
-            yield name, stored
-        else:
-            yield name, quantize(stored, vocabulary_scheme if name in _VOCABULARY else scheme)
+def bits_per_weight(dtype: Type) -> float:
+    """Bits a weight takes as stored, its share of the block's scale included."""
+    block, nbytes = gguf.GGML_QUANT_SIZES[dtype]
+    return 8 * nbytes / block
 
 
 def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
     """A matrix stored in any way, in blocks of 4 or 8 bits: its values change, even if they were quantized.
 
-    Raises ConfigError for other bits or a width that is not a multiple of 32. A few rows are
-    widened at a time, so a large vocabulary needs no fp32 copy of itself.
+    Raises ConfigError for other bits or a width that is not a multiple of 32.
     """
     if bits not in HEAD_BITS:
         raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
     if len(stored.shape) != 2 or stored.shape[1] % 32:
         raise ConfigError(f"'{stored.name}' {stored.shape} has no rows in blocks of 32")
-    dtype = _TYPES["int4" if bits == 4 else "int8"]
+    return _round(stored, _TYPES["int4" if bits == 4 else "int8"])
+
+
+def _round(stored: StoredTensor, dtype: Type) -> StoredTensor:
+    """In parallel, some rows at a time: a large vocabulary needs no fp32 copy of itself."""
     starts = range(0, stored.shape[0], _ROWS_AT_A_TIME)
-    parts = (stored.rows(slice(start, start + _ROWS_AT_A_TIME)) for start in starts)
-    data = [gguf.quantize(part.dequantize().numpy(), dtype) for part in parts]
-    return replace(stored, dtype=dtype, data=np.concatenate(data))
+
+    def rounded(start: int) -> np.ndarray:
+        rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME))
+        return gguf.quantize(rows.dequantize().numpy(), dtype)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return replace(stored, dtype=dtype, data=np.concatenate(list(pool.map(rounded, starts))))
 
 
 def relative_error(original: StoredTensor, quantized: StoredTensor) -> float:

@@ -1,0 +1,219 @@
+"""Packed weights on disk: the next start reads them, and whatever is wrong with them costs only time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forerun.formats.checkpoint import open_checkpoint
+from forerun.kernels import native
+from forerun.nn import packed
+from forerun.nn.loader import load_model, read_config
+from forerun.nn.native import NativeDecoder
+from tests.native.models import same_bits
+from tests.nn.tiny import hf_model, prefill
+
+pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
+
+TOKENS = (3, 1, 4, 1, 5, 9, 2, 6)
+FAMILIES = {
+    "llama": {"head_dim": 16},  # biases
+    "qwen3": {},  # norms of heads
+    "opt": {"num_attention_heads": 2},  # layer norms, positions
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """A cache of the test's own, which takes small models, too."""
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(packed, "LEAST_NBYTES", 0)
+    return tmp_path / "cache" / "packed"
+
+
+def saved(folder: Path, family: str = "llama") -> Path:
+    hf_model(family, **FAMILIES[family]).save_pretrained(folder / family)
+    return folder / family
+
+
+def load(folder: Path, **options) -> NativeDecoder:
+    options = {"weight_cache": True, **options}
+    model = load_model(open_checkpoint(folder), backend="native", **options)
+    assert isinstance(model, NativeDecoder)
+    return model
+
+
+def only_file() -> Path:
+    (path,) = packed.packed_files()
+    return path
+
+
+def serves(folder: Path, path: Path) -> bool:
+    """Whether the file gives a decoder all its weights."""
+    config, _ = read_config(open_checkpoint(folder))
+    key = packed.PackedFile.of(folder, quant="none", head_bits=None).key
+    return packed.PackedFile(path, key).load(NativeDecoder(config, num_threads=1))
+
+
+@pytest.mark.parametrize("rounding", [{}, {"quant": "int4"}, {"head_bits": 4}])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_second_start_packs_nothing_and_says_the_same(
+    family, rounding, tmp_path, monkeypatch
+) -> None:
+    folder = saved(tmp_path, family)
+    first = load(folder, **rounding)
+    plain = load(folder, **rounding, weight_cache=False)
+    monkeypatch.setattr(NativeDecoder, "add", None)
+    seen: list[tuple[int, int]] = []
+    second = load(folder, **rounding, progress=lambda done, all_: seen.append((done, all_)))
+    expected = prefill(plain, TOKENS)
+    assert same_bits(prefill(first, TOKENS), expected)
+    assert same_bits(prefill(second, TOKENS), expected)
+    assert second.nbytes() == first.nbytes()
+    assert len(seen) == 1
+    assert seen[0][0] == seen[0][1]
+
+
+@given(st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_changed_byte_goes_unnoticed(written, data) -> None:
+    file, decoder, whole = written
+    assert file.load(decoder)
+    at = data.draw(st.one_of(st.integers(0, 1500), st.integers(0, len(whole) - 1)))
+    broken = bytearray(whole)
+    broken[at] ^= data.draw(st.integers(1, 255))
+    file.path.write_bytes(broken)
+    assert not file.load(decoder)
+    file.path.write_bytes(whole)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[packed.PackedFile, NativeDecoder, bytes]:
+    """A packed file, the decoder that it is of, and its bytes."""
+    folder = saved(tmp_path_factory.mktemp("models"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORERUN_CACHE", str(folder / "cache"))
+        patch.setattr(packed, "LEAST_NBYTES", 0)
+        decoder = load(folder)
+        file = packed.PackedFile.of(folder, quant="none", head_bits=None)
+        return file, decoder, file.path.read_bytes()
+
+
+@pytest.mark.parametrize("size", [0, 10, 30, 200, -1])
+def test_a_truncated_file_is_packed_again_and_written_over(size, tmp_path) -> None:
+    folder = saved(tmp_path)
+    expected = prefill(load(folder), TOKENS)
+    path = only_file()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:size])
+    assert not serves(folder, path)
+    assert same_bits(prefill(load(folder), TOKENS), expected)
+    assert only_file().read_bytes() == whole
+
+
+def test_a_longer_file_does_not_serve(written) -> None:
+    file, decoder, whole = written
+    file.path.write_bytes(whole + bytes(64))
+    assert not file.load(decoder)
+    file.path.write_bytes(whole)
+
+
+def test_a_model_that_changed_is_packed_again(tmp_path) -> None:
+    folder = saved(tmp_path)
+    before = prefill(load(folder), TOKENS)
+    model = hf_model("llama", **FAMILIES["llama"])
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)
+    model.save_pretrained(folder)
+    after = prefill(load(folder), TOKENS)
+    assert not same_bits(after, before)
+    assert same_bits(after, prefill(load(folder, weight_cache=False), TOKENS))
+    only_file()
+
+
+def test_what_other_code_has_packed_is_not_used(tmp_path, monkeypatch) -> None:
+    folder = saved(tmp_path)
+    load(folder)
+    assert serves(folder, only_file())
+    monkeypatch.setattr(packed, "_code_digest", lambda: "other")
+    assert not serves(folder, only_file())
+
+
+def test_each_way_of_rounding_has_its_file(tmp_path) -> None:
+    folder = saved(tmp_path)
+    for rounding in ({}, {"quant": "int8"}, {"quant": "int4"}, {"quant": "int4", "head_bits": 4}):
+        load(folder, **rounding)
+    assert len(packed.packed_files()) == 4
+
+
+def test_without_the_cache_nothing_is_written(tmp_path, cache) -> None:
+    load(saved(tmp_path), weight_cache=False)
+    assert not cache.exists()
+
+
+def test_small_models_are_not_kept(tmp_path, monkeypatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    load(saved(tmp_path))
+    assert packed.packed_files() == []
+
+
+def test_a_folder_that_cannot_be_made_stops_nothing(tmp_path, cache) -> None:
+    cache.parent.write_text("a file, where the folder should be")
+    load(saved(tmp_path))
+
+
+def test_a_nearly_full_disk_is_left_alone(tmp_path, monkeypatch) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(packed.shutil, "disk_usage", lambda path: usage(1 << 16))
+    load(saved(tmp_path))
+    assert packed.packed_files() == []
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch) -> None:
+    def full(*paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(packed.os, "replace", full)
+    load(saved(tmp_path))
+    assert packed.packed_files() == []
+
+
+def test_old_leftovers_go_and_a_write_of_now_stays(tmp_path) -> None:
+    folder = saved(tmp_path)
+    load(folder)
+    path = only_file()
+    old, new = (path.with_name(f"{path.name}.{name}") for name in ("old", "new"))
+    for leftover in (old, new):
+        leftover.write_bytes(b"half")
+    os.utime(old, (0, time.time() - 4000))
+    path.unlink()
+    load(folder)
+    assert packed.packed_files() == [path, new]
+
+
+def test_starts_at_the_same_time_do_not_disturb_each_other(tmp_path) -> None:
+    folder = saved(tmp_path)
+    expected = prefill(load(folder, weight_cache=False), TOKENS)
+    with ThreadPoolExecutor(4) as pool:
+        models = list(pool.map(lambda _: load(folder), range(8)))
+    assert all(same_bits(prefill(model, TOKENS), expected) for model in models)
+    assert serves(folder, only_file())
+
+
+def test_clearing_frees_what_was_taken_and_stops_no_one(tmp_path) -> None:
+    model = load(saved(tmp_path))
+    expected = prefill(model, TOKENS)
+    size = only_file().stat().st_size
+    load(tmp_path / "llama")
+    assert packed.clear() == size
+    assert packed.packed_files() == []
+    assert same_bits(prefill(model, TOKENS), expected)
