@@ -7,6 +7,8 @@ pass. Nothing here reads a clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 MEMORY = 32.0
 """Measurements of one size that count; older ones fade."""
 LINE_DECAY = 0.98
@@ -24,6 +26,7 @@ class CostCurve:
 
     def __init__(self) -> None:
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
+        self._seeds: dict[int, float] = {}
         self._weight = self._size = self._cost = 0.0
         self._slope = 0.0
         self._variance = self._covariance = 0.0
@@ -37,6 +40,12 @@ class CostCurve:
         self._means[size] = (weight, mean + (cost - mean) / weight)
         self._fit(size, cost)
 
+    def seed(self, costs: Mapping[int, float]) -> None:
+        """Begin with costs of an earlier run. They stand in the line's place, so real ones outweigh them soon."""
+        self._seeds = dict(costs)
+        for size, cost in sorted(costs.items()):
+            self._fit(size, cost)
+
     def predict(self, size: float) -> float:
         """The cost of a size, between whole sizes in proportion; 0 before the first measurement."""
         low = int(size)
@@ -44,7 +53,7 @@ class CostCurve:
         return cost + share * (self._at(low + 1) - cost) if share else cost
 
     def _at(self, size: int) -> float:
-        line = self._cost + self._slope * (size - self._size)
+        line = self._seeds.get(size, self._cost + self._slope * (size - self._size))
         weight, mean = self._means.get(size, (0.0, 0.0))
         return max(0.0, (weight * mean + LINE_WEIGHT * line) / (weight + LINE_WEIGHT))
 
