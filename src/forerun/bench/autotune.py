@@ -181,18 +181,20 @@ class Autotune:
         self._new_engine = new_engine
         self._target = target
         self._prompts = prompts
-        self._params = SamplingParams(temperature=0, max_tokens=max_tokens)
+        # The seed: lookahead draws its first window.
+        self._params = SamplingParams(temperature=0, max_tokens=max_tokens, seed=0)
         self._log = log
         self._progress = progress
-        self._num_done = self._num_left = 0
-        self._starts: list[int] = []  # settings tried before each drafter's turn
+        self._num_done = 0  # prompts
+        self._num_finished = self._num_left = 0  # drafters
+        self._num_before = 0  # settings tried before this drafter's turn
 
     def run(self, drafters: Sequence[DrafterSpec]) -> list[DrafterFigures]:
         """The best setting of each drafter, in the order given."""
         best = []
-        for i, spec in enumerate(drafters, 1):
-            self._num_left = len(drafters) - i
-            self._starts.append(len(self.tried))
+        for i, spec in enumerate(drafters):
+            self._num_finished, self._num_left = i, len(drafters) - i - 1
+            self._num_before = len(self.tried)
             best.append(self._best_of(spec))
         return best
 
@@ -232,9 +234,11 @@ class Autotune:
 
     def _num_ahead(self, prompt: int) -> int:
         """Prompts still to be answered, if the searches to come are as long as those that have ended."""
-        before, num_finished = self._starts[-1], len(self._starts) - 1
-        usual = before // num_finished if num_finished else USUAL_NUM_SETTINGS
-        settings = max(0, usual - 1 - (len(self.tried) - before)) + usual * self._num_left
+        usual = USUAL_NUM_SETTINGS
+        if self._num_finished:
+            usual = self._num_before // self._num_finished
+        num_here = len(self.tried) - self._num_before + 1
+        settings = max(0, usual - num_here) + usual * self._num_left
         return len(self._prompts) - prompt + settings * len(self._prompts)
 
 

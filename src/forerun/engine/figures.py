@@ -39,12 +39,12 @@ class PassTimes:
 
     def cost(self, rows: float) -> float:
         """A pass of one sequence and so many rows, by the nearest that were measured."""
-        return _between(self._alone, rows)
+        return between(self._alone, rows)
 
     def costs(self, max_seqs: int) -> dict[int, float]:
-        """The cost of every number of rows up to the largest that was measured, for batches up to `max_seqs`."""
+        """The cost of every number of rows up to twice the largest that was measured, in batches up to `max_seqs`."""
         known = self._mean(max_seqs)
-        return {rows: round(_between(known, rows), 4) for rows in range(1, max(known) + 1)}
+        return {rows: round(between(known, rows), 4) for rows in range(1, 2 * max(known) + 1)}
 
     @cached_property
     def _alone(self) -> dict[int, float]:
@@ -126,7 +126,7 @@ class DrafterFigures:
         )
 
 
-def _between(known: Mapping[int, float], size: float) -> float:
+def between(known: Mapping[int, float], size: float) -> float:
     """Straight lines between the known sizes; the last one goes on."""
     sizes, costs = [*known], [*known.values()]
     if size <= sizes[-1] or len(sizes) == 1:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import forerun
 from forerun.core import device
-from forerun.engine.figures import DrafterFigures, PassTimes
+from forerun.engine.figures import DrafterFigures, PassTimes, between
 from forerun.engine.warmth import Warmth
 from forerun.formats.hub import cache_dir
 
@@ -75,7 +75,10 @@ class Profile:
         passes = self.passes.costs(max_seqs)
         for figures in self.drafters:
             if figures.drafter == drafter:
-                return Warmth(passes, figures.draft_cost, figures.nodes)
+                known = figures.draft_cost
+                sizes = range(max(known, default=-1) + 1)
+                drafts = {size: between(known, size) for size in sizes}
+                return Warmth(passes, drafts, figures.nodes)
         return Warmth(passes)
 
     def document(self) -> dict[str, object]:
