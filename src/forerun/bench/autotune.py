@@ -272,8 +272,10 @@ def measure(
     ]
     record = Record({"temperature": 0})
     bench = Bench(units, contenders, encode, record, num_rounds=ROUNDS)
+    what = f"{drafter} beside plain decoding"
+    progress(what, 0, bench.num_steps)
     for done, _ in enumerate(bench.steps(), 1):
-        progress(f"{drafter} beside plain decoding", done, bench.num_steps)
+        progress(what, done, bench.num_steps)
     rows = summary.rows(record.measurements, record.origin)
     row = next(row for row in rows if row["drafter"] == drafter and row["category"] == summary.ALL)
     keys = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup_hi", "tau")

@@ -120,6 +120,8 @@ def _bar() -> Iterator[Report]:
         task = bar.add_task("")
 
         def show(what: str, done: int, total: int) -> None:
+            if not done:
+                bar.reset(task)
             bar.update(task, description=what, completed=done, total=total)
 
         yield show
@@ -173,6 +175,7 @@ def _check(
 ) -> Profile:
     """The profile with its choice measured beside plain decoding, as users run it; `none` if it is clearly slower."""
     from forerun.bench.autotune import PLAIN, measure
+    from forerun.cli import _console as console
 
     if profile.drafter == PLAIN:
         return profile
@@ -186,6 +189,9 @@ def _check(
         max_tokens,
         progress,
     )
+    if measured["identical"] != measured["prompts"]:
+        console.stderr().print(f"{profile.drafter} changed tokens: forerun verify -d shows where")
+        raise typer.Exit(1)
     highest = measured["speedup_hi"]
     is_slower = isinstance(highest, float) and highest < 1
     return replace(profile, measured=measured, drafter=PLAIN if is_slower else profile.drafter)
