@@ -221,7 +221,8 @@ def _report(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) ->
             _interval(measured) if is_measured else "",
         )
     out = console.stdout()
-    out.print(table, width=max(out.width, 60 + max(len(each.drafter) for each in best)))
+    out.width = max(out.width, 72 + max(len(each.drafter) for each in best))
+    out.print(table)
     out.print(
         f"best of {num_tried} settings: {profile.drafter}"
         + ("; nothing pays here" if profile.drafter == "none" else "")
