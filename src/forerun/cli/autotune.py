@@ -29,7 +29,7 @@ def command(
             "-d",
             "--drafters",
             "--drafter",
-            help="NAME[:option=value,...],NAME,...; what is given stays. Default: all that need no options.",
+            help="NAME[:option=value,...],NAME,...; values other than defaults stay. Default: all that need no options.",
         ),
     ] = None,
     prompts: Annotated[
