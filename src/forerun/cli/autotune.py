@@ -29,7 +29,7 @@ def command(
             "-d",
             "--drafters",
             "--drafter",
-            help="NAME[:option=value,...],NAME,...; values other than defaults stay. Default: all that need no options.",
+            help="NAME[:option=value,...],NAME,...; changed options stay. Default: all that need none.",
         ),
     ] = None,
     prompts: Annotated[
