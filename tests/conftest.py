@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 from forerun.core.errors import LoadError
+from forerun.engine import profile
 from forerun.formats import hub
 
 # No deadline: the machines that run this are shared. In CI every run tries the same examples.
@@ -27,6 +28,15 @@ def one_thread() -> Iterator[None]:
     """Commands and tests of the row law choose their own number; it ends with the test."""
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was tuned on this machine does not change a test."""
+    folder = tmp_path_factory.mktemp("profiles")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profile, "folder", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,19 +12,22 @@ Parameter names are vLLM's; `assistant_model`, `prompt_lookup_num_tokens` and `s
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard, cast
 
 from forerun.core.device import choose_device
-from forerun.core.errors import ConfigError, RequestError
+from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
-from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Target
+from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
+from forerun.drafters.base import Drafter, Target
+from forerun.engine import profile
 from forerun.engine.engine import Engine, EngineOptions
 from forerun.engine.run import Run
 from forerun.engine.stats import SpecStats
+from forerun.engine.warmth import Warmth
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import DEFAULT_MODEL, resolve
 from forerun.formats.tokenizer import TextStream
@@ -38,6 +41,9 @@ DRAFT_BUDGET = EngineOptions().draft_budget
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (which go through the model's template)."""
+
+
+_log = logging.getLogger(__name__)
 
 
 def is_prompt(value: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
@@ -111,7 +117,8 @@ class LLM:
         )
         self.device, self.backend = choose_device(device), backend
         self.weight_cache = weight_cache
-        checkpoint = open_checkpoint(resolve(model))
+        path = resolve(model)
+        checkpoint = open_checkpoint(path)
         self.path = checkpoint.path
         self.tokenizer = checkpoint.tokenizer()
         self.model = load_model(
@@ -137,6 +144,14 @@ class LLM:
             controller=controller,
             draft_budget=draft_budget,
         )
+        self.subject = profile.Subject.of(
+            path,
+            device=str(self.device),
+            backend=type(self.model).__name__,
+            quant=None if quant == "none" else quant,
+            head_bits=head_bits,
+        )
+        self.profile = profile.load(self.subject)
         self.engine = self._new_engine()
 
     def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
@@ -222,12 +237,34 @@ class LLM:
             path=self.path,
             weight_cache=self.weight_cache,
         )
+        drafter = self._new_drafter(target)
         return Engine(
             self.model,
-            self.drafter_spec.build(target),
+            drafter,
             self.options,
             eos_ids=self.tokenizer.eos_ids,
+            warm=self._warmth(),
         )
+
+    def _warmth(self) -> Warmth | None:
+        if self.profile is None:
+            return None
+        return self.profile.warmth(self.drafter_spec.text(), self.options.max_num_seqs)
+
+    def _new_drafter(self, target: Target) -> Drafter:
+        """The one asked for; if none was, what the profile chose, or else our own choice."""
+        if self.drafter_spec.is_auto and self.profile is not None:
+            try:
+                spec = DrafterSpec.of(self.profile.drafter)
+                drafter = spec.build(target)
+            except ForerunError as error:
+                _log.warning(
+                    "the profile's drafter cannot be used, taking %s: %s", AUTO_CHOICE, error
+                )
+            else:
+                self.drafter_spec = spec
+                return drafter
+        return self.drafter_spec.build(target)
 
 
 @dataclass(frozen=True, slots=True)

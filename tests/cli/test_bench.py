@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 
 import pytest
 
 from forerun.bench import prices
-from forerun.cli.bench import _NEXT_DRAFTER, _prompts
+from forerun.cli.bench import _prompts
 from forerun.cli.main import main
 from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
+from forerun.drafters._spec import split_list
 from tests.mutants import accepting_everything
 
 KEYS = {
@@ -150,7 +150,7 @@ def test_a_task_is_found_by_name_in_a_folder(tmp_path):
     ],
 )
 def test_a_comma_ends_a_drafter_unless_an_option_follows(given, drafters):
-    assert [part.strip() for part in re.split(_NEXT_DRAFTER, given)] == drafters
+    assert split_list(given) == drafters
 
 
 @pytest.mark.parametrize(

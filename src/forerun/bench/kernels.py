@@ -8,11 +8,12 @@ as the weights have, on the same threads, taking its turn with the passes: what 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from forerun.core.errors import ConfigError
 from forerun.nn.model import Model
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
+K = TypeVar("K")
 READ = 0
 """The width under which reading the weights is timed."""
 
@@ -58,37 +60,50 @@ def measure(
     model: Model, *, context: int = 128, repeats: int = 30, widths: Sequence[int] = WIDTHS
 ) -> Iterator[PassCosts]:
     """Yield the costs known so far after every repeat; the last one counts. Raises ConfigError."""
-    longest = model.config.max_position
     if 1 not in widths or min(widths) < 1:
         raise ConfigError(f"widths must be at least 1, and 1 among them, got {[*widths]}")
-    if not 1 <= context <= longest - max(widths):
-        raise ConfigError(f"context must be from 1 to {longest - max(widths)}, got {context}")
-    if repeats < 1:
-        raise ConfigError(f"repeats must be at least 1, got {repeats}")
-    actions = {READ: _reader(model.nbytes()), **_passes(model, context, widths)}
-    for action in actions.values():  # warm up
-        action()
-    seconds: dict[int, list[float]] = {width: [] for width in actions}
-    for _ in range(repeats):
-        for width, action in actions.items():
-            start_s = time.perf_counter()
-            action()
-            seconds[width].append(time.perf_counter() - start_s)
-        medians = {width: median(times) for width, times in seconds.items()}
+    actions = {READ: _reader(model.nbytes()), **passes(model, context, widths)}
+    for medians in in_turns(actions, repeats):
         yield PassCosts(model.nbytes(), medians.pop(READ), medians)
 
 
-def _passes(model: Model, context: int, widths: Sequence[int]) -> dict[int, Callable[[], None]]:
-    cache = model.new_cache(1, context + max(widths))
+def in_turns(actions: Mapping[K, Callable[[], None]], repeats: int) -> Iterator[dict[K, float]]:
+    """Time actions one after the other, again and again; the median seconds known so far, after every repeat."""
+    if repeats < 1:
+        raise ConfigError(f"repeats must be at least 1, got {repeats}")
+    for action in actions.values():  # warm up
+        action()
+    seconds: dict[K, list[float]] = {key: [] for key in actions}
+    for _ in range(repeats):
+        for key, action in actions.items():
+            start_s = time.perf_counter()
+            action()
+            seconds[key].append(time.perf_counter() - start_s)
+        yield {key: median(times) for key, times in seconds.items()}
+
+
+def passes(
+    model: Model, context: int, widths: Sequence[int], num_seqs: int = 1
+) -> dict[int, Callable[[], None]]:
+    """Passes by their rows, which `num_seqs` sequences of that context share evenly, a chain each."""
+    longest = model.config.max_position
+    if not 1 <= context <= longest - max(widths):
+        raise ConfigError(f"context must be from 1 to {longest - max(widths)}, got {context}")
+    cache = model.new_cache(num_seqs, context + max(widths) // num_seqs)
     prompt = Segment(0, 0, tuple(i % model.config.vocab_size for i in range(context)))
     model.forward(Batch((prompt,)), cache)
     cache.keep(0, list(range(context)))
+    for slot in range(1, num_seqs):
+        cache.copy(0, slot, context)
 
     def run(batch: Batch) -> None:
         model.head(model.forward(batch, cache).last)
 
-    batches = {k: Batch((Segment(0, context, prompt.tokens[:1] * k),)) for k in widths}
-    return {k: partial(run, batch) for k, batch in batches.items()}
+    def rows(k: int) -> Batch:
+        chain = prompt.tokens[:1] * (k // num_seqs)
+        return Batch(tuple(Segment(slot, context, chain) for slot in range(num_seqs)))
+
+    return {k: partial(run, rows(k)) for k in widths}
 
 
 def _reader(nbytes: int) -> Callable[[], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
     from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM
-
-# A comma also separates a drafter's options; it ends the drafter unless `key=` or a bare value follows.
-_NEXT_DRAFTER = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*(?:[,:]|$))")
 
 
 def command(
@@ -119,6 +115,7 @@ def command(
         max_model_len=llm.options.max_len,
         controller=llm.options.controller,
         draft_budget=llm.options.draft_budget,
+        profile=None if llm.profile is None else llm.profile.date,
     )
     bench = Bench(units, contenders, llm.encode, Record(origin, out), num_rounds=rounds)
     _run(bench)
@@ -163,9 +160,9 @@ def _report(record: Record, as_json: bool) -> None:
 def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[Contender]:
     """Plain decoding, then the drafters in the order given."""
     from forerun.bench.run import PLAIN, EngineContender
-    from forerun.drafters._spec import DrafterSpec
+    from forerun.drafters._spec import DrafterSpec, split_list
 
-    specs = dict.fromkeys([PLAIN, *filter(None, map(str.strip, _NEXT_DRAFTER.split(given)))])
+    specs = dict.fromkeys([PLAIN, *split_list(given)])
     for spec in specs:
         DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
     return [

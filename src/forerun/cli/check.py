@@ -25,6 +25,7 @@ def command(
     from forerun.cli import _console as console
     from forerun.drafters.draft_model import compare_vocabularies
     from forerun.engine.economics import break_even
+    from forerun.engine.profile import choices
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
     from forerun.nn.loader import read_config, weights_nbytes
@@ -49,6 +50,7 @@ def command(
         "weights_mb": [round(size / 1e6, 1) for size in sizes],
         "cost": round(cost, 4),
         "break_even_acceptance": {k: v and round(v, 4) for k, v in needed.items()},
+        "profiles": choices(resolve(target)),
     }
     if as_json:
         console.print_json(document)
@@ -83,6 +85,11 @@ def _report(document: dict[str, object]) -> None:
         for gamma, rate in break_even.items()
     )
     table.add_row("break-even", f"acceptance {rates} drafted tokens a step")
+    profiles = document["profiles"]
+    assert isinstance(profiles, list)
+    table.add_row(
+        "profile", ", ".join(profiles) or "none yet: forerun autotune measures whether it pays"
+    )
     fits = bool(document["compatible"])
     table.add_row("verdict", Text("fits", "green") if fits else Text("does not fit", "red"))
     console.stdout().print(table)

@@ -21,6 +21,7 @@ def command(
     from rich.table import Table
 
     from forerun.cli import _console as console
+    from forerun.engine.profile import choices
     from forerun.formats.hub import known_models
     from forerun.nn import packed
 
@@ -30,21 +31,25 @@ def command(
             f"deleted {freed / 2**20:.0f} MiB of packed weights", highlight=False
         )
     models, files = known_models(), packed.packed_files()
+    profiles = {m.name: choices(m.path) if m.path else [] for m in models}
     nbytes = sum(path.stat().st_size for path in files)
     if as_json:
         rows = [
-            {k: str(v) if k == "path" and v else v for k, v in asdict(m).items()} for m in models
+            {k: str(v) if k == "path" and v else v for k, v in asdict(m).items()}
+            | {"profiles": profiles[m.name]}
+            for m in models
         ]
         taken = {"path": str(packed.packed_dir()), "files": len(files), "nbytes": nbytes}
         console.print_json({"models": rows, "packed": taken})
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("name", "size", "licence", "here", "what"):
+    for column in ("name", "size", "licence", "here", "tuned", "what"):
         table.add_column(column, overflow="fold")
     for model in models:
         size = f"{model.nbytes / 2**20:.0f} MiB"
         here = "yes" if model.path else f"forerun pull {model.name}"
-        table.add_row(model.name, size, model.licence, here, model.description)
+        tuned = ", ".join(profiles[model.name]) or "no"
+        table.add_row(model.name, size, model.licence, here, tuned, model.description)
     console.stdout().print(table)
     if files:
         console.stdout().print(

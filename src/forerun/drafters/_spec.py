@@ -46,6 +46,9 @@ OPTION_ALIASES = {
 """vLLM's, Hugging Face's and llama.cpp's names of our drafters' options."""
 
 
+_NEXT_DRAFTER = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*(?:[,:]|$))")
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
     """A drafter's name and the options that differ from its defaults; `parts` are those of a chain, in order."""
@@ -53,6 +56,8 @@ class DrafterSpec:
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
     parts: tuple[DrafterSpec, ...] = ()
+    is_auto: bool = field(default=False, compare=False)
+    """Nothing was asked for: what the model's profile chose takes its place."""
 
     @classmethod
     def of(cls, drafter: str | Mapping[str, object], **given: object) -> DrafterSpec:
@@ -72,12 +77,20 @@ class DrafterSpec:
             name = str(chosen.pop("method", AUTO))
         beside = {k: v for k, v in given.items() if v is not None}
         name = METHODS.get(name, name).replace("-", "_")
+        merged = _canonical(chosen) | _canonical(beside)
+        is_auto = name == AUTO and not merged
         if name == AUTO:
             name = _implied({**chosen, **beside})
-        merged = _canonical(chosen) | _canonical(beside)
         if name not in registry.names("drafters"):
             raise ConfigError(unknown("drafter", name, [AUTO, *registry.names("drafters")]))
-        return cls(name, merged)
+        return cls(name, merged, is_auto=is_auto)
+
+    def text(self) -> str:
+        """How `-d` spells it, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
+        if self.parts:
+            return "+".join(part.text() for part in self.parts)
+        module = registry.load("drafters", self.name)
+        return options.spell(self.name, options.build(module.Options, self.options))
 
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
@@ -103,6 +116,11 @@ class DrafterSpec:
             for part, names in zip(parts, known, strict=True)
         ]
         return cls("+".join(part.name for part in merged), {}, tuple(merged))
+
+
+def split_list(drafters: str) -> list[str]:
+    """The drafters of a list: a comma ends one unless an option, `key=value` or a bare value, follows."""
+    return [part for part in map(str.strip, _NEXT_DRAFTER.split(drafters)) if part]
 
 
 def _split(drafter: str) -> list[str]:

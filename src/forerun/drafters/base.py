@@ -1,8 +1,10 @@
 """The Drafter protocol: five verbs and one number. A new method is one new file in this folder.
 
 A drafter module exports `Options` (a frozen dataclass; its attribute docstrings are the CLI help) and
-`build(options: Options, target: Target) -> Drafter`; nothing else is required. A drafter never sees the engine, the
-scheduler or the sampler; of a sequence it reads `seq.id`, `seq.tokens`, `seq.num_prompt`, `seq.params`, `seq.seed`.
+`build(options: Options, target: Target) -> Drafter`; nothing else is required. It may export
+`tune(target, options, score) -> Options`, by which `forerun autotune` finds its best options (`_tuning.py`).
+A drafter never sees the engine, the scheduler or the sampler;
+of a sequence it reads `seq.id`, `seq.tokens`, `seq.num_prompt`, `seq.params`, `seq.seed`.
 """
 
 from __future__ import annotations

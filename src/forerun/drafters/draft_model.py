@@ -18,7 +18,7 @@ M rows whose logits are needed, N nodes, D width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -33,6 +33,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
 from forerun.decoding.sampling import draw, is_plain, warp
+from forerun.drafters._tuning import climb
 from forerun.drafters._vocabulary import compare_vocabularies
 from forerun.drafters.base import Target
 from forerun.formats.checkpoint import open_checkpoint
@@ -46,6 +47,8 @@ SELF = "self"
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
+GRIDS = {"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12)}
+"""What `tune` tries."""
 
 
 __all__ = ["DraftModel", "Options", "build", "compare_vocabularies"]
@@ -115,6 +118,14 @@ def _path(model: str, target: Target) -> Path:
             "model=self needs a target that was loaded from a file: give the draft's path"
         )
     return target.path
+
+
+def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+    """How many tokens a chain should have; a tree stays as given. The draft is named by its full path."""
+    path = Path(options.model).expanduser()
+    if path.exists():
+        options = replace(options, model=str(path.resolve()))
+    return climb(options, {} if options.branch else GRIDS, score)
 
 
 @dataclass(slots=True)

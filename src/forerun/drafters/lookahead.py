@@ -20,7 +20,7 @@ W window, N length of an n-gram, G guesses, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -29,6 +29,7 @@ from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.random import Stream, uniform
 from forerun.core.types import NO_FEATURES, Draft, Outcome, Seq
+from forerun.drafters._tuning import climb
 from forerun.drafters.base import Target
 
 Ngram = tuple[int, ...]
@@ -36,6 +37,12 @@ Ngram = tuple[int, ...]
 NGRAM_NBYTES = 464
 """Bytes of one n-gram in the pool at most, besides 36 for each of its tokens: a tuple (40), its
 share of a dict that has just grown (62), and a key of its own with an almost empty dict (362)."""
+GRIDS = {
+    "ngram": (3, 4, 5, 6, 7),
+    "window": (0, 2, 3, 5, 7, 10, 15, 20),
+    "guesses": (1, 2, 3, 5, 7, 10, 15, 20),
+}
+"""What `tune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,11 @@ class Options:
 def build(options: Options, target: Target) -> Lookahead:
     """A drafter that reads the target's logits, nothing else."""
     return Lookahead(options, target.model.config.vocab_size)
+
+
+def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+    """Grow W, N and G as long as the tokens they bring are worth the rows, at this machine's price of a row."""
+    return climb(options, GRIDS, score, grow=True)
 
 
 @dataclass(slots=True)

@@ -10,16 +10,24 @@ Source: prompt lookup decoding (A. Saxena, 2023), also known as n-gram speculati
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
+from forerun.drafters._tuning import climb
 from forerun.drafters.base import Target
 
 ENTRY_NBYTES = 136
 """Bytes of one n-gram in the index at most, besides 8 for each of its tokens: its share of a dict
 that has just grown (62), the tuple (40), and the position (32)."""
+GRIDS = {
+    "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
+    "factor": (0.5, 1.0, 2.0, 4.0),
+    "ngram_max": (2, 3, 4, 6),
+    "ngram_min": (1, 2, 3),
+}
+"""What `tune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,11 @@ class Options:
 def build(options: Options, target: Target) -> PromptLookup:
     """A drafter that needs nothing of the target."""
     return PromptLookup(options)
+
+
+def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+    """How long a match must be, and how far it is worth following."""
+    return climb(options, GRIDS, score)
 
 
 @dataclass(slots=True)

@@ -15,17 +15,25 @@ count(parent) along the path; it telescopes to the share of the occurrences that
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
 from forerun.drafters._contexts import ContextIndex, index_nbytes
+from forerun.drafters._tuning import climb
 from forerun.drafters.base import Target
 
 MAX_OCCURRENCES = 32
 """Occurrences that vote, those with the longest matches: bounds the time of a look-up."""
+GRIDS = {
+    "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
+    "factor": (0.5, 1.0, 2.0, 4.0),
+    "min_token_prob": (0.05, 0.1, 0.2, 0.35, 0.5),
+    "max_depth": (8, 16, 64),
+}
+"""What `tune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,11 @@ class Options:
 def build(options: Options, target: Target) -> Suffix:
     """A drafter that needs nothing of the target."""
     return Suffix(options)
+
+
+def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+    """How much to guess, and of what, for this model's way of repeating itself and this machine's price of a row."""
+    return climb(options, GRIDS, score)
 
 
 @dataclass(frozen=True, slots=True)

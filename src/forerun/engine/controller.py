@@ -27,6 +27,7 @@ from typing import Protocol
 from forerun.core.types import Seq
 from forerun.engine.costs import CostCurve
 from forerun.engine.luck import NO_NODE, Luck, Trial
+from forerun.engine.warmth import Warmth
 
 MEMORY_OF_ONE = 0.95
 MEMORY_OF_ALL = 0.99
@@ -96,15 +97,20 @@ class Step:
 class Adaptive:
     """Chooses the budgets that promise the most tokens a second; `full` is the largest."""
 
-    def __init__(self, full: int, *, keeps_seeds: bool = False) -> None:
+    def __init__(self, full: int, *, keeps_seeds: bool = False, warm: Warmth | None = None) -> None:
         """`keeps_seeds`: the drafter draws its drafts, so what a seeded request says depends on their size.
 
-        Such requests always draft in full: the same seed must give the same tokens.
+        Such requests always draft in full: the same seed must give the same tokens. `warm` is what
+        an earlier run measured.
         """
         self.full = full
         self.keeps_seeds = keeps_seeds
         self.pass_cost, self.draft_cost = CostCurve(), CostCurve()
         self._all = Luck(MEMORY_OF_ALL, optimism=1.0)
+        if warm is not None:
+            self.pass_cost.seed(warm.pass_cost)
+            self.draft_cost.seed(warm.draft_cost)
+            self._all.seed(warm.nodes[:full])
         self._each: dict[int, Luck] = {}
         self._pace = 0.0  # seconds of a unit of cost
         self._plan: dict[int, int] = {}

@@ -7,11 +7,15 @@ pass. Nothing here reads a clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 MEMORY = 32.0
 """Measurements of one size that count; older ones fade."""
 LINE_DECAY = 0.98
 LINE_WEIGHT = 4.0
 """How many measurements of its own a size needs to weigh as much as the line through all sizes."""
+SEED_DECAY = 0.95
+"""What the costs of an earlier run count for after one more measurement."""
 OUTLIER = 2.0
 """A measurement counts as at most so many times what was known: the scheduler's hiccups."""
 
@@ -24,6 +28,8 @@ class CostCurve:
 
     def __init__(self) -> None:
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
+        self._seeds: dict[int, float] = {}
+        self._trust = 0.0  # in the seeds, against the line
         self._weight = self._size = self._cost = 0.0
         self._slope = 0.0
         self._variance = self._covariance = 0.0
@@ -36,6 +42,11 @@ class CostCurve:
         weight = min(weight + 1, MEMORY)
         self._means[size] = (weight, mean + (cost - mean) / weight)
         self._fit(size, cost)
+        self._trust *= SEED_DECAY
+
+    def seed(self, costs: Mapping[int, float]) -> None:
+        """Begin with costs of an earlier run, which stand in the line's place until real ones come."""
+        self._seeds, self._trust = dict(costs), 1.0
 
     def predict(self, size: float) -> float:
         """The cost of a size, between whole sizes in proportion; 0 before the first measurement."""
@@ -45,6 +56,7 @@ class CostCurve:
 
     def _at(self, size: int) -> float:
         line = self._cost + self._slope * (size - self._size)
+        line += self._trust * (self._seeds.get(size, line) - line)
         weight, mean = self._means.get(size, (0.0, 0.0))
         return max(0.0, (weight * mean + LINE_WEIGHT * line) / (weight + LINE_WEIGHT))
 

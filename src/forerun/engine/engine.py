@@ -26,6 +26,7 @@ from forerun.engine.run import Run, Verdict
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
+from forerun.engine.warmth import Warmth
 from forerun.nn.model import Hidden, Model
 
 
@@ -55,11 +56,13 @@ class Engine:
         options: EngineOptions,
         *,
         eos_ids: frozenset[int] = frozenset(),
+        warm: Warmth | None = None,
     ) -> None:
+        """`warm` is what an earlier run showed of this model and drafter; the controller begins with it."""
         self.model = model
         self.stats = SpecStats()
         self.drafter = Guard(drafter, self.stats) if options.controller else drafter
-        self.controller = _controller(drafter, options)
+        self.controller = _controller(drafter, options, warm)
         self.options = options
         self.eos_ids = eos_ids
         self.cache = model.new_cache(options.max_num_seqs, options.max_len)
@@ -253,7 +256,8 @@ class Engine:
         del self.runs[run.seq.id]
 
 
-def _controller(drafter: Drafter, options: EngineOptions) -> Controller:
+def _controller(drafter: Drafter, options: EngineOptions, warm: Warmth | None) -> Controller:
     if not options.controller:
         return Fixed(options.draft_budget)
-    return Adaptive(options.draft_budget, keeps_seeds=getattr(drafter, "draws", False))
+    draws = getattr(drafter, "draws", False)
+    return Adaptive(options.draft_budget, keeps_seeds=draws, warm=warm)

@@ -6,10 +6,13 @@ index is what a budget buys, in a chain and in any tree.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 PRIOR_TRIALS = 1.5
 """How many trials of its own a sequence needs to weigh as much as what all others showed."""
+SEED_TRIALS = 16.0
+"""How many trials the shares of an earlier run are worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,12 @@ class Luck:
     memory: float
     optimism: float = 0.0
     nodes: list[Node] = field(default_factory=list)
+
+    def seed(self, nodes: Sequence[tuple[float, float]]) -> None:
+        """Begin with the shares of an earlier run: how often node i was drafted, and accepted then."""
+        self.nodes = [
+            Node(*(Share(SEED_TRIALS, SEED_TRIALS * share) for share in shares)) for shares in nodes
+        ]
 
     def record(self, budget: int, trial: Trial) -> None:
         """Learn one trial."""

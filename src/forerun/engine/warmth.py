@@ -1,0 +1,22 @@
+"""What a controller may know before its first step: costs and luck that were measured earlier.
+
+It is an opinion, not a rule: it weighs as much as a few measurements and fades as real ones come.
+Where it comes from, `engine/profile.py` knows; here are only the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """Costs in plain passes of one sequence, so that the machine's pace of the day does not matter."""
+
+    pass_cost: Mapping[int, float] = field(default_factory=dict)
+    """A pass by its rows."""
+    draft_cost: Mapping[int, float] = field(default_factory=dict)
+    """A proposal by the nodes it returned."""
+    nodes: tuple[tuple[float, float], ...] = ()
+    """Of node i: how often drafts had it, and how often it was accepted then."""
