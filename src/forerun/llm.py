@@ -193,6 +193,7 @@ class LLM:
         return [*cast(Sequence[int], prompt)]
 
     def _new_engine(self) -> Engine:
+        cache = self.model.new_cache(self.options.max_num_seqs, self.options.max_len)
         target = Target(
             self.model,
             self.tokenizer,
@@ -200,12 +201,14 @@ class LLM:
             max_len=self.options.max_len,
             device=self.device,
             backend=self.backend,
+            cache=cache,
         )
         return Engine(
             self.model,
             self.drafter_spec.build(target),
             self.options,
             eos_ids=self.tokenizer.eos_ids,
+            cache=cache,
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from forerun.cache.base import KVCache
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.nn.loader import Backend
 from forerun.nn.model import Model
@@ -40,6 +41,9 @@ class Target:
     device: torch.device | str = "cpu"
     backend: Backend = "auto"
     """Where and on what the target runs; a draft model joins it there."""
+    cache: KVCache | None = None
+    """The target's own cache, for drafters that draft with the target: `seq.slot` is a sequence's
+    slot, rows above its committed length are free to write until the target's next pass."""
 
 
 class Drafter(Protocol):

@@ -24,7 +24,7 @@ from forerun.core.errors import CapacityError, LoadError
 from forerun.kernels import native
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
-from forerun.nn.model import Hidden
+from forerun.nn.model import Hidden, LayerPlan
 from forerun.quant.rtn import requantize
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class NativeDecoder:
         self.num_threads = num_cores() if num_threads is None else num_threads
         self.cache_dtype = cache_dtype
         self._native = _native.Decoder(_settings(config), isa, self.num_threads)
+        self._whole = LayerPlan.of(config.num_layers)
         if config.rope is not None:
             frequencies = inverse_frequencies(config.rope).numpy()
             self._native.set_rope(frequencies, config.rope.attention_factor)
@@ -133,9 +134,16 @@ class NativeDecoder:
         """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
         self._native.check()
 
-    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+    def forward(
+        self,
+        batch: Batch,
+        cache: KVCache,
+        taps: tuple[int, ...] = (),
+        plan: LayerPlan | None = None,
+    ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
+        Without a `plan` every sublayer is run.
         Raises CapacityError if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, NativeCache)
@@ -147,17 +155,24 @@ class NativeDecoder:
         for part in [batch] if batch.num_rows <= MAX_ROWS else batch.split(MAX_ROWS):
             stop = start + part.num_rows
             rows = tapped if part is batch else torch.empty(len(layers), part.num_rows, width)
-            self._run(part, cache, last[start:stop], layers, rows)
+            self._run(part, cache, last[start:stop], layers, rows, plan or self._whole)
             if part is not batch:
                 tapped[:, start:stop] = rows
             start = stop
         return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
 
     def _run(
-        self, batch: Batch, cache: NativeCache, last: Tensor, layers: list[int], tapped: Tensor
+        self,
+        batch: Batch,
+        cache: NativeCache,
+        last: Tensor,
+        layers: list[int],
+        tapped: Tensor,
+        plan: LayerPlan,
     ) -> None:
+        outputs = last.numpy(), layers, tapped.numpy()
         try:
-            self._native.forward(cache.native, batch.segments, last.numpy(), layers, tapped.numpy())
+            self._native.forward(cache.native, batch.segments, *outputs, plan.sublayers)
         except IndexError as error:
             raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
 
