@@ -130,7 +130,8 @@ void set_rope(Decoder& self, const Array1<const float>& frequencies, float facto
 }
 
 void forward(Decoder& self, Cache& cache, nb::sequence segments, const Array2<float>& hidden,
-             const std::vector<int>& taps, const Array3<float>& tapped) {
+             const std::vector<int>& taps, const Array3<float>& tapped,
+             const std::vector<int>& sublayers) {
     std::vector<Segment> read;
     for (nb::handle segment : segments) read.push_back(segment_of(segment));
     std::size_t num_rows = 0;
@@ -143,7 +144,7 @@ void forward(Decoder& self, Cache& cache, nb::sequence segments, const Array2<fl
              (taps.empty() || (tapped.shape(1) == num_rows && tapped.shape(2) == width)),
          "taps must be (layers, rows, hidden size)");
     nb::gil_scoped_release unlocked;
-    self.forward(cache, read, hidden.data(), taps, tapped.data());
+    self.forward(cache, read, hidden.data(), taps, tapped.data(), sublayers);
 }
 
 void check_hidden(const Decoder& self, const Array2<const float>& hidden) {
@@ -299,7 +300,7 @@ void bind_decoder(nb::module_& m) {
         .def("set_rope", &set_rope, "frequencies"_a.noconvert(), "factor"_a)
         .def("check", &Decoder::check)
         .def("forward", &forward, "cache"_a, "segments"_a, "hidden"_a.noconvert(), "taps"_a,
-             "tapped"_a.noconvert())
+             "tapped"_a.noconvert(), "sublayers"_a)
         .def("head", &head, "hidden"_a.noconvert(), "logits"_a.noconvert())
         .def("argmax", &argmax, "hidden"_a.noconvert(), "ids"_a.noconvert())
         .def("unpack", &unpack, "layer"_a, "name"_a, "out"_a.noconvert())

@@ -81,9 +81,10 @@ class Decoder {
     void check() const;
 
     // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
-    // asked layers, ascending.
+    // asked layers, ascending. Only `sublayers` are run, ascending: 2 i is the attention of layer i,
+    // 2 i + 1 its MLP.
     void forward(Cache& cache, std::span<const Segment> segments, float* hidden,
-                 std::span<const int> tap_layers, float* taps);
+                 std::span<const int> tap_layers, float* taps, std::span<const int> sublayers);
     void head(const float* hidden, int num_rows, float* logits);
     // The likeliest token of each row, lowest id among equals, without writing logits; -1 for a row
     // with NaN.
@@ -135,6 +136,7 @@ class Decoder {
     RowsMemory make_rows(int num_rows, int width) const;
 
     void run(Walk& walk);
+    void enter(int row, int sublayer);
     void embed(int row);
     void take_tap(int row, int layer);
     void norm(int row, const NormWeights& weights, std::initializer_list<const Linear*> readers);
@@ -163,7 +165,7 @@ class Decoder {
     // The pass: reused, grown when a larger one comes.
     Cache* cache_ = nullptr;
     std::span<const Segment> segments_;
-    std::span<const int> tap_layers_;
+    std::span<const int> tap_layers_, sublayers_;
     float *taps_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0, capacity_ = 0;
     std::size_t scratch_stride_ = 0;

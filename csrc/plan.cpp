@@ -197,13 +197,18 @@ void Decoder::reserve(int num_rows, int slots_above) {
 }
 
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hidden,
-                      std::span<const int> tap_layers, float* taps) {
+                      std::span<const int> tap_layers, float* taps,
+                      std::span<const int> sublayers) {
     const std::scoped_lock lock(busy_);
     check_segments(cache, segments);
     for (std::size_t i = 0; i < tap_layers.size(); ++i)
         if (tap_layers[i] < 0 || tap_layers[i] >= shape_.num_layers ||
             (i > 0 && tap_layers[i] <= tap_layers[i - 1]))
             throw std::invalid_argument("taps must be layers in ascending order");
+    for (std::size_t i = 0; i < sublayers.size(); ++i)
+        if (sublayers[i] < 0 || sublayers[i] >= 2 * shape_.num_layers ||
+            (i > 0 && sublayers[i] <= sublayers[i - 1]))
+            throw std::invalid_argument("sublayers must be those of layers in ascending order");
     plan(segments);
     if (num_rows_ == 0) return;
     int slots_above = 0;
@@ -214,25 +219,33 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hi
     hidden_ = hidden;
     tap_layers_ = tap_layers;
     taps_ = taps;
+    sublayers_ = sublayers;
     plan_phases();
     pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->run(walk); }, this,
               phases_);
 }
 
 // Pieces of every phase, in the order of `run`. Which phases there are depends on the weights
-// alone: a late thread counts on it.
+// alone: a late thread counts on it. So a sublayer that is not run has its phases too, without
+// pieces.
 void Decoder::plan_phases() {
     const int rows = num_rows_, most = 4 * pool_.size();
+    const auto runs = [&](int sublayer) {
+        return std::binary_search(sublayers_.begin(), sublayers_.end(), sublayer) ? 1 : 0;
+    };
     phases_.clear();
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[static_cast<std::size_t>(i)];
-        phases_.insert(phases_.end(), {rows, shape_.num_heads + 2 * shape_.num_kv_heads,
-                                       static_cast<int>(tasks_.size())});
-        phases_.push_back(is_split_ ? static_cast<int>(units_.size()) : 0);
-        if (quantizes_after_attention(layer)) phases_.push_back(rows);
-        phases_.insert(phases_.end(), {std::min(most, layer.o.linear.num_tiles()), rows,
-                                       std::min(2 * most, mlp_units()),
-                                       std::min(most, layer.down.linear.num_tiles())});
+        const int attends = runs(2 * i), feeds = runs(2 * i + 1);
+        phases_.insert(phases_.end(),
+                       {attends * rows, attends * (shape_.num_heads + 2 * shape_.num_kv_heads),
+                        attends * static_cast<int>(tasks_.size())});
+        phases_.push_back(is_split_ ? attends * static_cast<int>(units_.size()) : 0);
+        if (quantizes_after_attention(layer)) phases_.push_back(attends * rows);
+        phases_.insert(phases_.end(),
+                       {attends * std::min(most, layer.o.linear.num_tiles()), feeds * rows,
+                        feeds * std::min(2 * most, mlp_units()),
+                        feeds * std::min(most, layer.down.linear.num_tiles())});
     }
     phases_.push_back(rows);
 }

@@ -18,16 +18,14 @@ void Decoder::run(Walk& walk) {
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[static_cast<std::size_t>(i)];
         walk.each([&](int row) {
-            if (i == 0)
-                embed(row);
-            else
-                take_tap(row, i - 1);
+            enter(row, 2 * i);
             norm(row, layer.attn_norm, {&layer.q.linear, &layer.k.linear, &layer.v.linear});
         });
         walk.each([&](int head) { project_head(i, head); });
         attend(walk, i);
         walk.each([&](int piece) { add_linear(layer.o.linear, attended_.rows, piece); });
         walk.each([&](int row) {
+            enter(row, 2 * i + 1);
             norm(row, layer.mlp_norm,
                  {&(shape_.is_gated ? layer.gate : layer.up).linear, &layer.up.linear});
         });
@@ -37,9 +35,18 @@ void Decoder::run(Walk& walk) {
     walk.each([&](int row) {
         const std::size_t at =
             static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.hidden_size);
-        take_tap(row, shape_.num_layers - 1);
+        enter(row, 2 * shape_.num_layers);
         kernels_.norm(x_.as<float>() + at, final_norm_.norm, shape_.hidden_size, hidden_ + at);
     });
+}
+
+// A row before a sublayer, or at the end: embedded if none was run before, else tapped where layers
+// have ended since.
+void Decoder::enter(int row, int sublayer) {
+    const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
+    const bool is_first = next == sublayers_.begin();
+    if (is_first) embed(row);
+    for (int i = is_first ? 0 : next[-1] / 2; i < sublayer / 2; ++i) take_tap(row, i);
 }
 
 void Decoder::embed(int row) {

@@ -227,6 +227,7 @@ class LLM:
         return [*cast(Sequence[int], prompt)]
 
     def _new_engine(self) -> Engine:
+        cache = self.model.new_cache(self.options.max_num_seqs, self.options.max_len)
         target = Target(
             self.model,
             self.tokenizer,
@@ -236,6 +237,7 @@ class LLM:
             backend=self.backend,
             path=self.path,
             weight_cache=self.weight_cache,
+            cache=cache,
         )
         drafter = self._new_drafter(target)
         return Engine(
@@ -244,6 +246,7 @@ class LLM:
             self.options,
             eos_ids=self.tokenizer.eos_ids,
             warm=self._warmth(),
+            cache=cache,
         )
 
     def _warmth(self) -> Warmth | None:

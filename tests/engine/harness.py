@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from forerun.cache.base import KVCache
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.drafters.base import Drafter
@@ -26,13 +27,14 @@ def engine_for(
     max_num_seqs: int = 4,
     max_len: int = 256,
     controller: bool = False,
+    cache: KVCache | None = None,
     **options: int,
 ) -> Engine:
     """An engine over a tiny model; without a drafter, plain decoding. Drafts in full unless told otherwise."""
     sizes = EngineOptions(
         max_num_seqs=max_num_seqs, max_len=max_len, controller=controller, **options
     )
-    return Engine(model, drafter or NoDrafter(), sizes)
+    return Engine(model, drafter or NoDrafter(), sizes, cache=cache)
 
 
 def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Run]:

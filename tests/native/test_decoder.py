@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError, LoadError
 from forerun.nn.config import ModelConfig, RopeConfig
+from forerun.nn.model import LayerPlan
 from forerun.nn.native import NativeCache, NativeDecoder, load_native, unsupported
 from tests.native.models import (
     GATED,
@@ -165,7 +166,15 @@ def test_impossible_segments_are_refused(segment: Segment, complaint: str) -> No
     cache = model.new_cache(1, 40)
     hidden, taps = torch.empty(segment.num_rows, GATED.hidden_size), torch.empty(0, 0, 0)
     with pytest.raises(ValueError, match=complaint):
-        model._native.forward(cache.native, [segment], hidden.numpy(), [], taps.numpy())
+        model._native.forward(cache.native, [segment], hidden.numpy(), [], taps.numpy(), [0])
+
+
+@pytest.mark.parametrize("sublayers", [(-1,), (4,), (1, 0), (2, 2)])
+def test_impossible_plans_are_refused(sublayers: tuple[int, ...]) -> None:
+    model = native(GATED)
+    batch = Batch((Segment(0, 0, (1,)),))
+    with pytest.raises(ValueError, match="ascending order"):
+        model.forward(batch, model.new_cache(1, 40), plan=LayerPlan(sublayers))
 
 
 def test_arrays_of_the_wrong_shape_are_refused() -> None:

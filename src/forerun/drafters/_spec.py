@@ -39,6 +39,7 @@ OPTION_ALIASES = {
     "model_draft": "model",
     "speculative_model": "model",
     "quantization": "quant",
+    "assistant_early_exit": "exit",
     "suffix_decoding_min_token_prob": "min_token_prob",
     "suffix_decoding_max_tree_depth": "max_depth",
     "suffix_decoding_max_spec_factor": "factor",
@@ -137,6 +138,8 @@ def _option_names(drafter: str) -> set[str]:
 def _implied(given: Mapping[str, object]) -> str:
     if "model" in _canonical(given):
         return "draft_model"
+    if "exit" in _canonical(given):
+        return "early_exit"
     if {"prompt_lookup_num_tokens", "prompt_lookup_max", "max_matching_ngram_size"} & given.keys():
         return "prompt_lookup"
     return AUTO_CHOICE

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from forerun.cache.base import KVCache
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.nn.loader import Backend
 from forerun.nn.model import Model
@@ -47,6 +48,9 @@ class Target:
     """The file or folder the target was loaded from, if it was."""
     weight_cache: bool = False
     """Whether packed weights are kept on disk."""
+    cache: KVCache | None = None
+    """The target's own cache, for drafters that draft with the target: `seq.slot` is a sequence's
+    slot, rows above its committed length are free to write until the target's next pass."""
 
 
 class Drafter(Protocol):

@@ -5,21 +5,17 @@ fed before it guesses, be it a prompt, a token the target chose, or all that hap
 sequence was preempted. Its tree grows level by level over scratch rows; the rows of accepted nodes
 stay, so nothing is computed twice. It accepts nothing: `decoding.verify` does.
 
-A greedy request gets the draft's likeliest tokens, as point masses. A sampling request gets tokens
-drawn from the draft's distribution under the request's own parameters, each with the row it was
-really drawn from, and siblings drawn without replacement.
-
 Sources: Leviathan et al. (arXiv 2211.17192), Chen et al. (arXiv 2302.01318); trees: SpecInfer
-(arXiv 2305.09781), siblings without replacement: Sequoia (arXiv 2402.12374).
+(arXiv 2305.09781).
 
-M rows whose logits are needed, N nodes, D width, V vocabulary.
+M rows whose logits are needed, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,12 +23,10 @@ import torch
 from torch import Tensor
 
 from forerun.core import tree
-from forerun.core.batch import Batch, Segment
+from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
-from forerun.core.params import SamplingParams
-from forerun.core.random import Stream, uniform
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
-from forerun.decoding.sampling import draw, is_plain, warp
+from forerun.drafters._growth import Growth, GrowthOptions, grow, new_rows
 from forerun.drafters._tuning import climb
 from forerun.drafters._vocabulary import compare_vocabularies
 from forerun.drafters.base import Target
@@ -55,7 +49,7 @@ __all__ = ["DraftModel", "Options", "build", "compare_vocabularies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(GrowthOptions):
     """Which draft, and how much it guesses."""
 
     model: str
@@ -64,29 +58,6 @@ class Options:
     """Round the draft's weights to int8 or int4; none takes them as stored."""
     head_bits: Literal[4, 8] | None = None
     """Round the draft's output head to so many bits."""
-    num_draft: int = 5
-    """Tokens of a chain, one pass of the draft each."""
-    branch: tuple[int, ...] = ()
-    """Guess a tree instead: how many children each node of a level gets, such as 2,2,1."""
-    temperature: float | None = None
-    """Temperature of the draft; none takes the request's own, 0 takes its likeliest tokens."""
-    min_confidence: float = 0.0
-    """Guess nothing below a token to which the draft gives less than this probability."""
-
-    def __post_init__(self) -> None:
-        if self.num_draft < 1:
-            raise ConfigError(f"num_draft must be at least 1, got {self.num_draft}")
-        if any(width < 1 for width in self.branch):
-            raise ConfigError(f"branch must be numbers from 1, such as 2,2,1, got {self.branch}")
-        if self.temperature is not None and not 0 <= self.temperature <= 100:
-            raise ConfigError(f"temperature must be from 0 to 100, got {self.temperature}")
-        if not 0 <= self.min_confidence < 1:
-            raise ConfigError(f"min_confidence must be in [0, 1), got {self.min_confidence}")
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Children a node gets, level by level."""
-        return self.branch or (1,) * self.num_draft
 
 
 def build(options: Options, target: Target) -> DraftModel:
@@ -129,67 +100,6 @@ def tune(target: Target, options: Options, score: Callable[[Options], float]) ->
 
 
 @dataclass(slots=True)
-class Growth:
-    """A draft while it grows: `num_pending` tokens the cache lacks, then the nodes below the last.
-
-    Rows are counted from `base`, the committed rows of the slot. `frontier` holds the rows whose
-    children are chosen next, `num_fed` counts the rows that have been computed.
-    """
-
-    seq: Seq
-    slot: int
-    base: int
-    tokens: list[int]
-    parents: list[int]
-    room: int
-    num_fed: int = 0
-    num_pending: int = field(init=False)
-    frontier: list[int] = field(init=False)
-    probs: list[Tensor | None] = field(init=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.num_pending = len(self.tokens)
-        self.frontier = [self.num_pending - 1]
-
-    @property
-    def prompt(self) -> list[int]:
-        """The sequence's prompt."""
-        return self.seq.tokens[: self.seq.num_prompt]
-
-    def segment(self) -> Segment:
-        """The rows that have not been computed yet."""
-        return Segment(self.slot, self.base, tuple(self.tokens), tuple(self.parents), self.num_fed)
-
-    def generated(self, row: int) -> list[int]:
-        """What the sequence would have emitted at a row."""
-        path = tree.path_to(row, self.parents)
-        return self.seq.generated + [self.tokens[r] for r in path if r >= self.num_pending]
-
-    def add(self, parent: int, child: Child) -> None:
-        """Hang a node below a row."""
-        self.tokens.append(child.token)
-        self.parents.append(parent)
-        self.probs.append(child.probs)
-        self.room -= 1
-
-    def draft(self) -> Draft:
-        """The nodes, counted from the first."""
-        first = self.num_pending
-        parents = tuple(max(-1, parent - first) for parent in self.parents[first:])
-        is_drawn = any(row is not None for row in self.probs)
-        return Draft(tuple(self.tokens[first:]), parents, tuple(self.probs) if is_drawn else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A token to hang below a row, the distribution it was drawn from, and its probability."""
-
-    token: int
-    probs: Tensor | None
-    confidence: float
-
-
-@dataclass(slots=True)
 class Place:
     """A sequence's slot in the draft's cache, and the rows computed above those committed there."""
 
@@ -222,14 +132,7 @@ class DraftModel:
     def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
         """One tree a sequence, level by level; empty beyond the draft's context."""
         growths = {seq.id: self._start(seq, budget) for seq in seqs if self._has_room(seq, budget)}
-        growing = list(growths.values())
-        for width in self.options.widths:
-            if not growing:
-                break
-            logits = iter(self._feed(growing).unbind())
-            for growth in growing:
-                self._grow(growth, logits, width)
-            growing = [growth for growth in growing if growth.frontier]
+        grow([*growths.values()], self.options, self._feed)
         return [growths[seq.id].draft() if seq.id in growths else EMPTY_DRAFT for seq in seqs]
 
     def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
@@ -244,10 +147,7 @@ class DraftModel:
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""
         per_row = math.ceil(self.cache.nbytes() / (self.cache.num_slots * self.cache.max_len))
-        nodes = sum(
-            math.prod(self.options.widths[: i + 1]) for i in range(len(self.options.widths))
-        )
-        probs = 4 * self.vocab_size * nodes
+        probs = 4 * self.vocab_size * self.options.num_nodes
         rows = min(max_len, self.cache.max_len)
         return self.model.nbytes() + num_seqs * (rows * per_row + probs)
 
@@ -274,11 +174,8 @@ class DraftModel:
 
     def _feed(self, growths: Sequence[Growth]) -> Tensor:
         """Compute every row that has not been; logits (M, V) of the growths' frontiers."""
-        segments = tuple(growth.segment() for growth in growths)
-        batch, wanted = Batch(segments), []
-        for growth, span in zip(growths, batch.spans(), strict=True):
-            wanted += [span.start + row - growth.num_fed for row in growth.frontier]
-            growth.num_fed = len(growth.tokens)
+        batch, wanted = new_rows(growths)
+        for growth in growths:
             place = self._places[growth.seq.id]
             place.tokens, place.parents = tuple(growth.tokens), tuple(growth.parents)
         return self.model.head(self._states(batch, wanted))[:, : self.vocab_size]
@@ -293,27 +190,6 @@ class DraftModel:
             first = stop
         return torch.cat(states)
 
-    def _grow(self, growth: Growth, logits: Iterator[Tensor], width: int) -> None:
-        """Give each row of the frontier up to `width` children.
-
-        A child without confidence is kept, as dropping what was drawn would bias the outcome, but
-        has no children.
-        """
-        params = self._params(growth.seq.params)
-        choose = _likeliest if params.is_greedy else _drawn
-        frontier = []
-        for row in growth.frontier:
-            for child in choose(growth, row, next(logits), params, min(width, growth.room)):
-                growth.add(row, child)
-                if child.confidence >= self.options.min_confidence:
-                    frontier.append(len(growth.tokens) - 1)
-        growth.frontier = frontier if growth.room else []
-
-    def _params(self, params: SamplingParams) -> SamplingParams:
-        if self.options.temperature is None or params.is_greedy:
-            return params
-        return replace(params, temperature=self.options.temperature)
-
 
 def _path_of(tokens: Sequence[int], place: Place) -> list[int]:
     """The computed rows that hold these tokens, one after the other, as far as they do."""
@@ -326,38 +202,3 @@ def _path_of(tokens: Sequence[int], place: Place) -> list[int]:
             break
         path.append(row)
     return path
-
-
-def _likeliest(
-    growth: Growth, row: int, logits: Tensor, params: SamplingParams, width: int
-) -> list[Child]:
-    """The draft's best tokens below a row: chosen, so point masses."""
-    if is_plain(params):
-        probs = logits.softmax(dim=-1)
-    else:
-        ranking = replace(params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        probs = warp(logits, ranking, prompt=growth.prompt, generated=growth.generated(row))
-    best = probs.topk(min(width, len(probs)))
-    return [
-        Child(token, None, confidence)
-        for token, confidence in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
-
-
-def _drawn(
-    growth: Growth, row: int, logits: Tensor, params: SamplingParams, width: int
-) -> list[Child]:
-    """Tokens drawn without replacement, each with its distribution given the ones before it."""
-    generated = growth.generated(row)
-    position = len(growth.prompt) + len(generated)
-    probs = warp(logits, params, prompt=growth.prompt, generated=generated)
-    children: list[Child] = []
-    while len(children) < width and probs.sum() > 0:
-        # Numbered by the node: nodes of one level share a position, but no random number.
-        node = len(growth.probs) + len(children)
-        token = draw(probs, uniform(growth.seq.seed, Stream.DRAFT, position, node))
-        children.append(Child(token, probs, float(probs[token])))
-        probs = probs.clone()
-        probs[token] = 0
-        probs /= probs.sum().clamp(min=torch.finfo(probs.dtype).tiny)
-    return children

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from forerun.cache.base import KVCache
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
@@ -57,15 +58,19 @@ class Engine:
         *,
         eos_ids: frozenset[int] = frozenset(),
         warm: Warmth | None = None,
+        cache: KVCache | None = None,
     ) -> None:
-        """`warm` is what an earlier run showed of this model and drafter; the controller begins with it."""
+        """`warm` is what an earlier run showed of this model and drafter; the controller begins with it.
+
+        `cache` is the model's, of the options' sizes, where the drafter was built with it; else one is made.
+        """
         self.model = model
         self.stats = SpecStats()
         self.drafter = Guard(drafter, self.stats) if options.controller else drafter
         self.controller = _controller(drafter, options, warm)
         self.options = options
         self.eos_ids = eos_ids
-        self.cache = model.new_cache(options.max_num_seqs, options.max_len)
+        self.cache = cache or model.new_cache(options.max_num_seqs, options.max_len)
         wants_features = drafter.features.last or bool(drafter.features.layers)
         self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
         self.timers = Timers()

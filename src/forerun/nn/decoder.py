@@ -24,7 +24,7 @@ from forerun.core.errors import CapacityError
 from forerun.kernels import reference as ops
 from forerun.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 from forerun.nn.config import ModelConfig, RopeConfig
-from forerun.nn.model import Hidden
+from forerun.nn.model import Hidden, LayerPlan
 from forerun.nn.visibility import key_blocks
 
 
@@ -158,9 +158,12 @@ class Block:
         self.mlp_norm = weights.norm(f"layers.{layer}.mlp_norm")
         self.mlp = MLP(weights, layer)
 
-    def __call__(self, x: Tensor, tile: Tile, cache: KVCache) -> Tensor:
+    def attend(self, x: Tensor, tile: Tile, cache: KVCache) -> Tensor:
         """(R, D) -> (R, D)."""
-        x = x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
+        return x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
+
+    def feed(self, x: Tensor) -> Tensor:
+        """(R, D) -> (R, D)."""
         return x + self.mlp(self.mlp_norm(x)) * self.residual_multiplier
 
 
@@ -175,6 +178,7 @@ class Decoder:
         self._embed = weights["embed"]
         self._positions = weights.get("positions")
         self._blocks = [Block(named, i) for i in range(config.num_layers)]
+        self._whole = LayerPlan.of(config.num_layers)
         self._norm = named.norm("norm")
         self._head = named.linear("embed" if config.tied_head else "head")
         self._inv_freq = None
@@ -182,13 +186,21 @@ class Decoder:
             self._inv_freq = inverse_frequencies(config.rope).to(self.device)
 
     @torch.no_grad()
-    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+    def forward(
+        self,
+        batch: Batch,
+        cache: KVCache,
+        taps: tuple[int, ...] = (),
+        plan: LayerPlan | None = None,
+    ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
+        Without a `plan` every sublayer is run.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
         self._check_room(batch, cache)
-        tiles = [self._run(self._tile(part), cache, taps) for part in batch.split(TILE)]
+        plan = plan or self._whole
+        tiles = [self._run(self._tile(part), cache, taps, plan) for part in batch.split(TILE)]
         last, *tapped = (torch.cat(parts) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))
 
@@ -216,12 +228,17 @@ class Decoder:
         """Bytes of the weights as held in memory."""
         return sum(tensor.nbytes for tensor in self.weights.values())
 
-    def _run(self, tile: Tile, cache: KVCache, taps: tuple[int, ...]) -> list[Tensor]:
+    def _run(
+        self, tile: Tile, cache: KVCache, taps: tuple[int, ...], plan: LayerPlan
+    ) -> list[Tensor]:
         """The last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._embedding(tile)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
-            x = block(x, tile, cache)
+            if 2 * layer in plan.sublayers:
+                x = block.attend(x, tile, cache)
+            if 2 * layer + 1 in plan.sublayers:
+                x = block.feed(x)
             if layer in taps:
                 outputs[layer] = x
         states = [self._norm(x), *(outputs[layer] for layer in taps)]

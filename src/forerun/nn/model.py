@@ -5,6 +5,7 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,13 +24,47 @@ class Hidden:
     taps: tuple[Tensor, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """Which sublayers of a pass are run; the others hand on what they get.
+
+    `sublayers`, ascending: 2 i is the attention of layer i, 2 i + 1 its MLP. A skipped attention
+    leaves no keys and values of the pass's rows in its layer of the cache.
+    """
+
+    sublayers: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        num_layers: int,
+        *,
+        exit: int | None = None,
+        skip_attn: Iterable[int] = (),
+        skip_mlp: Iterable[int] = (),
+    ) -> LayerPlan:
+        """The first `exit` layers, None for all, without the attention and the MLP of the named ones."""
+        skipped = {2 * i for i in skip_attn} | {2 * i + 1 for i in skip_mlp}
+        stop = 2 * (num_layers if exit is None else exit)
+        return cls(tuple(s for s in range(stop) if s not in skipped))
+
+
 class Model(Protocol):
     """A decoder. The row law holds: a row's result does not depend on the other rows of the pass, bit for bit."""
 
     config: ModelConfig
 
-    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
-        """Compute the batch's rows; their keys and values are left in the cache as scratch rows."""
+    def forward(
+        self,
+        batch: Batch,
+        cache: KVCache,
+        taps: tuple[int, ...] = (),
+        plan: LayerPlan | None = None,
+    ) -> Hidden:
+        """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
+
+        Without a `plan` every sublayer is run.
+        """
         ...
 
     def head(self, hidden: Tensor) -> Tensor:

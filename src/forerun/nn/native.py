@@ -24,7 +24,7 @@ from forerun.core.errors import CapacityError, LoadError
 from forerun.kernels import native
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
-from forerun.nn.model import Hidden
+from forerun.nn.model import Hidden, LayerPlan
 from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme, quantize_weight, requantize
 
@@ -104,6 +104,7 @@ class NativeDecoder:
         self._native = _native.Decoder(_settings(config), isa, self.num_threads)
         # By name: a norm's arrays; nothing for a matrix, which lies in the kernels' memory.
         self._weights: dict[str, list[np.ndarray]] = {}
+        self._whole = LayerPlan.of(config.num_layers)
         if config.rope is not None:
             frequencies = inverse_frequencies(config.rope).numpy()
             self._native.set_rope(frequencies, config.rope.attention_factor)
@@ -158,9 +159,16 @@ class NativeDecoder:
         """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
         self._native.check()
 
-    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+    def forward(
+        self,
+        batch: Batch,
+        cache: KVCache,
+        taps: tuple[int, ...] = (),
+        plan: LayerPlan | None = None,
+    ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
+        Without a `plan` every sublayer is run.
         Raises CapacityError if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, NativeCache)
@@ -172,17 +180,24 @@ class NativeDecoder:
         for part in [batch] if batch.num_rows <= MAX_ROWS else batch.split(MAX_ROWS):
             stop = start + part.num_rows
             rows = tapped if part is batch else torch.empty(len(layers), part.num_rows, width)
-            self._run(part, cache, last[start:stop], layers, rows)
+            self._run(part, cache, last[start:stop], layers, rows, plan or self._whole)
             if part is not batch:
                 tapped[:, start:stop] = rows
             start = stop
         return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
 
     def _run(
-        self, batch: Batch, cache: NativeCache, last: Tensor, layers: list[int], tapped: Tensor
+        self,
+        batch: Batch,
+        cache: NativeCache,
+        last: Tensor,
+        layers: list[int],
+        tapped: Tensor,
+        plan: LayerPlan,
     ) -> None:
+        outputs = last.numpy(), layers, tapped.numpy()
         try:
-            self._native.forward(cache.native, batch.segments, last.numpy(), layers, tapped.numpy())
+            self._native.forward(cache.native, batch.segments, *outputs, plan.sublayers)
         except IndexError as error:
             raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
 

@@ -1,0 +1,151 @@
+"""The target guesses for itself with part of its layers: self-speculation, without training or a second model.
+
+A guess is a pass of the target that runs only the sublayers of a plan, then the final norm and the
+head: the first `exit` layers, or all but a set of attentions and MLPs. It reads the target's own keys
+and values, so there is no second prefill and no second cache, and writes its rows where the target's
+pass will write the same tokens next: whatever it leaves there is overwritten or forgotten.
+
+The price of a guess is the share of the weights it reads, the head included, which small models have
+large; the guess is only as good as the model is at answering early, which most were never trained for.
+
+Sources: Draft & Verify, Zhang et al. (arXiv 2309.08168); LayerSkip, Elhoushi et al. (arXiv 2404.16710).
+
+M rows whose logits are needed, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from forerun.core import tree
+from forerun.core.errors import ConfigError
+from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
+from forerun.drafters._growth import Growth, GrowthOptions, grow, new_rows
+from forerun.drafters.base import Target
+from forerun.nn.model import LayerPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(GrowthOptions):
+    """Which part of the model guesses, and how much."""
+
+    num_draft: int = 2
+    """Tokens of a chain, one pass of the part each."""
+    exit: int | None = None
+    """Layers a guess runs, from the first; none means half of them, or all if some are skipped."""
+    skip_attn: tuple[int, ...] = ()
+    """Layers whose attention a guess leaves out, counted from 0, such as 12,14,15."""
+    skip_mlp: tuple[int, ...] = ()
+    """Layers whose MLP a guess leaves out, counted from 0."""
+
+
+def build(options: Options, target: Target) -> EarlyExit:
+    """A drafter within the target. Raises ConfigError for layers that it does not have."""
+    return EarlyExit(options, target)
+
+
+def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+    """Which layers, then how many tokens and from which confidence on; what was given stays.
+
+    `score` is higher for better options; the same calls come in the same order each time.
+    """
+    num_layers = target.model.config.num_layers
+    best, default = options, Options()
+    if (options.exit, options.skip_attn, options.skip_mlp) == (None, (), ()):
+        depths = sorted({max(1, num_layers * i // 8) for i in range(1, 8)})
+        choices = [replace(options, exit=depth) for depth in depths]
+        best = max([*choices, *_skip_sets(options, num_layers, score)], key=score)
+    if best.widths == default.widths:
+        best = max((replace(best, num_draft=n) for n in (1, 2, 3, 4, 6, 8)), key=score)
+    if best.min_confidence == default.min_confidence:
+        best = max((replace(best, min_confidence=c / 5) for c in range(5)), key=score)
+    return best
+
+
+class EarlyExit:
+    """Runs some of the target's sublayers over scratch rows of the target's cache."""
+
+    features = NO_FEATURES
+
+    def __init__(self, options: Options, target: Target) -> None:
+        if target.cache is None:
+            raise ConfigError(
+                "early_exit drafts in the target's cache: build it with Target(cache=...) and give "
+                "the engine the same cache"
+            )
+        self.options = options
+        self.model = target.model
+        self.cache = target.cache
+        self.plan = _plan(options, target.model.config.num_layers)
+        self.draws = options.temperature != 0
+        self._max_len = min(target.max_len, target.model.config.max_position)
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Nothing to prepare: the prompt is in the target's cache."""
+
+    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+        """One tree a sequence, level by level."""
+        growths = {
+            seq.id: self._start(seq, budget)
+            for seq in seqs
+            if budget > 0 and len(seq.tokens) < self._max_len
+        }
+        grow([*growths.values()], self.options, self._feed)
+        return [growths[seq.id].draft() if seq.id in growths else EMPTY_DRAFT for seq in seqs]
+
+    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+        """Nothing to learn."""
+
+    def end(self, seq: Seq) -> None:
+        """Nothing to forget."""
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The rows of probabilities that go with drawn nodes; weights and cache are the target's."""
+        probs = 4 * self.model.config.vocab_size * self.options.num_nodes
+        return num_seqs * probs if self.draws else 0
+
+    def _start(self, seq: Seq, budget: int) -> Growth:
+        base = self.cache.length(seq.slot)
+        pending = seq.tokens[base:]
+        room = min(budget, self._max_len - len(seq.tokens))
+        return Growth(seq, seq.slot, base, pending, list(tree.chain(len(pending))), room)
+
+    def _feed(self, growths: Sequence[Growth]) -> Tensor:
+        """Compute every row that has not been; logits (M, V) of the growths' frontiers."""
+        batch, wanted = new_rows(growths)
+        hidden = self.model.forward(batch, self.cache, plan=self.plan)
+        return self.model.head(hidden.last[wanted])
+
+
+def _plan(options: Options, num_layers: int) -> LayerPlan:
+    """What a guess runs. Raises ConfigError."""
+    skipped = {"skip_attn": options.skip_attn, "skip_mlp": options.skip_mlp}
+    for name, layers in skipped.items():
+        for layer in layers:
+            if not 0 <= layer < num_layers:
+                raise ConfigError(f"{name} must be layers 0 to {num_layers - 1}, got {layer}")
+    depth = options.exit
+    if depth is None:
+        depth = num_layers if any(skipped.values()) else max(1, num_layers // 2)
+    if not 1 <= depth <= num_layers:
+        raise ConfigError(f"exit must be from 1 to the model's {num_layers} layers, got {depth}")
+    return LayerPlan.of(num_layers, exit=depth, **skipped)
+
+
+def _skip_sets(
+    options: Options, num_layers: int, score: Callable[[Options], float]
+) -> Iterator[Options]:
+    """Sets of growing size of the sublayers that are missed least when each is skipped alone."""
+    alone = [replace(options, skip_attn=(i,)) for i in range(num_layers)]
+    alone += [replace(options, skip_mlp=(i,)) for i in range(num_layers)]
+    ranked = sorted(alone, key=score, reverse=True)
+    for num_skipped in sorted({max(1, num_layers * i // 4) for i in range(1, 8)}):
+        chosen = ranked[:num_skipped]
+        yield replace(
+            options,
+            skip_attn=tuple(sorted(i for skip in chosen for i in skip.skip_attn)),
+            skip_mlp=tuple(sorted(i for skip in chosen for i in skip.skip_mlp)),
+        )
