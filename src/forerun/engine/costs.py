@@ -37,6 +37,10 @@ class CostCurve:
         self._means[size] = (weight, mean + (cost - mean) / weight)
         self._fit(size, cost)
 
+    def knows(self, size: int) -> bool:
+        """True if that size was measured."""
+        return size in self._means
+
     def predict(self, size: float) -> float:
         """The cost of a size, between whole sizes in proportion; 0 before the first measurement."""
         low = int(size)
