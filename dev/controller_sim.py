@@ -30,7 +30,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
-from forerun.engine.controller import Adaptive, Controller, Fixed
+from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine, EngineOptions
 from forerun.nn.config import ModelConfig
 from forerun.nn.model import Hidden
@@ -61,6 +61,7 @@ class Clock:
     now: float = 0.0
 
     def __call__(self) -> float:
+        """The time."""
         return self.now
 
 
@@ -72,18 +73,23 @@ class Lengths:
         self._lengths = [0] * num_slots
 
     def length(self, slot: int) -> int:
+        """Rows of a slot."""
         return self._lengths[slot]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
+        """So many more."""
         self._lengths[slot] += len(path)
 
     def truncate(self, slot: int, length: int) -> None:
+        """So many."""
         self._lengths[slot] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
+        """As many as of the other."""
         self._lengths[target] = length
 
     def nbytes(self) -> int:
+        """Nothing."""
         return 0
 
 
@@ -98,6 +104,7 @@ class Replay:
         self.running: list[Seq] = []
 
     def forward(self, batch: Batch, cache: Lengths, taps: tuple[int, ...] = ()) -> Hidden:
+        """The next token at every row, as if the row were on the way; time passes."""
         self.clock.now += pass_cost(batch.num_rows, self.costs)
         texts = {seq.slot: self.texts[tuple(seq.tokens[: seq.num_prompt])] for seq in self.running}
         coming = []
@@ -107,12 +114,15 @@ class Replay:
         return Hidden(torch.tensor(coming)[:, None])
 
     def head(self, hidden: Tensor) -> Tensor:
+        """All on the next token."""
         return torch.zeros(len(hidden), self.vocab_size).scatter_(1, hidden, 1.0)
 
     def new_cache(self, num_slots: int, max_len: int) -> Lengths:
+        """Lengths only."""
         return Lengths(num_slots, max_len)
 
     def nbytes(self) -> int:
+        """Nothing."""
         return 0
 
 

@@ -34,7 +34,7 @@ class Draft:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: tuple[Tensor | None, ...] | None = None
-    confidence: tuple[float, ...] | None = None
+    confidence: tuple[float, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):

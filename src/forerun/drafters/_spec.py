@@ -49,7 +49,10 @@ OPTION_ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """A drafter's name and the options that differ from its defaults; `parts` are those of a chain, in order, or of one tree (`merged`)."""
+    """A drafter's name and the options that differ from its defaults.
+
+    `parts` are those of a chain, in order; or, if `merged`, those of one tree.
+    """
 
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
