@@ -246,6 +246,11 @@ def record(path: Path, prompts: Sequence[str], model: str, temperature: float, l
         for name in prompts:
             seen: dict[str, int] = defaultdict(int)
             for prompt in read(name):
+                category = (
+                    prompt.category
+                    if name == "builtin"
+                    else f"{Path(name).stem}: {prompt.category}"
+                )
                 seen[prompt.category] += 1
                 if seen[prompt.category] > limit:
                     continue
@@ -253,7 +258,7 @@ def record(path: Path, prompts: Sequence[str], model: str, temperature: float, l
                 while llm.engine.has_work:
                     llm.engine.step()
                 tokens = run.seq.tokens[: run.seq.num_prompt]
-                answer = Answer(prompt.id, prompt.category, tokens, run.seq.generated)
+                answer = Answer(prompt.id, category, tokens, run.seq.generated)
                 file.write(json.dumps(asdict(answer)) + "\n")
 
 
@@ -283,7 +288,7 @@ def main() -> None:
             print(f"{args.drafter}, {machine}, batch {size}: best fixed, all, controlled, of best")
             for row in rows:
                 print(
-                    f"{row.category:16s} {row.best:.3f} ({row.budget}) {row.fixed:.3f} "
+                    f"{row.category:24s} {row.best:.3f} ({row.budget}) {row.fixed:.3f} "
                     f"{row.auto:.3f} {row.auto / row.best:.3f}"
                 )
 

@@ -7,9 +7,12 @@ keeps a draft's first k nodes, so a draft of k nodes emits 1 + (sum of the chanc
 nodes) tokens, whatever the shape of its tree. The budgets chosen are those with the most expected
 tokens a second over the whole batch: as it grows, rows cost more and budgets shrink by themselves.
 
-What is not tried is not learned, so larger budgets are tried again now and then. Trials are paid from
-a purse that earns a small share of the running time, half as much after every trial in vain: a
-drafter that costs nothing is tried often, one that costs much and gives nothing seldom.
+Drafts that say how sure they are need no such budget: they are asked for in full, or not, and cut
+before the pass (`trimmer`).
+
+For the others, what is not tried is not learned, so larger budgets are tried again now and then.
+Trials are paid from a purse that earns a small share of the running time, half as much after every
+trial in vain: a drafter that costs nothing is tried often, one that costs much and gives nothing seldom.
 
 Nothing here reads a clock or draws a number: the same measurements give the same budgets. And no
 budget changes a token: a draft may always be smaller.
@@ -132,7 +135,7 @@ class Adaptive:
     ) -> None:
         """Update what drafts and passes cost, how lucky they are, and what trials may cost."""
         tried = [trial for trial in trials if self._granted.get(trial.seq_id)]
-        for trial in tried:
+        for trial in () if self._trimmer.is_confident else tried:
             luck = self._each.setdefault(trial.seq_id, Luck(MEMORY_OF_ONE))
             luck.record(self._granted[trial.seq_id], trial)
             self._all.record(self._granted[trial.seq_id], trial)
