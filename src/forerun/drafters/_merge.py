@@ -1,7 +1,8 @@
 """Two drafters, one tree: both are asked, and what they agree on is drafted once.
 
 `_chain` lets one of two speak, this one both: a request may follow what it said before, which the
-first knows, or go on as the second thinks, and one pass checks either. It pays where rows are cheap.
+first knows, or go on as the second thinks, and one pass checks either. It can pay only where rows are
+cheap and the two look at different things.
 
 The second's nodes come first and keep their order; the first's are hung below and beside them, as
 many as the budget leaves. That keeps the law where the second draws its nodes: whether one of them
