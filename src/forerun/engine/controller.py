@@ -135,7 +135,7 @@ class Adaptive:
     ) -> None:
         """Update what drafts and passes cost, how lucky they are, and what trials may cost."""
         tried = [trial for trial in trials if self._granted.get(trial.seq_id)]
-        for trial in () if self._trimmer.is_confident else tried:
+        for trial in tried:
             luck = self._each.setdefault(trial.seq_id, Luck(MEMORY_OF_ONE))
             luck.record(self._granted[trial.seq_id], trial)
             self._all.record(self._granted[trial.seq_id], trial)
