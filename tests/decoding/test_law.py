@@ -41,6 +41,7 @@ SHAPES: dict[str, Drafting] = {
     "children without replacement": drafting.drawn_tree(NEAR, (2, 1), replace=False),
     "all tokens without replacement": drafting.drawn_tree(NEAR, (4,), replace=False),
     "chosen and drawn children": drafting.mixed(NEAR),
+    "a chosen tree merged into a drawn one": drafting.merged(NEAR),
 }
 PARAMS = {
     "cold": SamplingParams(temperature=0.3),

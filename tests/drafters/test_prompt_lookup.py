@@ -134,3 +134,13 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
 def test_wrong_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         Options(**options)
+
+
+def test_the_longer_the_match_the_surer_it_is_and_surer_still_where_it_comes_true() -> None:
+    def confidence(tokens: list[int]) -> tuple[float, ...] | None:
+        drafter, seq = PromptLookup(Options()), sequence(tokens)
+        drafter.begin(seq, NO_OUTCOME)
+        return drafter.propose([seq], budget=64)[0].confidence
+
+    assert confidence([1, 2, 3, 4, 9, 8, 3]) == (1 / 2,)
+    assert confidence([1, 2, 3, 4, 9, 8, 1, 2, 3]) == (3 / 4, 4 / 5, 5 / 6)

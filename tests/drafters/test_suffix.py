@@ -96,6 +96,8 @@ def test_the_likeliest_branch_comes_first_and_rare_ones_are_left_out() -> None:
     drafter = Suffix(Options(factor=7.0, min_token_prob=0.3))
     seq = begun(drafter, tokens)
     assert proposed(drafter, seq) == Draft.chain([5, 6])  # 3 of 4, then 2 of 4; 8 is 1 of 4
+    # Four occurrences of one token, then three of two: each is evidence of four.
+    assert proposed(drafter, seq).confidence == pytest.approx((3 / 4 * 4 / 5, 2 / 3 * 4 / 5))
     assert proposed(drafter, seq, budget=1) == Draft.chain([5])
     wide = Suffix(Options(factor=7.0, min_token_prob=0.25))
     draft = proposed(wide, begun(wide, tokens))

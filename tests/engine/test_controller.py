@@ -197,6 +197,9 @@ class Replay:
     def budgets(self, seqs):
         return {seq.id: next(self.coming, 3) for seq in seqs}
 
+    def trim(self, drafts):
+        return drafts
+
     def learn(self, trials, num_rows, draft_s, pass_s):
         pass
 

@@ -28,7 +28,7 @@ from forerun.bench.scores import ScoreLog
 from forerun.bench.workload import Unit
 from forerun.core import options, registry
 from forerun.core.params import SamplingParams
-from forerun.core.types import Seq
+from forerun.core.types import Draft, Seq
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.engine.engine import Engine
@@ -97,6 +97,10 @@ class Recorder:
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """The whole budget."""
         return {seq.id: self.budget for seq in seqs}
+
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        """All of it."""
+        return drafts
 
     def learn(
         self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float

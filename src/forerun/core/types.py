@@ -5,6 +5,7 @@ Shapes: N nodes of a draft, V vocabulary, D hidden width, R rows of a pass (pend
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -24,17 +25,26 @@ class Draft:
     drawn). Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn
     from, after the drafter's own warping and given the siblings drawn before it; a None entry is a
     point mass. A wrong `probs` makes the output wrong.
+
+    `confidence[i]`, from 0 to 1, says how likely the drafter thinks node i to be accepted once its
+    parent is; a wrong one only costs time. The engine may cut a draft by it, which is lawful
+    where nodes are chosen and would bias nodes that are drawn: a draft with `probs` has none.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: tuple[Tensor | None, ...] | None = None
+    confidence: tuple[float, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
         if self.probs is not None and len(self.probs) != len(self.tokens):
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.probs)} rows of probs")
+        if self.confidence is not None and len(self.confidence) != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.confidence)} confidences")
+        if self.confidence is not None and self.probs is not None:
+            raise ValueError("a draft that carries probs has no confidence: cutting it would bias")
         tree.check(self.parents)
 
     def __len__(self) -> int:
@@ -52,18 +62,23 @@ class Draft:
         """
         if len(self) <= budget:
             return self
-        probs = None if self.probs is None else self.probs[:budget]
-        return Draft(self.tokens[:budget], self.parents[:budget], probs)
+        return self._only(range(budget))
 
     def trim_depth(self, depth: int) -> Draft:
         """The nodes of the first `depth` levels."""
         keep = [i for i, d in enumerate(tree.depths(self.parents)) if d < depth]
         if len(keep) == len(self):
             return self
+        return self._only(keep)
+
+    def _only(self, keep: Sequence[int]) -> Draft:
+        """These nodes, in ascending order, none without its parent."""
         new = {old: i for i, old in enumerate(keep)} | {-1: -1}
-        probs = None if self.probs is None else tuple(self.probs[i] for i in keep)
         return Draft(
-            tuple(self.tokens[i] for i in keep), tuple(new[self.parents[i]] for i in keep), probs
+            tuple(self.tokens[i] for i in keep),
+            tuple(new[self.parents[i]] for i in keep),
+            None if self.probs is None else tuple(self.probs[i] for i in keep),
+            None if self.confidence is None else tuple(self.confidence[i] for i in keep),
         )
 
 

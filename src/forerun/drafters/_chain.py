@@ -45,7 +45,7 @@ class Chain:
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self.first, self.second = first, second
-        self.features = _common(first.features, second.features)
+        self.features = common_features(first.features, second.features)
         self.draws = any(getattr(drafter, "draws", False) for drafter in (first, second))
         self._of_first, self._of_second = Expectation(), Expectation()
         self._usual = 0  # size of the second's last draft
@@ -90,7 +90,8 @@ class Chain:
         return self.first.nbytes(num_seqs, max_len) + self.second.nbytes(num_seqs, max_len)
 
 
-def _common(first: Features, second: Features) -> Features:
+def common_features(first: Features, second: Features) -> Features:
+    """What both want to see of the target's pass. Raises ConfigError if that differs."""
     if first != second and NO_FEATURES not in (first, second):
         raise ConfigError("these drafters want to see different layers of the model: choose one")
     return second if first == NO_FEATURES else first

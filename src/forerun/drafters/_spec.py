@@ -2,7 +2,8 @@
 
 `suffix:min_token_prob=0.2` on our command line, `speculative_config={"method": "ngram", ...}` in vLLM's words,
 `assistant_model=...` in Hugging Face's, `--model-draft` and `--draft-max` in llama.cpp's: all end as a `DrafterSpec`.
-`suffix+draft_model:model=small.gguf` names two: the second speaks where the first has too little to say.
+`suffix+draft_model:model=small.gguf` names two: the second speaks where the first has too little to say. With `++` both
+speak, in one tree.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from forerun.core import options, registry
 from forerun.core.errors import ConfigError, unknown
 from forerun.drafters._chain import Chain
+from forerun.drafters._merge import Merge
 from forerun.drafters.base import Drafter, Target
 
 AUTO = "auto"
@@ -52,13 +54,17 @@ _NEXT_DRAFTER = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*(?:[,:]|$))")
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """A drafter's name and the options that differ from its defaults; `parts` are those of a chain, in order."""
+    """A drafter's name and the options that differ from its defaults.
+
+    `parts` are those of a chain, in order; or, if `merged`, those of one tree.
+    """
 
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
     parts: tuple[DrafterSpec, ...] = ()
     is_auto: bool = field(default=False, compare=False)
     """Nothing was asked for: what the model's profile chose takes its place."""
+    merged: bool = False
 
     @classmethod
     def of(cls, drafter: str | Mapping[str, object], **given: object) -> DrafterSpec:
@@ -68,7 +74,7 @@ class DrafterSpec:
         nothing that is asked for is ever silently off. Raises ConfigError.
         """
         if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
-            return cls._chain(parts, given)
+            return cls._chain(parts[::2], parts[1::2], given)
         chosen: dict[str, object]
         if isinstance(drafter, str):
             name, texts = options.parse(drafter)
@@ -89,7 +95,8 @@ class DrafterSpec:
     def text(self) -> str:
         """How `-d` spells it, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
         if self.parts:
-            return "+".join(part.text() for part in self.parts)
+            sign = "++" if self.merged else "+"
+            return sign.join(part.text() for part in self.parts)
         module = registry.load("drafters", self.name)
         return options.spell(self.name, options.build(module.Options, self.options))
 
@@ -98,15 +105,19 @@ class DrafterSpec:
         if self.parts:
             *before, drafter = [part.build(target) for part in self.parts]
             for first in reversed(before):
-                drafter = Chain(first, drafter)
+                drafter = (Merge if self.merged else Chain)(first, drafter)
             return drafter
         module = registry.load("drafters", self.name)
         built: Drafter = module.build(options.build(module.Options, self.options), target)
         return built
 
     @classmethod
-    def _chain(cls, drafters: list[str], given: Mapping[str, object]) -> DrafterSpec:
+    def _chain(
+        cls, drafters: list[str], signs: list[str], given: Mapping[str, object]
+    ) -> DrafterSpec:
         """Each part by itself; an option given beside them goes to the parts that have it."""
+        if len(set(signs)) > 1:
+            raise ConfigError(f"'{signs[0].join(drafters)}' with both + and ++: use one of them")
         parts = [cls.of(drafter) for drafter in drafters]
         beside = _canonical({k: v for k, v in given.items() if v is not None})
         known = [_option_names(part.name) for part in parts]
@@ -116,7 +127,8 @@ class DrafterSpec:
             cls(part.name, {**part.options, **{k: v for k, v in beside.items() if k in names}})
             for part, names in zip(parts, known, strict=True)
         ]
-        return cls("+".join(part.name for part in merged), {}, tuple(merged))
+        name = signs[0].join(part.name for part in merged)
+        return cls(name, {}, tuple(merged), merged=signs[0] == "++")
 
 
 def split_list(drafters: str) -> list[str]:
@@ -125,9 +137,9 @@ def split_list(drafters: str) -> list[str]:
 
 
 def _split(drafter: str) -> list[str]:
-    """The parts of a chain: a + separates only before a drafter's name, so it may stand in a path."""
+    """The parts of a chain and the signs between them; a + is one only before a drafter's name: paths may have it."""
     names = "|".join([*registry.names("drafters"), *METHODS])
-    return re.split(rf"\+(?=(?:{names.replace('_', '[-_]')})(?:[:+]|$))", drafter)
+    return re.split(rf"(\+\+?)(?=(?:{names.replace('_', '[-_]')})(?:[:+]|$))", drafter)
 
 
 def _option_names(drafter: str) -> set[str]:

@@ -183,7 +183,7 @@ class Lookahead:
             num_drafted, state.num_drafted = state.num_drafted, None
             if state.window is None or outcome.logits is None or num_drafted is None:
                 continue
-            if len(outcome.logits) == 1 + num_drafted:  # nothing was cut off
+            if len(outcome.logits) >= 1 + num_drafted:  # nothing was cut off
                 last = seq.tokens[-1 - len(outcome.emitted)]
                 state.pool.add(state.window.advance(last, state.window.read(outcome.logits)))
 

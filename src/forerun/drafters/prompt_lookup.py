@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
 from forerun.drafters._tuning import climb
@@ -127,15 +128,19 @@ class PromptLookup:
         start = index.find(tokens)
         if start is None:
             return EMPTY_DRAFT
-        num_draft = min(num_draft, self._worth(tokens, start))
+        match = self._match(tokens, start)
+        num_draft = min(num_draft, math.ceil(match * self.options.factor))
         # A match that overlaps the end goes on with its own copy: the last period, again and again.
         period = len(tokens) - start
-        return Draft.chain([tokens[start + i % period] for i in range(num_draft)])
+        copied = tuple(tokens[start + i % period] for i in range(num_draft))
+        # The longer the match, the likelier it goes on; each token that comes true makes it longer.
+        confidence = tuple((match + i) / (match + i + 1) for i in range(num_draft))
+        return Draft(copied, tree.chain(num_draft), confidence=confidence)
 
-    def _worth(self, tokens: Sequence[int], start: int) -> int:
-        """Tokens worth copying from `start` on: the more tokens before it match, the more."""
+    def _match(self, tokens: Sequence[int], start: int) -> int:
+        """How many tokens before `start` match the last ones, as far as a full draft asks for."""
         longest = min(start, math.ceil(self.options.num_draft / self.options.factor))
         length = 1
         while length < longest and tokens[start - 1 - length] == tokens[-1 - length]:
             length += 1
-        return math.ceil(length * self.options.factor)
+        return length

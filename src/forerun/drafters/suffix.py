@@ -164,29 +164,43 @@ class Suffix:
                 return
             # Newest first: among equals, the most recent continuation is preferred.
             positions = sorted((position for _, position in found[:i]), reverse=True)
-            guess = self._grow(index, positions, budget)
+            guess = self._grow(index, positions, length, budget)
             score = max(score, guess.score)
             yield guess
 
-    def _grow(self, index: ContextIndex, occurrences: list[int], num_nodes: int) -> Guess:
-        """The `num_nodes` most frequent nodes of the tree of continuations."""
+    def _grow(
+        self, index: ContextIndex, occurrences: list[int], match: int, num_nodes: int
+    ) -> Guess:
+        """The `num_nodes` most frequent nodes of the tree of continuations after `match` tokens."""
         least = self.options.min_token_prob * len(occurrences)
         tokens: list[int] = []
         parents: list[int] = []
-        heap: list[tuple[int, int, int, int, list[int]]] = []
-        parent, here, serial, total = -1, occurrences, count(), 0
+        confidence: list[float] = []
+        heap: list[tuple[int, int, int, int, int, float, list[int]]] = []
+        parent, depth, here, serial, total = -1, 0, occurrences, count(), 0
         while len(tokens) < num_nodes:
             for token, followers in _followers(index, here).items():
                 if len(followers) >= least:
-                    heapq.heappush(heap, (-len(followers), next(serial), token, parent, followers))
+                    sure = _confidence(len(followers), len(here), match + depth)
+                    node = (next(serial), token, parent, depth, sure, followers)
+                    heapq.heappush(heap, (-len(followers), *node))
             if not heap:
                 break
-            negative, _, token, above, here = heapq.heappop(heap)
+            negative, _, token, above, depth, sure, here = heapq.heappop(heap)
             parent = len(tokens)
             tokens.append(token)
             parents.append(above)
+            confidence.append(sure)
+            depth += 1
             total -= negative
-        return Guess(Draft(tuple(tokens), tuple(parents)), total / len(occurrences))
+        draft = Draft(tuple(tokens), tuple(parents), confidence=tuple(confidence))
+        return Guess(draft, total / len(occurrences))
+
+
+def _confidence(num_followers: int, num_occurrences: int, match: int) -> float:
+    """The share of the occurrences that go on so, less where few of them or short ones say so."""
+    evidence = match + num_occurrences - 1
+    return num_followers / num_occurrences * evidence / (evidence + 1)
 
 
 def _followers(index: ContextIndex, positions: Sequence[int]) -> dict[int, list[int]]:

@@ -7,9 +7,12 @@ keeps a draft's first k nodes, so a draft of k nodes emits 1 + (sum of the chanc
 nodes) tokens, whatever the shape of its tree. The budgets chosen are those with the most expected
 tokens a second over the whole batch: as it grows, rows cost more and budgets shrink by themselves.
 
-What is not tried is not learned, so larger budgets are tried again now and then. Trials are paid from
-a purse that earns a small share of the running time, half as much after every trial in vain: a
-drafter that costs nothing is tried often, one that costs much and gives nothing seldom.
+Drafts that say how sure they are need no such budget: they are asked for in full, or not, and cut
+before the pass (`trimmer`).
+
+For the others, what is not tried is not learned, so larger budgets are tried again now and then.
+Trials are paid from a purse that earns a small share of the running time, half as much after every
+trial in vain: a drafter that costs nothing is tried often, one that costs much and gives nothing seldom.
 
 Nothing here reads a clock or draws a number: the same measurements give the same budgets. And no
 budget changes a token: a draft may always be smaller.
@@ -20,13 +23,15 @@ Sources: the rule maximises the goodput of Liu et al. (arXiv 2406.14066) with co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Protocol
 
-from forerun.core.types import Seq
+from forerun.core.types import Draft, Seq
+from forerun.engine.corners import Step, corners
 from forerun.engine.costs import CostCurve
 from forerun.engine.luck import NO_NODE, Luck, Trial
+from forerun.engine.trimmer import Trimmer
 from forerun.engine.warmth import Warmth
 
 MEMORY_OF_ONE = 0.95
@@ -56,6 +61,10 @@ class Controller(Protocol):
         """Nodes that each sequence may draft in the coming step, by its id."""
         ...
 
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        """What of these drafts the pass shall see, by sequence."""
+        ...
+
     def learn(
         self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
@@ -73,25 +82,14 @@ class Fixed:
         """The budget."""
         return {seq.id: self.budget for seq in seqs}
 
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        """All of it."""
+        return drafts
+
     def learn(
         self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """Nothing to learn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One enlargement of one sequence's budget, and what it is expected to add."""
-
-    seq_id: int
-    budget: int
-    tokens: float
-    rows: float
-
-    @property
-    def worth(self) -> float:
-        """Tokens a row."""
-        return self.tokens / self.rows if self.rows else float("inf")
 
 
 class Adaptive:
@@ -106,6 +104,8 @@ class Adaptive:
         self.full = full
         self.keeps_seeds = keeps_seeds
         self.pass_cost, self.draft_cost = CostCurve(), CostCurve()
+        self._trimmer = Trimmer(self.pass_cost)
+        self._bound: frozenset[int] = frozenset()
         self._all = Luck(MEMORY_OF_ALL, optimism=1.0)
         if warm is not None:
             self.pass_cost.seed(warm.pass_cost)
@@ -125,10 +125,16 @@ class Adaptive:
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """The plan, or a trial, or none to measure the plain pass; seeded requests as their seed wants it."""
-        free = [seq.id for seq in seqs if not self._is_bound(seq)]
-        bound = {seq.id: self.full for seq in seqs if self._is_bound(seq)}
-        self._granted = bound | self._choose(free)
+        self._trimmer.follow(seq.id for seq in seqs)
+        self._bound = frozenset(seq.id for seq in seqs if self._is_bound(seq))
+        free = [seq.id for seq in seqs if seq.id not in self._bound]
+        self._granted = dict.fromkeys(self._bound, self.full) | self._choose(free)
         return self._granted
+
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        """Cut the drafts that say how sure they are, but no seeded request's where that could change it."""
+        free = {i: draft for i, draft in drafts.items() if i not in self._bound}
+        return drafts | self._trimmer.trim(free)
 
     def learn(
         self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
@@ -141,6 +147,7 @@ class Adaptive:
             self._all.record(self._granted[trial.seq_id], trial)
         if num_rows is not None:
             self._measure(tried, num_rows, draft_s, pass_s)
+        self._trimmer.learn(trials, *self._costs(len(tried), num_rows, draft_s, pass_s))
         self._pay(tried, draft_s, pass_s)
         self._warm = frozenset(trial.seq_id for trial in tried)
         self._granted = {}
@@ -156,6 +163,9 @@ class Adaptive:
             self._each = {i: luck for i, luck in self._each.items() if i in off}
             self._plan = {i: self._plan.get(i, 0) for i in ids}
             self._steps_held = HOLD_STEPS
+        if self._trimmer.is_confident:
+            self._plan = off | dict.fromkeys(self._trimmer.wanted(ids), self.full)
+            return self._plan | self._trial()
         self._steps_held += 1
         if self._steps_held >= HOLD_STEPS:
             self._steps_held = 0
@@ -215,25 +225,16 @@ class Adaptive:
         return (num_seqs + sum(step.tokens for step in steps)) / cost if cost else 0.0
 
     def _steps(self, seq_id: int) -> list[Step]:
-        """How a sequence's budget is best enlarged: the corners of its tokens over its rows, ever less worth.
-
-        Between two corners a larger budget is better: nodes that gain nothing themselves, as those
-        that only teach the drafter, are judged with those that come after them.
-        """
+        """How a sequence's budget is best enlarged, by what became of its drafts and of others'."""
         mine = self._each[seq_id].nodes if seq_id in self._each else []
-        corners = [Step(seq_id, 0, 0.0, 0.0)]
-        for i, (others, own) in enumerate(zip_longest(self._all.nodes, mine, fillvalue=NO_NODE)):
+        nodes = []
+        for others, own in zip_longest(self._all.nodes, mine, fillvalue=NO_NODE):
             rows = own.drafted.given(others.drafted)
-            tokens = rows * own.accepted.given(others.accepted)
-            step = Step(seq_id, i + 1, tokens, rows)
-            while len(corners) > 1 and step.worth >= corners[-1].worth:
-                last = corners.pop()
-                step = Step(seq_id, i + 1, last.tokens + step.tokens, last.rows + step.rows)
-            corners.append(step)
-        if len(corners) > 1 and corners[-1].budget == len(self._all.nodes):
-            last = corners[-1]
-            corners[-1] = Step(seq_id, self.full, last.tokens, last.rows)
-        return corners[1:]
+            nodes.append((rows * own.accepted.given(others.accepted), rows))
+        steps = corners(seq_id, nodes)
+        if steps and steps[-1].budget == len(self._all.nodes):
+            steps[-1] = replace(steps[-1], budget=self.full)
+        return steps
 
     def _measure(
         self, tried: Sequence[Trial], num_rows: int, draft_s: float, pass_s: float
@@ -241,6 +242,8 @@ class Adaptive:
         """Learn the costs, in units of the machine's present pace."""
         known = self.pass_cost.predict(num_rows)
         pace = pass_s / known if known else pass_s
+        if self._pace and not self.pass_cost.knows(num_rows):
+            pace = self._pace  # a size that is new says nothing about the machine
         if self._pace:
             pace = min(max(pace, self._pace / 2), self._pace * 2)
         self._pace += (pace - self._pace) * (PACE_MEMORY if self._pace else 1)
@@ -254,6 +257,16 @@ class Adaptive:
         if not num_nodes:
             self._plain_passes += 1
             self._steps_since_plain = 0
+
+    def _costs(
+        self, num_asked: int, num_rows: int | None, draft_s: float, pass_s: float
+    ) -> tuple[float | None, float | None]:
+        """A step's cost in plain passes, and that of asking about one sequence, where they are known."""
+        plain_s = self.pass_cost.predict(len(self._granted)) * self._pace
+        if num_rows is None or not plain_s:
+            return None, None
+        asking = draft_s / self._pace / num_asked if num_asked else None
+        return (draft_s + pass_s) / plain_s, asking
 
     def _pay(self, tried: Sequence[Trial], draft_s: float, pass_s: float) -> None:
         """Put a share of the step's time into the purse; take out what a trial cost beyond its gain."""

@@ -48,6 +48,10 @@ class CostCurve:
         """Begin with costs of an earlier run, which stand in the line's place until real ones come."""
         self._seeds, self._trust = dict(costs), 1.0
 
+    def knows(self, size: int) -> bool:
+        """True if that size was measured."""
+        return size in self._means
+
     def predict(self, size: float) -> float:
         """The cost of a size, between whole sizes in proportion; 0 before the first measurement."""
         low = int(size)

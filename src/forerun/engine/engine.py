@@ -162,9 +162,10 @@ class Engine:
         if not seqs:
             return {}
         drafts = self.drafter.propose(seqs, max(budgets.values()))
-        return {
+        fitting = {
             s.id: self._fit(s, draft, budgets[s.id]) for s, draft in zip(seqs, drafts, strict=True)
         }
+        return self.controller.trim(fitting)
 
     def _fit(self, seq: Seq, draft: Draft, budget: int) -> Draft:
         """The part of a draft that budget, context and length leave room for."""
@@ -244,7 +245,10 @@ class Engine:
 
     def _learn(self, work: Pass, verdicts: list[Verdict], draft_s: float, verify_s: float) -> None:
         """Tell the controller what the step brought and cost."""
-        trials = [Trial(v.share.seq.id, len(v.share.draft), v.outcome.path) for v in verdicts]
+        trials = [
+            Trial(v.share.seq.id, len(v.share.draft), v.outcome.path, v.outcome.emitted)
+            for v in verdicts
+        ]
         is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.shares)
         self.controller.learn(
             trials, work.batch.num_rows if is_decoding else None, draft_s, verify_s

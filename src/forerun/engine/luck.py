@@ -22,6 +22,8 @@ class Trial:
     seq_id: int
     num_nodes: int
     path: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
+    """What the step emitted."""
 
 
 @dataclass(slots=True)

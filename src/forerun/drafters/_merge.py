@@ -1,0 +1,84 @@
+"""Two drafters, one tree: both are asked, and what they agree on is drafted once.
+
+`_chain` lets one of two speak, this one both: a request may follow what it said before, which the
+first knows, or go on as the second thinks, and one pass checks either. It can pay only where rows are
+cheap and the two look at different things.
+
+The second's nodes come first and keep their order; the first's are hung below and beside them, as
+many as the budget leaves. That keeps the law where the second draws its nodes: whether one of them
+is there never depends on its token, and of two siblings that agree the drawn one stays, whose
+rejection takes all of the point mass with it (`decoding.verify`, rule two). Point masses may come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forerun.core.errors import ConfigError
+from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafters._chain import common_features
+from forerun.drafters.base import Drafter
+
+
+class Merge:
+    """Asks both drafters and merges their trees."""
+
+    def __init__(self, first: Drafter, second: Drafter) -> None:
+        if getattr(first, "draws", False):
+            raise ConfigError("only the last of merged drafters may draw its guesses: put it last")
+        self.first, self.second = first, second
+        self.features = common_features(first.features, second.features)
+        self.draws = getattr(second, "draws", False)
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Both take the sequence."""
+        self.first.begin(seq, outcome)
+        self.second.begin(seq, outcome)
+
+    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+        """One tree a sequence: the second's, with what the first adds to it."""
+        firsts, seconds = self.first.propose(seqs, budget), self.second.propose(seqs, budget)
+        return [
+            merge(draft, more).trim(budget) for draft, more in zip(seconds, firsts, strict=True)
+        ]
+
+    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+        """Tell both; the second's own nodes are where they would be without the first's."""
+        self.first.observe(seqs, outcomes)
+        self.second.observe(seqs, outcomes)
+
+    def end(self, seq: Seq) -> None:
+        """Both forget the sequence."""
+        self.first.end(seq)
+        self.second.end(seq)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """What both hold."""
+        return self.first.nbytes(num_seqs, max_len) + self.second.nbytes(num_seqs, max_len)
+
+
+def merge(draft: Draft, more: Draft) -> Draft:
+    """The first draft's nodes, then those of the second that are not in it.
+
+    Their order is not the order of what either says of its nodes, so nothing is said of them.
+
+    >>> merge(Draft.chain([5, 6]), Draft.chain([5, 7]))
+    Draft(tokens=(5, 6, 7), parents=(-1, 0, 0), probs=None, confidence=None)
+    """
+    if not len(draft) or not len(more):
+        return draft if len(draft) else more
+    tokens, parents = [*draft.tokens], [*draft.parents]
+    places: dict[tuple[int, int], int] = {}
+    for node, place in enumerate(zip(parents, tokens, strict=True)):
+        places.setdefault(place, node)  # of two children with one token, the first
+    nodes = {-1: -1}
+    for node, (parent, token) in enumerate(zip(more.parents, more.tokens, strict=True)):
+        place = (nodes[parent], token)
+        if place not in places:
+            places[place] = len(tokens)
+            tokens.append(token)
+            parents.append(place[0])
+        nodes[node] = places[place]
+    added = len(tokens) - len(draft)
+    probs = None if draft.probs is None else (*draft.probs, *[None] * added)
+    return Draft(tuple(tokens), tuple(parents), probs)

@@ -1,0 +1,72 @@
+"""How far to trust a drafter that says how sure it is of each node.
+
+What it says is sorted into levels, and for each the share of nodes that came true is counted,
+beginning with the drafter's word. Whether a text is easy or hard to guess shifts all levels alike:
+each sequence has a bias on the log-odds, learned like that of a logistic regression.
+"""
+
+from __future__ import annotations
+
+import math
+
+from forerun.core.types import Draft
+from forerun.engine.luck import Share
+
+PRIOR_CASES = 4.0
+"""Cases of a level that weigh as much as the drafter's word."""
+MEMORY = 0.995
+BIAS_RATE = 0.1
+BIAS_MEMORY = 0.99
+
+
+class Trust:
+    """The chance of a node to be accepted once its parent is, by what the drafter says of it."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, Share] = {}
+
+    def chance(self, confidence: float, bias: float = 0.0) -> float:
+        """The chance, in a sequence with that bias."""
+        word = _inside(confidence)
+        seen = self._levels.get(_level(word), Share())
+        chance = (seen.hits + PRIOR_CASES * word) / (seen.cases + PRIOR_CASES)
+        return 1 / (1 + (1 - chance) / chance * math.exp(-bias))
+
+    def reach(self, draft: Draft, bias: float) -> list[float]:
+        """The chance of every node of a draft to be accepted, with all that is above it."""
+        found: list[float] = []
+        for parent, confidence in zip(draft.parents, draft.confidence or (), strict=True):
+            above = found[parent] if parent >= 0 else 1.0
+            found.append(above * self.chance(confidence, bias))
+        return found
+
+    def judge(self, draft: Draft, tokens: tuple[int, ...], bias: float) -> float:
+        """Learn from a draft and the tokens that came; returns the sequence's new bias.
+
+        The draft may be the one that was never verified: its nodes are held against what was said.
+        """
+        confidence, node = draft.confidence or (), -1
+        for token in tokens:
+            below = [i for i, parent in enumerate(draft.parents) if parent == node]
+            for i in below:
+                bias = self._record(confidence[i], draft.tokens[i] == token, bias)
+            hits = [i for i in below if draft.tokens[i] == token]
+            if not hits:
+                break
+            node = hits[0]
+        return bias
+
+    def _record(self, confidence: float, is_hit: bool, bias: float) -> float:
+        miss = is_hit - self.chance(confidence, bias)
+        self._levels.setdefault(_level(_inside(confidence)), Share()).record(is_hit, MEMORY)
+        return BIAS_MEMORY * bias + BIAS_RATE * miss
+
+
+def _inside(confidence: float) -> float:
+    """Nobody is ever quite sure: keeps the odds finite."""
+    return min(max(confidence, 0.01), 0.99)
+
+
+def _level(confidence: float) -> int:
+    """Levels are as wide as a factor of two in the odds."""
+    return round(math.log2(confidence / (1 - confidence)))
