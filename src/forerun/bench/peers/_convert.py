@@ -1,7 +1,8 @@
-"""Runs in a peer's environment: makes the peer's own format of a GGUF file, by way of a Hugging Face folder.
+"""Runs in a peer's environment: makes the peer's own format of a GGUF file.
 
 Started as a script: `_convert.py ADAPTER GGUF TARGET`. TARGET appears last and whole; what an interruption leaves is
-`TARGET.partial`, which the next attempt clears. The weights are those of the file, dequantized to fp16.
+`TARGET.partial`, which the next attempt clears. An adapter that asks for it gets a Hugging Face folder: the weights of
+the file, dequantized to fp16.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ def checkpoint(gguf: Path, folder: Path) -> None:
 
 
 def convert(adapter: str, gguf: Path, target: Path) -> None:
-    """Dequantize, then let the adapter convert."""
+    """Let the adapter convert."""
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    checkpoint(gguf, partial / "checkpoint")
-    own_format = runpy.run_path(adapter)["convert"]
-    own_format(str(partial / "checkpoint"), str(partial / "converted"))
+
+    def folder() -> str:
+        checkpoint(gguf, partial / "checkpoint")
+        return str(partial / "checkpoint")
+
+    runpy.run_path(adapter)["convert"](str(gguf), folder, str(partial / "converted"))
     (partial / "converted").rename(target)
     shutil.rmtree(partial)
 

@@ -1,7 +1,7 @@
 """A peer as a contender: a process in its own environment that answers over a pipe, so that it can be interleaved.
 
-`<folder>/<name>/bin/python` is the environment's interpreter; `make peers` creates them under `.peers`. A peer that
-cannot read GGUF gets the model in its own format, made once and kept under `<folder>/<name>/models`.
+`<folder>/<name>/bin/python` is the environment's interpreter; `make peers` creates them under `.peers`. A peer with
+a format of its own gets the model in it, made once and kept under `<folder>/<name>/models`.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ QUANT = "int8"
 WAYS = ("plain",)
 
 
-def convert(checkpoint: str, target: str) -> None:
+def convert(gguf: str, checkpoint: Callable[[], str], target: str) -> None:
     """8 bits, a scale for each row of a weight."""
     from ctranslate2.converters import TransformersConverter
 
-    TransformersConverter(checkpoint).convert(target, quantization="int8")
+    TransformersConverter(checkpoint()).convert(target, quantization="int8")
 
 
 def load(

@@ -31,10 +31,10 @@ SPECULATION = {
 }
 
 
-def convert(checkpoint: str, target: str) -> None:
+def convert(gguf: str, checkpoint: Callable[[], str], target: str) -> None:
     """4 bits with the library's own builder, which is a script."""
     builder = [sys.executable, "-P", "-m", "onnxruntime_genai.models.builder"]
-    paths = ["-i", checkpoint, "-o", target, "-c", f"{target}-cache"]
+    paths = ["-i", checkpoint(), "-o", target, "-c", f"{target}-cache"]
     form = ["-p", "int4", "-e", "cpu", "--extra_options"]
     subprocess.run(
         [*builder, *paths, *form, "int4_block_size=32", "int4_accuracy_level=4"], check=True

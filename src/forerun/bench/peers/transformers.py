@@ -20,9 +20,9 @@ LOOKUP_TOKENS = 10
 Emit = Callable[[list[int]], None]
 
 
-def convert(checkpoint: str, target: str) -> None:
+def convert(gguf: str, checkpoint: Callable[[], str], target: str) -> None:
     """It reads the folder as it is."""
-    Path(checkpoint).rename(target)
+    Path(checkpoint()).rename(target)
 
 
 def load(
