@@ -216,6 +216,14 @@ def test_only_gguf_files_are_given_to_peers(peer, tmp_path):
         peer(model=tmp_path / "folder").restart([1])
 
 
+def test_a_draft_that_cannot_be_read_stops_only_the_way_that_drafts_with_it(peer, tmp_path):
+    contender = peer(draft=tmp_path / "odd.bin")
+    contender.restart([1])
+    contender._way = base.DRAFT_MODEL
+    with pytest.raises(PeerError, match=r"odd\.bin is none"):
+        contender.restart([1])
+
+
 def test_peers_are_found_by_name():
     assert ALL == ["ctranslate2", "llama.cpp", "onnxruntime-genai", "openvino", "transformers"]
     with pytest.raises(ConfigError, match="did you mean 'llama"):

@@ -87,7 +87,7 @@ def serve(adapter: str, options: dict[str, object], out: TextIO) -> None:
             request = json.loads(line)
             say(measure(generate, request["prompt"], request["num_tokens"]))
     except Exception as error:  # whatever a peer can raise belongs in the report
-        say({"error": " ".join(f"{type(error).__name__}: {error}".split())})
+        say({"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]})
 
 
 if __name__ == "__main__":

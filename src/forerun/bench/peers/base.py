@@ -83,12 +83,13 @@ class PeerContender:
         if not (self._home / "bin" / "python").exists():
             raise PeerError(f"{self.peer} is not installed: run make peers")
         setup = self._setup
+        draft = setup.draft if self._way == DRAFT_MODEL else None
         options = {
             "model": str(self._format(setup.model)),
             "way": self._way,
             "num_threads": setup.num_threads,
             "max_len": setup.max_len,
-            "draft": str(self._format(setup.draft)) if setup.draft is not None else None,
+            "draft": str(self._format(draft)) if draft is not None else None,
         }
         self._errors = tempfile.TemporaryFile(  # noqa: SIM115  # as long as the process
             "w+", encoding="utf-8", errors="replace"
