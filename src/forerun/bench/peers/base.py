@@ -191,10 +191,11 @@ class PeerContender:
         limit.cancel()
         if not line:
             raise PeerError(self._end(process.wait()))
-        process.send_signal(signal.SIGSTOP)
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
+            self.close()
             raise PeerError(str(message["error"]))
+        process.send_signal(signal.SIGSTOP)
         return message
 
     def _end(self, code: int) -> str:
