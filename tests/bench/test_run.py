@@ -29,7 +29,7 @@ def contender(name="none", drafter=lambda: None):
 class Peer:
     """Answers what it is told to, noting what it was asked."""
 
-    name, peer = "peer plain", "peer"
+    name, peer, quant = "peer plain", "peer", "int4"
 
     def __init__(self, fails_at=None):
         self.asked, self.lengths, self.restarts, self.fails_at = [], [], 0, fails_at

@@ -101,6 +101,18 @@ def test_a_peer_that_cannot_run_stays_in_the_table():
     assert "peer plain | could not run: no wheel" in markdown(ORIGIN, found)
 
 
+def test_a_row_says_in_which_weights_a_peer_ran():
+    found = rows(
+        [
+            measured("none", "a1", 1.0),
+            measured("peer plain", "a1", 1.0, peer="peer", quant="int4"),
+        ],
+        ORIGIN,
+    )
+    assert [row["quant"] for row in found if row["category"] == "all"] == ["F32", "int4"]
+    assert "| peer plain | int4 |" in markdown(ORIGIN, found)
+
+
 def test_nothing_decoded_is_no_division_by_zero():
     empty = {"token_ids": ((1,),), "decode_tokens": 0, "passes": 0, "emitted": 0}
     found = rows([measured(n, "a1", 0.0, **empty) for n in ("none", "suffix")], ORIGIN)

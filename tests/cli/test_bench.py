@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from forerun.bench import prices
-from forerun.cli.bench import _prompts
+from forerun.cli.bench import _draft, _prompts
 from forerun.cli.main import main
 from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
@@ -82,6 +82,15 @@ def test_a_peer_that_is_not_there_is_a_line_of_the_table(bench, tmp_path):
     )
     assert code == 0
     assert text.count("could not run: llama.cpp is not installed: run make peers") == 2
+
+
+def test_peers_draft_with_the_first_draft_model_we_draft_with(tmp_path):
+    small, other = tmp_path / "small.gguf", tmp_path / "other.gguf"
+    small.touch()
+    other.touch()
+    specs = ["none", f"suffix+draft_model:model={small}", f"draft_model:model={other}"]
+    assert _draft(specs) == small
+    assert _draft(["none", "suffix"]) is None
 
 
 def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp_path):

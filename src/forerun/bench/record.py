@@ -30,7 +30,8 @@ class Measurement:
     """Counts and seconds of one contender, one unit, one round; lists hold one entry a prompt and turn.
 
     `decode_s` runs from the moment when all prompts of a turn have their first token; `decode_tokens` are those after
-    it. `error` says why there is nothing to count: then everything else is empty.
+    it. `quant` is what a peer made of the weights, None: as in the file. `error` says why there is nothing to count:
+    then everything else is empty.
     """
 
     contender: str
@@ -39,6 +40,7 @@ class Measurement:
     round: int
     num_prompts: int
     peer: str | None = None
+    quant: str | None = None
     token_ids: tuple[tuple[int, ...], ...] = ()
     decode_tokens: int = 0
     prefill_s: float = 0.0

@@ -80,6 +80,7 @@ def totals(rows: Sequence[Row]) -> str:
     """A table with a line a contender."""
     columns: dict[str, Callable[[Row], str]] = {
         "": label,
+        "weights": lambda row: str(row["quant"]),
         "tok/s": lambda row: number(row["tok_s"], 1),
         "speed-up": _speedup,
         "tau": lambda row: number(row["tau"], 2),

@@ -50,10 +50,11 @@ class PeerError(Exception):
 
 
 class Contender(Protocol):
-    """Someone who answers prompts: a drafter in our engine, or a peer."""
+    """Someone who answers prompts: a drafter in our engine, or a peer; `quant` if not the weights as in the file."""
 
     name: str
     peer: str | None
+    quant: str | None
 
     def restart(self, warm_up: Prompt) -> None:
         """Forget everything but the weights, and warm up. Raises PeerError."""
@@ -76,6 +77,7 @@ class EngineContender:
     """A drafter in our engine; `new_engine` builds both over the loaded weights."""
 
     peer: str | None = None
+    quant: str | None = None
 
     def __init__(
         self,
@@ -212,7 +214,13 @@ class Bench:
         self, contender: Contender, unit: Unit, round_: int, answers: Sequence[Answer]
     ) -> Measurement:
         empty = Measurement(
-            contender.name, unit.id, unit.category, round_, len(unit.prompts), contender.peer
+            contender.name,
+            unit.id,
+            unit.category,
+            round_,
+            len(unit.prompts),
+            contender.peer,
+            contender.quant,
         )
         if contender.name in self._lost:
             return replace(empty, error=self._lost[contender.name])

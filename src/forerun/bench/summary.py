@@ -89,6 +89,8 @@ def num_different(found: Sequence[Row]) -> int:
 def _base(measurement: Measurement, provenance: Provenance) -> Row:
     base: Row = {key: provenance.get(key) for key in ("model", "quant", "task", "threads")}
     drafter = measurement.contender
+    if measurement.quant is not None:
+        base["quant"] = measurement.quant
     if measurement.peer is not None:
         base["peer"] = measurement.peer
         drafter = drafter.removeprefix(f"{measurement.peer} ")

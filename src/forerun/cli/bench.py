@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,7 +54,7 @@ def command(
     seed: Annotated[int, typer.Option("-s", "--seed", help="Of every request, for sampling.")] = 0,
     peers: Annotated[
         str | None,
-        typer.Option("--peers", help="Other engines to measure beside ours, e.g. llama.cpp."),
+        typer.Option("--peers", help="Other engines to measure beside ours: NAME,NAME,..."),
     ] = None,
     peers_dir: Annotated[
         Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
@@ -101,7 +102,8 @@ def command(
         draft_budget=draft_budget,
     )
     path = resolve(model)
-    contenders = _drafters(llm, drafters, params) + _peers(llm, path, peers, peers_dir, params)
+    ours = _drafters(llm, drafters, params)
+    contenders = ours + _peers(llm, path, peers, peers_dir, [c.name for c in ours], params)
     origin = provenance(
         path.stem,
         quant_of(path) if quant == "none" else quant,
@@ -175,19 +177,45 @@ def _engine(llm: LLM, spec: str) -> Engine:
 
 
 def _peers(
-    llm: LLM, model: Path, given: str | None, folder: Path, params: SamplingParams
+    llm: LLM,
+    model: Path,
+    given: str | None,
+    folder: Path,
+    specs: Sequence[str],
+    params: SamplingParams,
 ) -> list[Contender]:
-    """Every peer that was asked for, in each of its ways of decoding."""
+    """Every peer that was asked for, in each of its ways of decoding; they draft with the draft model we draft with."""
     import torch
 
     from forerun.bench.peers import base
+    from forerun.cli import _console as console
     from forerun.core.errors import ConfigError
 
     names = _names(given)
     if names and (not params.is_greedy or llm.options.max_num_seqs > 1):
         raise ConfigError("peers decode greedily and one prompt at a time: temperature 0, batch 1")
-    setup = base.Setup(model, torch.get_num_threads(), llm.options.max_len, folder)
+    setup = base.Setup(
+        model,
+        torch.get_num_threads(),
+        llm.options.max_len,
+        folder,
+        draft=_draft(specs),
+        tell=partial(console.stderr().print, soft_wrap=True),
+    )
     return [contender for name in names for contender in base.contenders(name, setup)]
+
+
+def _draft(specs: Sequence[str]) -> Path | None:
+    """The file of the first draft model among these drafters."""
+    from forerun.drafters._spec import DrafterSpec
+    from forerun.drafters.draft_model import SELF
+    from forerun.formats.hub import resolve
+
+    chosen = [DrafterSpec.of(spec) for spec in specs]
+    parts = [part for spec in chosen for part in (spec.parts or (spec,))]
+    models = [str(part.options["model"]) for part in parts if part.name == "draft_model"]
+    files = [resolve(model) for model in models if model != SELF]
+    return files[0] if files else None
 
 
 def _run(bench: Bench) -> None:

@@ -1,5 +1,7 @@
 """Other engines, one file each: the file's name is the peer's, with `_` for `.` and `-`.
 
-A file says what to install (`REQUIREMENTS`, for `make peers`), which ways of decoding it has (`WAYS`) and how to load
-a model (`load`). It runs in the peer's own environment, so it imports nothing of forerun.
+A file says what to install (`REQUIREMENTS`, for `make peers`), in which precision it holds the weights (`QUANT`, None:
+as in the model's file), which ways of decoding it has (`WAYS`) and how to load a model (`load`). One that does not
+read GGUF when it loads also says how to make its own format (`convert`). Both run in the peer's environment,
+so such a file imports nothing of forerun, and the peer's library only inside its functions.
 """

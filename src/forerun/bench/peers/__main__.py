@@ -1,30 +1,37 @@
-"""`python -m forerun.bench.peers FOLDER` gives every peer an environment of its own, with the versions it pins."""
+"""`python -m forerun.bench.peers FOLDER [NAME...]` gives peers, or all, environments with the versions they pin."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
-from forerun.bench.peers.base import KIND
-from forerun.core import registry
+from forerun.bench.peers.base import adapter, adapters
 
 
-def install(folder: Path) -> None:
-    """Create what is missing; an environment that is complete is left as it is."""
-    for name in registry.names(KIND):
-        module = registry.load(KIND, name)
-        home = folder / module.NAME
+def install(folder: Path, names: Sequence[str]) -> list[str]:
+    """Create what is missing, telling on stderr; an environment that is complete stays. The names that failed."""
+    failed = []
+    for name in names:
+        home = folder / name
         stamp = home / "requirements.txt"
-        wanted = "\n".join(module.REQUIREMENTS) + "\n"
+        requirements = adapter(name).REQUIREMENTS
+        wanted = "\n".join(requirements) + "\n"
         if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
             continue
-        venv.create(home, with_pip=True)
+        sys.stderr.write(f"installing {name}: {', '.join(requirements)}\n")
+        venv.create(home, with_pip=True, clear=True)
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*pip, *module.REQUIREMENTS], check=True)
-        stamp.write_text(wanted, encoding="utf-8")  # last: an interrupted installation is repeated
+        if subprocess.run([*pip, *requirements], check=False).returncode == 0:
+            # Last: an interrupted installation is repeated.
+            stamp.write_text(wanted, encoding="utf-8")
+        else:
+            failed.append(name)
+    return failed
 
 
 if __name__ == "__main__":
-    install(Path(sys.argv[1]))
+    if failed := install(Path(sys.argv[1]), sys.argv[2:] or list(adapters())):
+        sys.exit(f"could not install {', '.join(failed)}; the others are complete")

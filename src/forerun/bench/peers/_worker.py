@@ -1,39 +1,65 @@
 """Runs in a peer's environment: loads one adapter and answers requests, JSON lines on stdin and stdout.
 
 Started as a script; it imports the standard library only. First line out: {"ready": true} or {"error": ...}. A
-request is {"prompt": [ids], "num_tokens": n}, its answer {"token_ids", "ttft_s", "decode_s", "peak_rss_mb"} or
-{"error": ...}. An adapter loaded in its way `passes` answers {"pass": [num_seqs, rows, context]} with {"seconds"}.
+request is {"prompt": [ids], "num_tokens": n}, its answer {"token_ids", "ttft_s", "decode_s", "decode_tokens",
+"peak_rss_mb"} or {"error": ...}. An adapter of passes answers {"pass": [num_seqs, rows, context]} with {"seconds"}.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import ctypes
 import json
 import os
 import resource
+import runpy
+import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-Generate = Callable[[list[int]], Iterator[int]]
+Emit = Callable[[list[int]], None]
+Generate = Callable[[list[int], int, Emit], None]
+"""Generates that many tokens, or a few more, and gives each group to `Emit` as soon as it is final."""
+
+PR_SET_PDEATHSIG = 1
+"""Linux: the signal to get when the parent ends."""
+
+
+class Clock:
+    """Notes when tokens came. Decoding starts with the first of them, or with the first group."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        self.token_ids: list[int] = []
+        self.num_first = 0
+        self.start_s = self.first_s = self.end_s = time.perf_counter()
+
+    def emit(self, token_ids: list[int]) -> None:
+        """These tokens are final; those beyond what was asked for do not count."""
+        now_s = time.perf_counter()
+        kept = [int(token) for token in token_ids][: self.num_tokens - len(self.token_ids)]
+        if not kept:
+            return
+        if not self.token_ids:
+            self.first_s, self.num_first = now_s, len(kept)
+        self.token_ids += kept
+        self.end_s = now_s
 
 
 def measure(generate: Generate, prompt: list[int], num_tokens: int) -> dict[str, object]:
-    """Generate that many tokens; the clock of decoding starts with the first one."""
-    start_s = time.perf_counter()
-    tokens = generate(prompt)
-    token_ids = [next(tokens)]
-    first_s = time.perf_counter()
-    while len(token_ids) < num_tokens:
-        token_ids.append(next(tokens))
-    end_s = time.perf_counter()
+    """Generate and say how long it took. Raises RuntimeError if there are fewer tokens than asked for."""
+    clock = Clock(num_tokens)
+    generate(prompt, num_tokens, clock.emit)
+    if len(clock.token_ids) < num_tokens:
+        raise RuntimeError(f"gave {len(clock.token_ids)} of {num_tokens} tokens")
     return {
-        "token_ids": [int(token) for token in token_ids],
-        "ttft_s": first_s - start_s,
-        "decode_s": end_s - first_s,
+        "token_ids": clock.token_ids,
+        "ttft_s": clock.first_s - clock.start_s,
+        "decode_s": clock.end_s - clock.first_s,
+        "decode_tokens": num_tokens - clock.num_first,
         "peak_rss_mb": peak_rss_mb(),
     }
 
@@ -58,34 +84,30 @@ def peak_rss_mb() -> float:
     return round(peak_kb / (1024 if sys.platform != "darwin" else 1024**2), 1)
 
 
-def serve(adapter: str, model: str, way: str, num_threads: int, max_len: int, out: TextIO) -> None:
-    """Answer requests until stdin ends."""
+def serve(adapter: str, options: dict[str, object], out: TextIO) -> None:
+    """Load with these options, then answer requests until stdin ends."""
 
     def say(message: dict[str, object]) -> None:
         out.write(json.dumps(message) + "\n")
         out.flush()
 
     try:
-        spec = importlib.util.spec_from_file_location("adapter", adapter)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        generate = module.load(model, way, num_threads, max_len)
+        loaded = runpy.run_path(adapter)["load"](**options)
         say({"ready": True})
         for line in sys.stdin:
             request = json.loads(line)
             if "pass" in request:
-                say({"seconds": burst(generate(*request["pass"]))})
-                continue
-            say(measure(generate, request["prompt"], request["num_tokens"]))
+                say({"seconds": burst(loaded(*request["pass"]))})
+            else:
+                say(measure(loaded, request["prompt"], request["num_tokens"]))
     except Exception as error:  # whatever a peer can raise belongs in the report
-        say({"error": f"{type(error).__name__}: {error}"})
+        say({"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]})
 
 
 if __name__ == "__main__":
+    if sys.platform == "linux":  # a sleeping process must not outlive the one that would wake it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # A library that prints must not end up between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    adapter, model, way, num_threads, max_len = sys.argv[1:]
-    serve(adapter, model, way, int(num_threads), int(max_len), answers)
+    serve(sys.argv[1], json.loads(sys.argv[2]), answers)

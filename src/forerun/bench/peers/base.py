@@ -1,15 +1,22 @@
 """A peer as a contender: a process in its own environment that answers over a pipe, so that it can be interleaved.
 
-`<folder>/<name>/bin/python` is the environment's interpreter; `make peers` creates them under `.peers`.
+`<folder>/<name>/bin/python` is the environment's interpreter; `make peers` creates them under `.peers`. A peer with
+a format of its own gets the model in it, made once and kept under `<folder>/<name>/models`.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from types import ModuleType
 from typing import Any
 
@@ -20,52 +27,65 @@ from forerun.core.errors import ConfigError, unknown
 
 KIND = "bench.peers"
 PASSES = "passes"
-"""The way of a worker that runs single passes instead of answering."""
+"""What a worker does that runs single passes instead of answering; its adapter is `_passes_<peer>.py`."""
 WORKER = Path(__file__).parent / "_worker.py"
+CONVERTER = Path(__file__).parent / "_convert.py"
+DRAFT_MODEL = "draft_model"
+"""The way of decoding that needs a draft."""
+
+PATIENCE_S = 600.0
+"""How long loading, or one answer, may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every peer is given: the model's file, threads, context and the folder of the environments."""
+    """What every peer is given: model files, threads, context, the folder of the environments, an ear for progress."""
 
     model: Path
     num_threads: int
     max_len: int
     folder: Path
+    draft: Path | None = None
+    tell: Callable[[str], None] = lambda text: None
+
+
+def adapters() -> dict[str, ModuleType]:
+    """The files of all peers, by the peers' names."""
+    return {m.NAME: m for m in (registry.load(KIND, name) for name in registry.names(KIND))}
 
 
 def adapter(name: str) -> ModuleType:
     """A peer's file. Raises ConfigError with the closest name if there is none."""
-    modules = {m.NAME: m for m in (registry.load(KIND, name) for name in registry.names(KIND))}
+    modules = adapters()
     if name not in modules:
         raise ConfigError(unknown("peer", name, modules))
     return modules[name]
 
 
 def contenders(name: str, setup: Setup) -> list[PeerContender]:
-    """A peer in each of its ways."""
+    """A peer in each of its ways; the one with a draft model only if there is a draft."""
     module = adapter(name)
-    return [PeerContender(module, way, setup) for way in module.WAYS]
+    ways = [way for way in module.WAYS if way != DRAFT_MODEL or setup.draft is not None]
+    return [PeerContender(module, way, setup) for way in ways]
 
 
 def passes(name: str, setup: Setup) -> PeerContender:
     """A peer that runs single passes, to be timed. Raises ConfigError if it has none."""
-    module = adapter(name)
-    if not getattr(module, "HAS_PASSES", False):
+    own = f"_{PASSES}_{Path(str(adapter(name).__file__)).stem}"
+    if not WORKER.with_name(f"{own}.py").exists():
         raise ConfigError(f"{name} cannot run single passes here: choose llama.cpp")
-    return PeerContender(module, PASSES, setup)
+    return PeerContender(importlib.import_module(f"forerun.{KIND}.{own}"), PASSES, setup)
 
 
 class PeerContender:
-    """One peer decoding in one way, one prompt at a time."""
+    """One peer decoding in one way, one prompt at a time. Between its turns its process is stopped."""
 
     def __init__(self, module: ModuleType, way: str, setup: Setup) -> None:
         self.peer: str | None = module.NAME
         self.name = f"{module.NAME} {way}"
-        python = setup.folder.absolute() / module.NAME / "bin" / "python"
-        options = (setup.model, way, setup.num_threads, setup.max_len)
-        # -P: the worker's folder holds adapters named like the libraries they import.
-        self._command = [str(x) for x in (python, "-P", WORKER, module.__file__, *options)]
+        self.quant: str | None = module.QUANT
+        self._module, self._way, self._setup = module, way, setup
+        self._home = setup.folder.absolute() / module.NAME
         self._process: subprocess.Popen[str] | None = None
         self._peak_rss_mb = 0.0
 
@@ -77,14 +97,27 @@ class PeerContender:
     def start(self) -> None:
         """A new process with the model loaded. Raises PeerError."""
         self.close()
-        if not Path(self._command[0]).exists():
+        if not (self._home / "bin" / "python").exists():
             raise PeerError(f"{self.peer} is not installed: run make peers")
+        setup = self._setup
+        draft = setup.draft if self._way == DRAFT_MODEL else None
+        options = {
+            "model": str(self._format(setup.model)),
+            "way": self._way,
+            "num_threads": setup.num_threads,
+            "max_len": setup.max_len,
+            "draft": str(self._format(draft)) if draft is not None else None,
+        }
+        self._errors = tempfile.TemporaryFile(  # noqa: SIM115  # as long as the process
+            "w+", encoding="utf-8", errors="replace"
+        )
         self._process = subprocess.Popen(
-            self._command,
+            self._command(WORKER, json.dumps(options)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
+            env=self._environment(),
         )
         self._hear()
 
@@ -100,7 +133,7 @@ class PeerContender:
             ttft_s=ttft_s,
             prefill_s=sum(ttft_s),
             decode_s=sum(message["decode_s"] for message in said),
-            decode_tokens=sum(lengths) - len(lengths),
+            decode_tokens=sum(message["decode_tokens"] for message in said),
         )
 
     def seconds(self, case: Case) -> float:
@@ -118,6 +151,43 @@ class PeerContender:
         if process is not None:
             process.kill()
             process.communicate()
+            self._errors.close()
+
+    def _command(self, script: Path, *arguments: object) -> list[str]:
+        # -P: the scripts' folder holds adapters named like the libraries they import.
+        python = self._home / "bin" / "python"
+        return [str(x) for x in (python, "-P", script, self._module.__file__, *arguments)]
+
+    def _environment(self) -> dict[str, str]:
+        """Libraries that are not told how many threads to use are not to take them all, nor to ask the network."""
+        return {
+            **os.environ,
+            "OMP_NUM_THREADS": str(self._setup.num_threads),
+            "HF_HUB_OFFLINE": "1",
+        }
+
+    def _format(self, model: Path) -> Path:
+        """The model as this peer reads it, converted now if it never was."""
+        if model.suffix != ".gguf":
+            raise PeerError(f"peers read GGUF files only, and {model.name} is none")
+        if not hasattr(self._module, "convert"):
+            return model
+        target = self._home / "models" / f"{model.stem}-{model.stat().st_size}"
+        if target.exists():
+            return target
+        log = target.with_name(f"{target.name}.log")
+        log.parent.mkdir(exist_ok=True)
+        start_s = time.perf_counter()
+        self._setup.tell(f"converting {model.name} for {self.peer}, once; its words are in {log}")
+        with log.open("w", encoding="utf-8") as file:
+            command = self._command(CONVERTER, model, target)
+            streams = {"stdout": file, "stderr": subprocess.STDOUT}
+            done = subprocess.run(command, env=self._environment(), check=False, **streams)
+        if done.returncode != 0:
+            last = _last_line(log.read_text(encoding="utf-8", errors="replace"))
+            raise PeerError(f"cannot convert {model.name}: {last} (more in {log})")
+        self._setup.tell(f"converted in {time.perf_counter() - start_s:.0f} s")
+        return target
 
     def _ask(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
         return self._request({"prompt": list(prompt), "num_tokens": num_tokens})
@@ -125,6 +195,7 @@ class PeerContender:
     def _request(self, request: Mapping[str, object]) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
@@ -133,12 +204,30 @@ class PeerContender:
         return self._hear()
 
     def _hear(self) -> dict[str, Any]:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        """Its next line; then the process sleeps, for threads that wait by spinning would slow everyone else."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        limit = Timer(PATIENCE_S, process.kill)
+        limit.start()
+        line = process.stdout.readline()
+        limit.cancel()
         if not line:
-            raise PeerError(f"{self.name} ended without a word, exit code {self._process.wait()}")
+            raise PeerError(self._end(process.wait()))
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
+            self.close()
             raise PeerError(str(message["error"]))
+        process.send_signal(signal.SIGSTOP)
         return message
+
+    def _end(self, code: int) -> str:
+        """How a process that says nothing ended."""
+        self._errors.seek(0)
+        last = _last_line(self._errors.read())
+        return f"{self.name} ended without an answer, exit code {code}" + (last and f": {last}")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

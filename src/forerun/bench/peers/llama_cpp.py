@@ -1,127 +1,146 @@
-"""llama.cpp through llama-cpp-python: plain greedy decoding, and the prompt lookup that comes with the binding.
+"""llama.cpp through llama-cpp-python: plain greedy decoding, prompt lookup, and a draft model.
 
-It reads the same GGUF file. Plain decoding calls the library directly, a decode and its greedy sampler a token, so that
-no Python of the binding stands between. The lookup drafts 2 tokens, which its documentation advises for CPUs.
+It reads the same GGUF file. Everything calls the library directly, so that no Python of the binding stands between: its
+own loop asks for the logits of every row and is the slower one. The lookup is the binding's, with the 2 tokens that its
+documentation advises for CPUs. The draft model stops guessing where it is less than 75 % sure, as llama.cpp's tools do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 NAME = "llama.cpp"
 REQUIREMENTS = ("llama-cpp-python==0.3.36",)
-WAYS = ("plain", "lookup")
-HAS_PASSES = True
+QUANT = None
+WAYS = ("plain", "lookup", "draft_model")
 
-LOOKUP_TOKENS = 2
+LOOKUP_TOKENS, LOOKUP_NGRAM = 2, 3
+DRAFT_TOKENS, DRAFT_SURENESS = 5, 0.75
 CHUNK = 512
 
-Passes = Callable[[int, int, int], Callable[[], None]]
-Generate = Callable[[list[int]], Iterator[int]]
+Emit = Callable[[list[int]], None]
+Propose = Callable[[list[int], int], list[int]]
+"""Tokens, and at most how many: what may come next."""
 
 
-def load(model: str, way: str, num_threads: int, max_len: int) -> Generate | Passes:
-    """Greedy decoding of token ids, without end; for the way `passes`, single passes to be timed."""
-    if way == "passes":
-        return _passes(model, num_threads)
-    from llama_cpp import Llama
-    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+class Sequence:
+    """A model and the tokens its cache holds."""
 
-    lookup = way == "lookup"
-    llama = Llama(
-        model,
-        n_ctx=max_len,
-        n_batch=CHUNK,
-        n_threads=num_threads,
-        n_threads_batch=num_threads,
-        draft_model=LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS) if lookup else None,
-        logits_all=lookup,  # the binding wants it to check a draft
-        verbose=False,
-    )
-    return (lambda prompt: llama.generate(prompt, temp=0.0)) if lookup else _plain(llama)
+    def __init__(self, model: str, num_threads: int, max_len: int) -> None:
+        import llama_cpp
+        from llama_cpp import Llama
 
+        self._lib = llama_cpp
+        self._llama = Llama(
+            model,
+            n_ctx=max_len,
+            n_batch=CHUNK,
+            n_threads=num_threads,
+            n_threads_batch=num_threads,
+            verbose=False,
+        )
+        self._batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
+        self.num_tokens = 0
 
-def _plain(llama) -> Generate:  # type: ignore[no-untyped-def]  # the library has no types here
-    import llama_cpp as lib
+    def extend(self, tokens: list[int], num_rows: int = 1):  # type: ignore[no-untyped-def]
+        """Pass these tokens; the logits after the last `num_rows` of them, (num_rows, V)."""
+        for start in range(0, len(tokens), CHUNK):
+            chunk = tokens[start : start + CHUNK]
+            self._pass(chunk, min(num_rows, len(chunk)))
+        import numpy as np
 
-    sampler = lib.llama_sampler_init_greedy()
+        shape = (self._llama.n_vocab(),)
+        get, ctx = self._lib.llama_get_logits_ith, self._llama.ctx
+        rows = range(len(chunk) - num_rows, len(chunk))
+        return np.stack([np.ctypeslib.as_array(get(ctx, row), shape) for row in rows])
 
-    def decode(tokens: list[int]) -> None:
-        array = (lib.llama_token * len(tokens))(*tokens)  # the batch only points to it
-        batch = lib.llama_batch_get_one(array, len(tokens))
-        if lib.llama_decode(llama.ctx, batch) != 0:
+    def _pass(self, tokens: list[int], num_rows: int) -> None:
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = self.num_tokens + i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = i >= len(tokens) - num_rows
+        if self._lib.llama_decode(self._llama.ctx, batch) != 0:
             raise RuntimeError("llama_decode failed")
+        self.num_tokens += len(tokens)
 
-    def generate(prompt: list[int]) -> Iterator[int]:
-        lib.llama_memory_clear(lib.llama_get_memory(llama.ctx), True)
-        for start in range(0, len(prompt), CHUNK):
-            decode(prompt[start : start + CHUNK])
+    def rewind(self, num_tokens: int) -> None:
+        """Forget all tokens but the first ones."""
+        memory = self._lib.llama_get_memory(self._llama.ctx)
+        self._lib.llama_memory_seq_rm(memory, 0, num_tokens, -1)
+        self.num_tokens = num_tokens
+
+
+def load(
+    model: str, way: str, num_threads: int, max_len: int, draft: str | None
+) -> Callable[[list[int], int, Emit], None]:
+    """Greedy decoding of token ids."""
+    target = Sequence(model, num_threads, max_len)
+    if way == "lookup":
+        propose = _lookup()
+    elif way == "draft_model":
+        assert draft is not None
+        propose = _drafted(Sequence(draft, num_threads, max_len))
+    else:
+        propose = _nothing
+
+    def generate(prompt: list[int], num_tokens: int, emit: Emit) -> None:
+        target.rewind(0)
+        tokens = list(prompt)
+        new = [int(target.extend(tokens)[0].argmax())]
         while True:
-            token = lib.llama_sampler_sample(sampler, llama.ctx, -1)
-            yield token
-            decode([token])
+            emit(new)
+            tokens += new
+            num_left = len(prompt) + num_tokens - len(tokens)
+            if num_left <= 0:
+                return
+            guess = propose(tokens, num_left - 1)
+            best = target.extend([tokens[-1], *guess], 1 + len(guess)).argmax(axis=1).tolist()
+            num_kept = 0
+            while num_kept < len(guess) and guess[num_kept] == best[num_kept]:
+                num_kept += 1
+            new = best[: num_kept + 1]
+            target.rewind(len(tokens) + num_kept)
 
     return generate
 
 
-def _passes(model: str, num_threads: int) -> Passes:
-    """Passes as (sequences, rows, context); each case gets a context of its own, made when it is first asked for."""
-    import llama_cpp as lib
-    from llama_cpp._utils import suppress_stdout_stderr
-
-    with suppress_stdout_stderr(disable=False):
-        weights = lib.llama_model_load_from_file(model.encode(), lib.llama_model_default_params())
-    if not weights:
-        raise RuntimeError(f"llama.cpp cannot load {model}")
-    made: dict[tuple[int, int, int], Callable[[], None]] = {}
-
-    def passes(num_seqs: int, rows: int, context: int) -> Callable[[], None]:
-        key = (num_seqs, rows, context)
-        if key not in made:
-            made[key] = _case(weights, num_threads, *key)
-        return made[key]
-
-    return passes
+def _nothing(tokens: list[int], limit: int) -> list[int]:
+    return []
 
 
-def _case(  # type: ignore[no-untyped-def]  # the library has no types here
-    weights, num_threads: int, num_seqs: int, rows: int, context: int
-) -> Callable[[], None]:
-    import llama_cpp as lib
+def _lookup() -> Propose:
+    import numpy as np
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-    params = lib.llama_context_default_params()
-    params.n_ctx = num_seqs * -(-(context + rows) // 256) * 256
-    params.n_batch = params.n_ubatch = CHUNK
-    params.n_seq_max = num_seqs
-    params.n_threads = params.n_threads_batch = num_threads
-    ctx = lib.llama_init_from_model(weights, params)
-    memory = lib.llama_get_memory(ctx)
-    num_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(weights))
+    find = LlamaPromptLookupDecoding(LOOKUP_NGRAM, LOOKUP_TOKENS)
+    return lambda tokens, limit: find(np.array(tokens, dtype=np.intc)).tolist()[:limit]
 
-    def decode(start: int, count: int, seqs: range, all_logits: bool) -> None:
-        batch = lib.llama_batch_init(count * len(seqs), 0, 1)
-        for seq in seqs:
-            for i in range(count):
-                at = batch.n_tokens
-                batch.token[at] = (start + i) % num_vocab
-                batch.pos[at] = start + i
-                batch.n_seq_id[at] = 1
-                batch.seq_id[at][0] = seq
-                batch.logits[at] = all_logits or i == count - 1
-                batch.n_tokens += 1
-        failed = lib.llama_decode(ctx, batch)
-        lib.llama_batch_free(batch)
-        if failed:
-            raise RuntimeError("llama_decode failed")
 
-    for start in range(0, context, CHUNK):
-        decode(start, min(CHUNK, context - start), range(1), False)
-    for seq in range(1, num_seqs):
-        lib.llama_memory_seq_cp(memory, 0, seq, -1, -1)
+def _drafted(draft: Sequence) -> Propose:
+    import numpy as np
 
-    def run() -> None:
-        decode(context, rows, range(num_seqs), context > 0)
-        for seq in range(num_seqs):
-            lib.llama_memory_seq_rm(memory, seq, context, -1)
+    held: list[int] = []
 
-    return run
+    def propose(tokens: list[int], limit: int) -> list[int]:
+        nonlocal held
+        same = 0
+        while same < min(len(held), len(tokens) - 1) and held[same] == tokens[same]:
+            same += 1
+        draft.rewind(same)
+        guess: list[int] = []
+        ahead = tokens[same:]
+        held = tokens[:same]
+        while len(guess) < min(limit, DRAFT_TOKENS):
+            logits = draft.extend(ahead)[0]
+            held += ahead
+            if 1 / np.exp(logits - logits.max()).sum() < DRAFT_SURENESS:
+                break
+            ahead = [int(logits.argmax())]
+            guess += ahead
+        return guess
+
+    return propose
