@@ -19,7 +19,7 @@ from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model
 
 MODEL = tiny_model(3, sharpness=3.0)
-TARGET = Target(MODEL, None, 1, 256)
+TARGET = Target(MODEL, None, 1, 256, cache=MODEL.new_cache(1, 256))
 KEY = {"model": "tiny", "prompts": "looping"}
 
 

@@ -1,8 +1,9 @@
 """What a pass costs: the price v(k) of k rows against one, and the step against reading the weights once.
 
 A pass is the model's body and head over a chain of k rows above a filled cache, as in verifying. The widths take turns,
-so that the machine's moods meet all alike; medians count. Bandwidth is that of a plain vectorised read of as many bytes
-as the weights have, on the same threads, taking its turn with the passes: what this machine gives at this moment.
+so that the machine's moods meet all alike; medians count. Two limits take their turns with them, on the same threads:
+a prefetching read of as many bytes as the weights have, and integer dot products on registers, which the native kernels
+could do at most. What this machine gives at this moment is compared with what they need at this moment.
 """
 
 from __future__ import annotations
@@ -17,30 +18,41 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
+from forerun.kernels import native
+from forerun.nn.cost import flops_per_token
 from forerun.nn.model import Model
+from forerun.nn.native import NativeDecoder
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 K = TypeVar("K")
-READ = 0
-"""The width under which reading the weights is timed."""
+READ, PEAK = 0, -1
+"""The widths under which reading the weights, and nothing but dot products, are timed."""
+PEAK_ROUNDS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class PassCosts:
-    """Median seconds of a pass by its number of rows, and of one read of the weights' bytes."""
+    """Median seconds of a pass by its number of rows, and of one read of the weights' bytes.
+
+    `peak_ops_s`: operations a second of int8 dot products, two a multiply-add; 0 where torch computes.
+    """
 
     weights_nbytes: int
+    row_ops: int
     read_s: float
     pass_s: dict[int, float]
+    peak_ops_s: float = 0.0
 
     def document(self) -> dict[str, object]:
         """The figures as JSON values."""
         one_s = self.pass_s[1]
         return {
             "bandwidth_gb_s": round(self.weights_nbytes / self.read_s / 1e9, 2),
+            "peak_gop_s": round(self.peak_ops_s / 1e9, 1) or None,
             "weights_mb": round(self.weights_nbytes / 1e6, 2),
             "stream_ms": round(self.read_s * 1e3, 4),
             "step_over_stream": round(one_s / self.read_s, 4),
@@ -50,10 +62,15 @@ class PassCosts:
                     "ms": round(seconds * 1e3, 4),
                     "v": round(seconds / one_s, 4),
                     "gb_s": round(self.weights_nbytes / seconds / 1e9, 2),
+                    "bandwidth_share": round(self.read_s / seconds, 4),
+                    "peak_share": self._peak_share(k, seconds),
                 }
                 for k, seconds in self.pass_s.items()
             ],
         }
+
+    def _peak_share(self, k: int, seconds: float) -> float | None:
+        return round(k * self.row_ops / seconds / self.peak_ops_s, 4) if self.peak_ops_s else None
 
 
 def measure(
@@ -63,8 +80,13 @@ def measure(
     if 1 not in widths or min(widths) < 1:
         raise ConfigError(f"widths must be at least 1, and 1 among them, got {[*widths]}")
     actions = {READ: _reader(model.nbytes()), **passes(model, context, widths)}
+    peak_ops = 0
+    if isinstance(model, NativeDecoder):
+        actions[PEAK], peak_ops = _multiplier(model)
     for medians in in_turns(actions, repeats):
-        yield PassCosts(model.nbytes(), medians.pop(READ), medians)
+        peak_s = medians.pop(PEAK, 1.0)
+        row_ops = flops_per_token(model.config)
+        yield PassCosts(model.nbytes(), row_ops, medians.pop(READ), medians, peak_ops / peak_s)
 
 
 def in_turns(actions: Mapping[K, Callable[[], None]], repeats: int) -> Iterator[dict[K, float]]:
@@ -111,8 +133,26 @@ def _reader(nbytes: int) -> Callable[[], None]:
     num_threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(num_threads)
     parts = np.array_split(np.ones(nbytes, dtype=np.uint8), num_threads)
+    read_part: Callable[[NDArray[np.uint8]], object] = np.max
+    if native.available():
+        from forerun import _native
+
+        read_part = _native.read_bytes
 
     def read() -> None:
-        list(pool.map(np.max, parts))
+        list(pool.map(read_part, parts))
 
     return read
+
+
+def _multiplier(model: NativeDecoder) -> tuple[Callable[[], None], int]:
+    """Multiplies on all of the model's threads, and how many operations that is."""
+    from forerun import _native
+
+    pool = ThreadPoolExecutor(model.num_threads)
+    work = [PEAK_ROUNDS] * model.num_threads
+
+    def multiply() -> None:
+        list(pool.map(partial(_native.int8_peak, model.isa), work))
+
+    return multiply, 2 * sum(_native.int8_peak(model.isa, rounds) for rounds in work)

@@ -100,16 +100,26 @@ def _print(costs: PassCosts) -> None:
     from forerun.cli import _console as console
 
     table = Table(box=None, pad_edge=False)
-    for column in ("rows", "ms", "v", "GB/s"):
+    for column in ("rows", "ms", "v", "GB/s", "of the bandwidth", "of the int8 peak"):
         table.add_column(column, justify="right")
     document = costs.document()
     rows = document["rows"]
     assert isinstance(rows, list)
     for row in rows:
-        table.add_row(str(row["k"]), f"{row['ms']:.2f}", f"{row['v']:.2f}", f"{row['gb_s']:.1f}")
+        share = row["peak_share"]
+        table.add_row(
+            str(row["k"]),
+            f"{row['ms']:.2f}",
+            f"{row['v']:.2f}",
+            f"{row['gb_s']:.1f}",
+            f"{row['bandwidth_share']:.0%}",
+            "" if share is None else f"{share:.0%}",
+        )
     out = console.stdout()
     out.print(table)
     out.print(
         f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: "
         f"{document['stream_ms']} ms; a step of one row takes {document['step_over_stream']} times that"
     )
+    if costs.peak_ops_s:
+        out.print(f"int8 dot products on registers: {document['peak_gop_s']} Gop/s")
