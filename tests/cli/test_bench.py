@@ -102,7 +102,8 @@ def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp
     assert code == 0
     assert {"bandwidth_gb_s", "weights_mb", "stream_ms", "step_over_stream"} <= document.keys()
     assert [row["k"] for row in document["rows"]] == [1, 2, 4, 8, 16, 32]
-    assert all(set(row) == {"k", "ms", "v", "gb_s"} for row in document["rows"])
+    keys = {"k", "ms", "v", "gb_s", "bandwidth_share", "peak_share"}
+    assert all(set(row) == keys for row in document["rows"])
     assert json.loads(out.read_text()) == document
     found = prices.read(out)
     assert found.ms == {row["k"]: row["ms"] for row in document["rows"]}

@@ -31,7 +31,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 K = TypeVar("K")
 READ, PEAK = 0, -1
 """The widths under which reading the weights, and nothing but dot products, are timed."""
-PEAK_ROUNDS = 20_000
+PEAK_ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
