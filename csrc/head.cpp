@@ -10,6 +10,9 @@
 namespace forerun {
 
 void Best::see(const float* logits, int first_id, int count) {
+    int is_news = 0;  // most blocks hold nothing better, and many lanes at a time find that out
+    for (int i = 0; i < count; ++i) is_news |= !(logits[i] <= value);
+    if (!is_news || id < 0) return;
     for (int i = 0; i < count; ++i) see({logits[i], std::isnan(logits[i]) ? -1 : first_id + i});
 }
 
@@ -64,8 +67,10 @@ void Decoder::head_tiles(int thread, int tile, int num_tiles) {
         kernels_.linear(head_weights(), tile, num_tiles, normed_.rows, first, rows,
                         {aside, stride, false, 1.0f});
         for (int i = 0; i < rows; ++i) {
-            const float* logits = aside + static_cast<std::size_t>(i) * stride;
+            float* logits = aside + static_cast<std::size_t>(i) * stride;
             const std::size_t row = static_cast<std::size_t>(first + i);
+            if (shape_.logits_divisor != 1.0f)
+                for (int j = 0; j < count; ++j) logits[j] /= shape_.logits_divisor;
             if (!call.logits) {
                 best_
                     .as<Best>()[static_cast<std::size_t>(thread) *
@@ -75,7 +80,7 @@ void Decoder::head_tiles(int thread, int tile, int num_tiles) {
                 continue;
             }
             float* out = call.logits + row * static_cast<std::size_t>(shape_.vocab_size) + first_id;
-            for (int j = 0; j < count; ++j) out[j] = logits[j] / shape_.logits_divisor;
+            std::memcpy(out, logits, static_cast<std::size_t>(count) * sizeof(float));
         }
     }
 }

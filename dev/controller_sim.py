@@ -117,6 +117,10 @@ class Replay:
         """All on the next token."""
         return torch.zeros(len(hidden), self.vocab_size).scatter_(1, hidden, 1.0)
 
+    def argmax(self, hidden: Tensor) -> Tensor:
+        """The next token."""
+        return hidden[:, 0]
+
     def new_cache(self, num_slots: int, max_len: int) -> Lengths:
         """Lengths only."""
         return Lengths(num_slots, max_len)

@@ -245,7 +245,9 @@ def timed_engine(drafter, clock, *, row_s: float, draft_s: float, **options):
         clock.now += draft_s
         return propose(seqs, budget)
 
-    engine.model = type("Timed", (), {"config": MODEL.config, "head": MODEL.head})()
+    engine.model = type(
+        "Timed", (), {"config": MODEL.config, "head": MODEL.head, "argmax": MODEL.argmax}
+    )()
     engine.model.forward = slow_forward
     drafter.propose = slow_propose
     return engine

@@ -1,7 +1,8 @@
 """The engine with scripted drafters: exact counts, joining, leaving, limits."""
 
+from dataclasses import replace
+
 import pytest
-import torch
 
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
@@ -168,12 +169,26 @@ def test_features_arrive_for_the_prompt_and_for_every_node():
     width = MODEL.config.hidden_size
     assert prompt.hidden.shape == (len(LOOPING[0]), 2 * width)
     for outcome in later:
-        assert len(outcome.hidden) == len(outcome.logits)
+        assert len(outcome.hidden) == 1 + outcome.num_nodes
         assert outcome.hidden.shape[1] == 2 * width
-    logits = MODEL.head(later[0].hidden[:, width:])
-    assert torch.equal(logits, later[0].logits), "the last feature is what the head reads"
+    best = MODEL.argmax(later[0].hidden[:, width:])
+    assert best.tolist() == [*later[0].best], "the last feature is what the head reads"
     assert run.seq.generated == ANSWERS[tuple(LOOPING[0])]
     assert LAST_HIDDEN.last
+
+
+@pytest.mark.parametrize("asks", [{"logprobs": 0}, {"presence_penalty": 0.5}, {"temperature": 1.0}])
+def test_logits_are_written_only_where_somebody_looks_at_them(asks):
+    drafter = scripted(lambda step: 2)
+    engine = engine_for(MODEL, drafter)
+    complete(engine, LOOPING[:1], GREEDY)
+    assert drafter.outcomes
+    assert all(o.logits is None and len(o.best) == 1 + o.num_nodes for o in drafter.outcomes)
+    drafter.outcomes.clear()
+    params = replace(GREEDY, **asks)
+    complete(engine, LOOPING[:2], params)
+    assert drafter.outcomes
+    assert all(len(o.logits) == 1 + o.num_nodes and o.best is None for o in drafter.outcomes)
 
 
 @pytest.mark.parametrize(

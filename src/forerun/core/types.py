@@ -90,15 +90,30 @@ class Outcome:
     """What the target said about one draft.
 
     `path` holds the accepted nodes from the root down; `emitted` the tokens now final: those nodes' tokens and the
-    target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i);
-    `hidden` (1 + N, D) the target's features there (for `begin`: one row a prompt token), None if
-    the drafter asked for none.
+    target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i),
+    None where nobody asked for more than `best`, the likeliest token of each of those rows. `hidden` (1 + N, D) are the
+    target's features there (for `begin`: one row a prompt token), None if the drafter asked for none.
     """
 
     path: tuple[int, ...]
     emitted: tuple[int, ...]
     logits: Tensor | None = None
     hidden: Tensor | None = None
+    best: tuple[int, ...] | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the draft that was verified."""
+        rows = self.best if self.logits is None else self.logits
+        return 0 if rows is None else len(rows) - 1
+
+    def likeliest(self, rows: slice) -> list[int]:
+        """The target's likeliest tokens of some rows, the first of equal ones."""
+        if self.best is not None:
+            return [*self.best[rows]]
+        assert self.logits is not None
+        ids: list[int] = self.logits[rows].argmax(dim=-1).tolist()
+        return ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,26 +27,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core import tree
+from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.decoding.sampling import Tokens, choose, draw, is_plain, warp
 
 Probs = NDArray[np.float64]
+Best = tuple[int, ...]
+"""The target's likeliest token at each row, where that is all it takes."""
 
 
 def verify(
     seq: Seq,
     draft: Draft,
-    logits: Tensor,
+    logits: Tensor | Best,
     *,
     eos_ids: frozenset[int] = frozenset(),
     hidden: Tensor | None = None,
-    walk_of: Callable[[Seq, Draft, Tensor, frozenset[int]], _Walk] | None = None,
+    walk_of: Callable[[Seq, Draft, Tensor | Best, frozenset[int]], _Walk] | None = None,
 ) -> Outcome:
     """Walk down the draft from the root as far as the target agrees.
 
     `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
-    they and `hidden` (1 + N, D) are handed on in the outcome. `walk_of` makes the walk: a trace times it.
+    they and `hidden` (1 + N, D) are handed on in the outcome. Where `takes_the_likeliest` holds, the
+    likeliest token of each row will do in their place. `walk_of` makes the walk: a trace times it.
     """
     if len(logits) != 1 + len(draft):
         raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
@@ -58,13 +62,22 @@ def verify(
         node = walk.descend(node, children.get(node, []))
         if node is not None:
             path.append(node)
+    if isinstance(logits, tuple):
+        return Outcome(tuple(path), tuple(walk.emitted), best=logits, hidden=hidden)
     return Outcome(tuple(path), tuple(walk.emitted), logits, hidden)
+
+
+def takes_the_likeliest(params: SamplingParams) -> bool:
+    """True for a greedy request that changes no logits: the likeliest token of a row is all it needs."""
+    return params.is_greedy and is_plain(params)
 
 
 class _Walk:
     """The way down one draft: the tokens chosen so far, and the choice at the next node."""
 
-    def __init__(self, seq: Seq, draft: Draft, logits: Tensor, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]
+    ) -> None:
         self.draft = draft
         self.logits = logits
         self.params = seq.params
@@ -75,9 +88,6 @@ class _Walk:
         self._prompt: Tokens = seq.tokens[: seq.num_prompt]
         if seq.params.has_penalties:
             self._prompt = np.array(self._prompt)  # converted once, not at every node
-        self._best: list[int] | None = None
-        if logits.is_cuda and seq.params.is_greedy and is_plain(seq.params):
-            self._best = logits.argmax(dim=-1).tolist()  # one read for the whole tree
 
     def descend(self, node: int, children: Sequence[int]) -> int | None:
         """Choose the token after `node` and return the child that carries it, if one does."""
@@ -98,10 +108,11 @@ class _Walk:
 
     def _choose(self, node: int) -> int:
         """Rule one: the target's own choice."""
-        if self._best is not None:
-            return self._best[1 + node]
+        row = self.logits[1 + node]
+        if isinstance(row, int):
+            return row
         return choose(
-            self.logits[1 + node],
+            row,
             self.params,
             seed=self.seed,
             prompt=self._prompt,
@@ -124,6 +135,7 @@ class _Walk:
         return draw(torch.from_numpy(target), u), None
 
     def _target(self, node: int) -> Probs:
+        assert isinstance(self.logits, Tensor), "a request that draws needs logits"
         row = warp(
             self.logits[1 + node],
             self.params,

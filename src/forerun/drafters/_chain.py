@@ -72,7 +72,7 @@ class Chain:
     def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
         """Learn who was right how far, and tell both."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
-            num_nodes = 0 if outcome.logits is None else len(outcome.logits) - 1
+            num_nodes = outcome.num_nodes
             if num_nodes and seq.id in self._by_second:
                 part = self._of_second if self._by_second[seq.id] else self._of_first
                 part.record(num_nodes, len(outcome.path))

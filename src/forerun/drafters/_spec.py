@@ -49,7 +49,7 @@ OPTION_ALIASES = {
 """vLLM's, Hugging Face's and llama.cpp's names of our drafters' options."""
 
 
-_NEXT_DRAFTER = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*(?:[,:]|$))")
+_NEXT_DRAFTER = re.compile(r",(?=\s*[A-Za-z][\w+-]*\s*(?:[,:]|$))")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.random import Stream, uniform
@@ -110,11 +108,10 @@ class Window:
             above = range(first, len(tokens))
         return tokens, parents
 
-    def read(self, logits: Tensor) -> list[int]:
-        """What the model says after the last row, one token a column, from the tree's logits (1 + nodes, V)."""
+    def read(self, outcome: Outcome) -> list[int]:
+        """What the model says after the last row, one token a column."""
         stop = 1 + self.num_nodes
-        said: list[int] = logits[stop - self.num_columns : stop].argmax(dim=-1).tolist()
-        return said
+        return outcome.likeliest(slice(stop - self.num_columns, stop))
 
     def advance(self, last: int, said: list[int]) -> list[Ngram]:
         """Move on by one position; the n-grams along the columns, once the window is full."""
@@ -181,11 +178,11 @@ class Lookahead:
         for seq, outcome in zip(seqs, outcomes, strict=True):
             state = self.states[seq.id]
             num_drafted, state.num_drafted = state.num_drafted, None
-            if state.window is None or outcome.logits is None or num_drafted is None:
+            if state.window is None or num_drafted is None:
                 continue
-            if len(outcome.logits) >= 1 + num_drafted:  # nothing was cut off
+            if outcome.num_nodes >= num_drafted:  # nothing was cut off
                 last = seq.tokens[-1 - len(outcome.emitted)]
-                state.pool.add(state.window.advance(last, state.window.read(outcome.logits)))
+                state.pool.add(state.window.advance(last, state.window.read(outcome)))
 
     def end(self, seq: Seq) -> None:
         """Drop pool and window."""

@@ -17,7 +17,7 @@ from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
 from forerun.decoding.stops import StopChecker, TextSink
-from forerun.decoding.verify import verify
+from forerun.decoding.verify import Best, takes_the_likeliest, verify
 from forerun.drafters.base import Drafter
 from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Adaptive, Controller, Fixed
@@ -185,11 +185,15 @@ class Engine:
                 work.append((seq, pending, base, drafts.get(seq.id, EMPTY_DRAFT)))
         return pack(work)
 
-    def _head(self, work: Pass, hidden: Hidden) -> Tensor:
+    def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
+        """Logits of the rows that need them; only the likeliest tokens where nobody needs more."""
         rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
+        wanted = (share.seq.params for share in work.shares)
+        if all(takes_the_likeliest(params) and params.logprobs is None for params in wanted):
+            return tuple(self.model.argmax(rows).tolist())
         return self.model.head(rows)
 
-    def _verify(self, work: Pass, hidden: Hidden, logits: Tensor) -> list[Verdict]:
+    def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[Verdict]:
         """Accept what the target would have said, up to where the sequence ends."""
         features = self._features(hidden)
         verdicts = []

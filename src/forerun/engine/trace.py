@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from forerun.core.types import Draft, Seq
-from forerun.decoding.verify import Probs, _Walk
+from forerun.decoding.verify import Best, Probs, _Walk
 from forerun.engine.batch import Pass
 from forerun.engine.run import Verdict
 from forerun.engine.stats import Timers
@@ -98,7 +98,7 @@ class Trace(Timers):
             self.seconds[phase] = self.seconds.get(phase, 0.0) + span.seconds
             self._spans.append(span)
 
-    def walk(self, seq: Seq, draft: Draft, logits: Tensor, eos_ids: frozenset[int]) -> _Walk:
+    def walk(self, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]) -> _Walk:
         """A walk down a draft whose warping is timed."""
         return _TimedWalk(self, seq, draft, logits, eos_ids)
 
@@ -147,7 +147,7 @@ class _TimedWalk(_Walk):
     """A walk that times its way from raw logits to the target's choice or distribution."""
 
     def __init__(
-        self, timers: Timers, seq: Seq, draft: Draft, logits: Tensor, eos_ids: frozenset[int]
+        self, timers: Timers, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]
     ) -> None:
         with timers("warp"):  # greedy choices may all be made here
             super().__init__(seq, draft, logits, eos_ids)

@@ -213,6 +213,10 @@ class Decoder:
             logits[start : start + TILE] = self._head(_pad(rows))[: len(rows)]
         return logits if self.config.logits_divisor == 1 else logits / self.config.logits_divisor
 
+    def argmax(self, hidden: Tensor) -> Tensor:
+        """The likeliest token of each row, the lowest id of equal ones, (M,) int64."""
+        return self.head(hidden).argmax(dim=-1)
+
     def new_cache(self, num_slots: int, max_len: int) -> DenseCache:
         """A cache that fits this model."""
         return DenseCache(

@@ -71,6 +71,10 @@ class Model(Protocol):
         """Logits (M, V), fp32, of hidden states (M, D)."""
         ...
 
+    def argmax(self, hidden: Tensor) -> Tensor:
+        """The likeliest token of each row, the lowest id of equal ones, (M,) int64: `head(hidden).argmax(-1)`."""
+        ...
+
     def new_cache(self, num_slots: int, max_len: int) -> KVCache:
         """A cache that fits this model."""
         ...
