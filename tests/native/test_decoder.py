@@ -15,7 +15,8 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError, LoadError
 from forerun.nn.config import ModelConfig, RopeConfig
 from forerun.nn.model import LayerPlan
-from forerun.nn.native import NativeCache, NativeDecoder, load_native, unsupported
+from forerun.nn.native import NativeDecoder, load_native, unsupported
+from forerun.nn.native_cache import NativeCache
 from tests.native.models import (
     GATED,
     QUANTIZED,

@@ -25,6 +25,7 @@ from forerun.kernels import native
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
 from forerun.nn.model import Hidden, LayerPlan
+from forerun.nn.native_cache import NativeCache
 from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme, quantize_weight, requantize
 
@@ -35,54 +36,6 @@ MAX_ROWS = 64
 """Rows one native call computes; a larger pass is cut, so that its rows stay in the second-level cache."""
 
 _UNIT = 16
-
-
-class NativeCache:
-    """Keys and values of `num_slots` sequences in the kernels' layout. Implements `cache.base.KVCache`."""
-
-    def __init__(
-        self, config: ModelConfig, num_slots: int, max_len: int, dtype: torch.dtype = torch.float16
-    ) -> None:
-        from forerun import _native
-
-        self.num_slots = num_slots
-        self.max_len = max_len
-        self._heads = (config.num_kv_heads, config.head_dim)
-        self.native = _native.Cache(
-            config.num_layers, *self._heads, num_slots, max_len, dtype == torch.float16
-        )
-
-    def length(self, slot: int) -> int:
-        """Committed rows of a slot."""
-        return self.native.length(slot)
-
-    def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Commit scratch rows `path` (ascending, counted from the committed length) in order."""
-        self.native.keep(slot, list(path))
-
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget committed rows from `length` on."""
-        self.native.truncate(slot, length)
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Make the first `length` rows of `target` those of `source`; its committed length becomes `length`."""
-        self.native.copy(source, target, length)
-
-    def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Write scratch rows `start`... of one layer; k and v are (n, G, E)."""
-        by_head = [x.float().transpose(0, 1).contiguous().numpy() for x in (k, v)]  # (G, n, E)
-        self.native.write(layer, slot, start, *by_head)
-
-    def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Copies of one layer's keys and values of rows 0 to `stop`, each (G, stop, E), fp32."""
-        heads, width = self._heads
-        k, v = (torch.empty(heads, stop, width) for _ in range(2))
-        self.native.read(layer, slot, k.numpy(), v.numpy())
-        return k, v
-
-    def nbytes(self) -> int:
-        """Bytes allocated."""
-        return self.native.nbytes()
 
 
 class NativeDecoder:
