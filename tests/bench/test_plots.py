@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from forerun.bench.plots import draw, draw_passes
-from forerun.bench.plots.drafters import costs, scaling
+from forerun.bench.plots.drafters import costs, scaling, speedups
 from forerun.bench.plots.passes import roofline
 from forerun.bench.plots.style import STYLE, name_ends, name_points
 from forerun.bench.summary import rows
@@ -127,3 +127,13 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ConfigError, match=r"forerun\[plots\]"):
         draw(ROWS, tmp_path, "toy")
+
+
+@pytest.mark.parametrize(("num_contenders", "bands"), [(8, ["all", "a", "b"]), (9, ["all"])])
+def test_a_crowd_is_compared_over_all_prompts_only(num_contenders, bands):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    names = ["none", *(f"suffix:num_draft={k}" for k in range(1, num_contenders + 1))]
+    figure, axes = plt.subplots()
+    assert speedups(axes, rows([measured(n, u, 1.0) for n in names for u in ("a1", "b1")], ORIGIN))
+    assert [label.get_text() for label in axes.get_yticklabels()] == bands
+    plt.close(figure)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 SETTINGS = 3
 """So many settings of one drafter make a curve of tau against rows."""
+CROWD = 8
+"""More contenders than this are compared over all prompts only: bands of each category would fill a page."""
 
 
 def speedups(axes: Axes, rows: Rows) -> bool:
@@ -43,6 +45,8 @@ def speedups(axes: Axes, rows: Rows) -> bool:
     series = contenders(rows)
     if not series:
         return False
+    if len(series) > CROWD:
+        series = {n: [row for row in own if row["category"] == ALL] for n, own in series.items()}
     found = {str(row["category"]) for own in series.values() for row in own} - {ALL}
     order = dict.fromkeys(str(row["category"]) for row in rows if row["category"] in found)
     places = {category: y for y, category in enumerate([ALL, *order])}
