@@ -247,9 +247,13 @@ class Autotune:
 
 
 def candidates() -> list[str]:
-    """Every drafter that can be built without being told anything."""
-    names = [name for name in registry.names("drafters") if name != PLAIN]
-    described = {name: options.describe(registry.load("drafters", name).Options) for name in names}
+    """Every drafter that can be built without being told anything, and does not want to be named."""
+    modules = {name: registry.load("drafters", name) for name in registry.names("drafters")}
+    described = {
+        name: options.describe(module.Options)
+        for name, module in modules.items()
+        if name != PLAIN and not getattr(module, "TUNE_WHEN_NAMED", False)
+    }
     return [n for n, docs in described.items() if all(doc.default is not None for doc in docs)]
 
 

@@ -27,6 +27,9 @@ from forerun.drafters._growth import Growth, GrowthOptions, grow, new_rows
 from forerun.drafters.base import Target
 from forerun.nn.model import LayerPlan
 
+TUNE_WHEN_NAMED = True
+"""Autotune leaves it out unless asked: the search tries every sublayer, and pays for few models."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(GrowthOptions):
