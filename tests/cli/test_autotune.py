@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from forerun import LLM
 from forerun.bench import autotune
 from forerun.bench.autotune import Autotune
-from forerun.cli.main import main
 from forerun.engine import profile
+from tests.cli.helpers import last_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"
 """Every option that could be tuned is given: one setting is scored."""
@@ -21,28 +20,12 @@ SHORT = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
 
 
 @pytest.fixture
-def forerun(monkeypatch, capsys, tmp_path):
+def forerun(forerun, monkeypatch, tmp_path):
     """Run a command in this process, with profiles of its own; returns (exit code, stdout, stderr)."""
     monkeypatch.setattr(profile, "folder", lambda: tmp_path)
     monkeypatch.setattr(autotune, "CONTEXTS", (16, 32))
     monkeypatch.setattr(autotune, "WIDTHS", (1, 4))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["forerun", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        else:
-            code = 0
-        printed = capsys.readouterr()
-        return int(code or 0), printed.out, printed.err
-
-    return run
-
-
-def last_json(out: str) -> dict:
-    return json.loads(out.strip().splitlines()[-1])
+    return forerun
 
 
 def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp_path, caplog):

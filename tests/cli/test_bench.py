@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 from forerun.bench import prices
 from forerun.cli.bench import _draft, _prompts
-from forerun.cli.main import main
 from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
 from forerun.drafters._spec import split_list
+from tests.cli.helpers import last_json
 from tests.mutants import accepting_everything
 
 KEYS = {
@@ -24,24 +23,6 @@ KEYS = {
 
 
 @pytest.fixture
-def forerun(monkeypatch, capsys):
-    """Run a command in this process; returns (exit code, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["forerun", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        else:
-            code = 0
-        printed = capsys.readouterr()
-        return int(code or 0), printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
 def bench(forerun, default_model):
     short = ("-m", default_model, "-n", 8, "--limit", 2, "-c", 512)
     return lambda *more: forerun("bench", *short, *more)
@@ -50,7 +31,7 @@ def bench(forerun, default_model):
 def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, forerun, tmp_path):
     out = tmp_path / "run.jsonl"
     code, text, _ = bench("-d", "prompt_lookup:num_draft=3,ngram_max=2", "--out", out, "--json")
-    document = json.loads(text.strip().splitlines()[-1])
+    document = last_json(text)
     assert code == 0
     assert {row["drafter"] for row in document["rows"]} == {
         "none",
@@ -64,7 +45,7 @@ def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, 
     assert (code, out.read_text()) == (0, written)
     code, text, _ = forerun("bench", "report", out, "--no-plots", "--json")
     assert code == 0
-    assert json.loads(text.strip().splitlines()[-1])["rows"] == document["rows"]
+    assert last_json(text)["rows"] == document["rows"]
     assert "### Speed-up by category" in (tmp_path / "report.md").read_text()
 
 
@@ -98,7 +79,7 @@ def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp
     code, text, _ = forerun(
         "bench", "kernels", "-m", default_model, "--context", 16, "--repeats", 1, "--out", out, "--json"
     )  # fmt: skip
-    document = json.loads(text.strip().splitlines()[-1])
+    document = last_json(text)
     assert code == 0
     assert {"bandwidth_gb_s", "weights_mb", "stream_ms", "step_over_stream"} <= document.keys()
     assert [row["k"] for row in document["rows"]] == [1, 2, 4, 8, 16, 32]
@@ -130,7 +111,7 @@ def test_without_the_controller_every_step_drafts_up_to_the_budget(bench):
 
     def drafted(*more):
         _, text, _ = bench(*asked, "--no-controller", *more)
-        document = json.loads(text.strip().splitlines()[-1])
+        document = last_json(text)
         row = document["rows"][-1]
         return document["provenance"]["draft_budget"], row["drafted"] / row["passes"]
 

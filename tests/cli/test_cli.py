@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import pytest
 
-from forerun.cli.main import main
 from forerun.decoding.verify import _Walk
+from tests.cli.helpers import last_json
 from tests.mutants import accepting_everything
 
 SHORT = ["-n", "12", "-c", "256"]
 
 
 @pytest.fixture
-def forerun(monkeypatch, capsys):
-    """Run a command in this process; returns (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["forerun", *arguments])
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        else:
-            code = 0
-        printed = capsys.readouterr()
-        return int(code or 0), printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
 def model(default_model) -> list[str]:
     return ["-m", str(default_model)]
-
-
-def last_json(out: str) -> dict:
-    return json.loads(out.strip().splitlines()[-1])
 
 
 def test_generate_streams_text_and_ends_with_one_json_document(forerun, model):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from forerun.cli.main import main
 from forerun.decoding.verify import _Walk
+from tests.cli.helpers import last_json
 from tests.mutants import accepting_everything
 
 PROMPT = "red green blue red green blue red green"
@@ -27,22 +26,12 @@ HUMANEVAL = {
 
 
 @pytest.fixture
-def forerun(monkeypatch, capsys, default_model):
+def forerun(forerun, default_model):
     """Run a command on the default model in this process; returns (exit code, stdout, stderr)."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        words = ["forerun", *map(str, arguments)]
-        if len(words) > 2:
-            words += ["-m", str(default_model), "-t", "1"]
-        monkeypatch.setattr(sys, "argv", words)
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        else:
-            code = 0
-        printed = capsys.readouterr()
-        return int(code or 0), printed.out, printed.err
+        on_model = ("-m", default_model, "-t", 1) if len(arguments) > 1 else ()
+        return forerun(*arguments, *on_model)
 
     return run
 
@@ -59,10 +48,6 @@ def tasks(tmp_path):
     (tmp_path / "gsm8k.jsonl").write_text(json.dumps(GSM8K) + "\n")
     (tmp_path / "humaneval.jsonl").write_text(json.dumps(HUMANEVAL) + "\n")
     return tmp_path
-
-
-def last_json(out: str) -> dict:
-    return json.loads(out.strip().splitlines()[-1])
 
 
 def test_eval_alone_lists_its_words(forerun):
