@@ -28,9 +28,9 @@ from forerun.bench.scores import ScoreLog
 from forerun.bench.workload import Unit
 from forerun.core import options, registry
 from forerun.core.params import SamplingParams
-from forerun.core.types import Draft, Seq
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
+from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.figures import DrafterFigures, PassTime, PassTimes
 from forerun.engine.luck import Trial
@@ -86,21 +86,12 @@ class Step:
     pass_s: float
 
 
-@dataclass(slots=True)
-class Recorder:
-    """In a controller's place: grants everything, and writes down what came of it. One sequence at a time."""
+@dataclass(frozen=True, slots=True)
+class Recorder(Fixed):
+    """Grants everything, and writes down what came of it. One sequence at a time."""
 
-    budget: int
     steps: list[Step] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
-
-    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
-        """The whole budget."""
-        return {seq.id: self.budget for seq in seqs}
-
-    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """All of it."""
-        return drafts
 
     def learn(
         self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
