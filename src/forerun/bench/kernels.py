@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.kernels import native
@@ -112,9 +113,7 @@ def passes(
     if not 1 <= context <= longest - max(widths):
         raise ConfigError(f"context must be from 1 to {longest - max(widths)}, got {context}")
     cache = model.new_cache(num_seqs, context + max(widths) // num_seqs)
-    prompt = Segment(0, 0, tuple(i % model.config.vocab_size for i in range(context)))
-    model.forward(Batch((prompt,)), cache)
-    cache.keep(0, list(range(context)))
+    fill(model, cache, 0, context)
     for slot in range(1, num_seqs):
         cache.copy(0, slot, context)
 
@@ -122,10 +121,17 @@ def passes(
         model.head(model.forward(batch, cache).last)
 
     def rows(k: int) -> Batch:
-        chain = prompt.tokens[:1] * (k // num_seqs)
+        chain = (0,) * (k // num_seqs)
         return Batch(tuple(Segment(slot, context, chain) for slot in range(num_seqs)))
 
     return {k: partial(run, rows(k)) for k in widths}
+
+
+def fill(model: Model, cache: KVCache, slot: int, context: int) -> None:
+    """Commit `context` tokens to an empty slot: any will do, at least one."""
+    tokens = tuple(i % model.config.vocab_size for i in range(context))
+    model.forward(Batch((Segment(slot, 0, tokens),)), cache)
+    cache.keep(slot, range(context))
 
 
 def _reader(nbytes: int) -> Callable[[], None]:

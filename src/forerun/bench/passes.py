@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
+from forerun.bench.kernels import fill
 from forerun.bench.peers._worker import burst
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
@@ -75,10 +76,8 @@ class OwnPasses:
 
     def _prepare(self, case: Case) -> Callable[[], None]:
         cache = self._model.new_cache(case.num_seqs, case.max_len)
-        tokens = tuple(i % self._model.config.vocab_size for i in range(case.context))
-        for slot in range(case.num_seqs if tokens else 0):
-            self._model.forward(Batch((Segment(slot, 0, tokens),)), cache)
-            cache.keep(slot, range(case.context))
+        for slot in range(case.num_seqs if case.context else 0):
+            fill(self._model, cache, slot, case.context)
         new = tuple(range(1, case.rows + 1))
         batch = Batch(tuple(Segment(slot, case.context, new) for slot in range(case.num_seqs)))
         is_prompt = case.context == 0
