@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,16 +11,26 @@ from hypothesis import strategies as st
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Features
-from forerun.drafters import draft_model
+from forerun.drafters import draft_model, suffix
 from forerun.drafters._chain import Chain
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.drafters.lookahead import Lookahead, Options
 from forerun.drafters.suffix import Suffix
-from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
+from tests.engine.harness import (
+    GREEDY,
+    LOOPING,
+    Clock,
+    Scripted,
+    complete,
+    engine_for,
+    plain,
+    timed_engine,
+)
 from tests.tiny import tiny_model
 
 MODEL = tiny_model(3, sharpness=3.0)
+NOISY = tiny_model(3, sharpness=3.0, noise=0.15)
 ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
 
 
@@ -37,34 +49,79 @@ class Counting(Scripted):
         return [EMPTY_DRAFT if s else d for s, d in zip(is_silent, drafts, strict=True)]
 
 
-def run(first, second):
-    engine = engine_for(MODEL, Chain(first, second))
-    runs = complete(engine, LOOPING, GREEDY)
-    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
-    return engine.stats
+def run(first, second, *, second_s=0.0, rounds=5, controller=False):
+    """Tokens a second where a pass takes 1 s and 0.05 s more for each further row; what was said is checked."""
+    clock = Clock()
+    clock.delay(second, second_s)
+    chain = first if second is None else Chain(first, second, clock)
+    engine = timed_engine(MODEL, chain, clock, row_s=0.05, draft_s=0.01, controller=controller)
+    num_tokens = 0
+    for _ in range(rounds):
+        runs = complete(engine, LOOPING[:1], GREEDY)
+        assert [run.seq.generated for run in runs] == [ANSWERS[tuple(LOOPING[0])]]
+        num_tokens += GREEDY.max_tokens
+    return num_tokens / clock.now
+
+
+def every_other(step):
+    return step % 2 == 0
+
+
+def always(step):
+    return True
 
 
 def test_the_second_is_not_asked_where_the_first_is_good():
-    second = Counting(right=4)
-    assert run(Counting(right=4), second).tau > 4
-    assert second.asked == 0
+    first, second = Counting(right=4), Counting(right=4)
+    run(first, second, second_s=1.0, rounds=20)
+    assert second.asked < first.asked / 10
 
 
 def test_the_second_speaks_where_the_first_is_silent():
-    first, second = Counting(4, silent=lambda step: step % 2 == 0), Counting(4)
-    assert run(first, second).tau > 4
-    assert 0 < second.asked < first.asked
+    first, second = Counting(4, silent=every_other), Counting(4)
+    speed = run(first, second, second_s=0.1, rounds=20)
+    assert first.asked / 3 < second.asked < first.asked
+    assert speed > 1.3 * run(Counting(4, silent=every_other), Counting(0, silent=always))
 
 
 def test_the_second_takes_over_where_the_first_is_wrong():
-    first, second = Counting(right=0, silent=lambda step: step == 1), Counting(right=4)
-    assert run(first, second).tau > 2.5
+    first, second = Counting(right=0), Counting(right=4)
+    run(first, second, second_s=0.1, rounds=10)
     assert second.asked > first.asked / 2
+
+
+@pytest.mark.parametrize("controller", [False, True])
+@pytest.mark.parametrize("right", [0, 4])
+def test_a_second_that_is_too_dear_does_not_silence_the_first(controller, right):
+    """Asking it takes as long as twelve passes, so that even four right guesses do not pay."""
+    alone = run(
+        Counting(4, silent=every_other),
+        Counting(0, silent=always),
+        rounds=100,
+        controller=controller,
+    )
+    first, second = Counting(4, silent=every_other), Counting(right)
+    assert run(first, second, second_s=12.0, rounds=100, controller=controller) > 0.97 * alone
+    assert 2 <= second.asked < first.asked / 50
+
+
+def test_one_that_becomes_cheap_is_found_again():
+    clock, second = Clock(), Counting(4)
+    chain = Chain(Counting(0, silent=always), second, clock)
+    engine = timed_engine(MODEL, chain, clock, row_s=0.05, draft_s=0.01)
+    propose = second.propose
+    clock.delay(second, 12.0)
+    for _ in range(40):
+        complete(engine, LOOPING[:1], GREEDY)
+    dear, second.propose = second.asked, propose
+    for _ in range(40):
+        complete(engine, LOOPING[:1], GREEDY)
+    assert second.asked > dear + 100
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5))
 def test_no_pair_changes_a_token(first, second, every):
-    run(Counting(first, silent=lambda step: step % every == 0), Counting(second))
+    run(Counting(first, silent=lambda step: step % every == 0), Counting(second), rounds=1)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -92,6 +149,21 @@ def test_a_draft_model_behind_suffix_sees_all_that_was_said_meanwhile():
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(ANSWERS.values())
     assert engine.stats.acceptance_rate == 1  # the same model is never wrong
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_seed_repeats_itself_whatever_the_past_and_the_clock(first):
+    """The part that draws is always asked about a seeded request, or never: time must not choose."""
+    ticks = count()
+    target = Target(MODEL, None, max_num_seqs=4, max_len=256)
+    drawing = draft_model.DraftModel(NOISY, draft_model.Options(model="noisy"), target)
+    parts = (drawing, Suffix(suffix.Options())) if first else (Suffix(suffix.Options()), drawing)
+    chain = Chain(*parts, clock=lambda: next(ticks) ** 2)
+    engine = engine_for(MODEL, chain, controller=True)
+    params = SamplingParams(temperature=0.9, seed=5, max_tokens=40)
+    said = [[r.seq.generated for r in complete(engine, LOOPING, params)] for _ in range(4)]
+    assert all(again == said[0] for again in said)
+    assert 0 < engine.stats.accepted < engine.stats.drafted
 
 
 def test_spelling():

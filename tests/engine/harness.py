@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from forerun.cache.base import KVCache
+from forerun.core.batch import Batch
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.drafters.base import Drafter
 from forerun.drafters.none import NoDrafter
 from forerun.engine.engine import Engine, EngineOptions
 from forerun.engine.run import Run
-from forerun.nn.model import Model
+from forerun.nn.model import Hidden, Model
 
 LOOPING = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
 """Prompts that repeat themselves, so that every drafter has something to say."""
@@ -55,6 +56,45 @@ def plain(
 ) -> list[list[int]]:
     """The reference: every prompt alone, without drafting."""
     return [complete(engine_for(model), [prompt], params)[0].seq.generated for prompt in prompts]
+
+
+class Clock:
+    """Time passes only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def delay(self, drafter: Drafter, seconds: float) -> None:
+        """From now on each proposal of the drafter takes so long."""
+        propose = drafter.propose
+
+        def slow(seqs: Sequence[Seq], budget: int) -> list[Draft]:
+            self.now += seconds
+            return propose(seqs, budget)
+
+        drafter.propose = slow
+
+
+def timed_engine(
+    model: Model, drafter: Drafter, clock: Clock, *, row_s: float, draft_s: float, **options: int
+) -> Engine:
+    """An engine in which a pass takes 1 s and `row_s` more for each further row, a proposal `draft_s`."""
+    engine = engine_for(model, drafter, **options)
+    engine.timers.clock = clock
+    forward = model.forward
+
+    def slow_forward(batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+        clock.now += 1 + row_s * (batch.num_rows - 1)
+        return forward(batch, cache, taps)
+
+    parts = {"config": model.config, "head": model.head, "argmax": model.argmax}
+    engine.model = type("Timed", (), parts)()
+    engine.model.forward = slow_forward
+    clock.delay(drafter, draft_s)
+    return engine
 
 
 @dataclass

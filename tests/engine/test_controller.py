@@ -15,7 +15,17 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.engine.controller import Adaptive, Fixed
 from forerun.engine.luck import Trial
-from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, drain, engine_for, plain
+from tests.engine.harness import (
+    GREEDY,
+    LOOPING,
+    Clock,
+    Scripted,
+    complete,
+    drain,
+    engine_for,
+    plain,
+    timed_engine,
+)
 from tests.tiny import tiny_model
 
 FULL = 8
@@ -221,45 +231,13 @@ def test_a_budget_is_a_bound_for_each_sequence():
     assert engine.stats.accepted > 0
 
 
-class Clock:
-    """Time passes only where a test says so."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def timed_engine(drafter, clock, *, row_s: float, draft_s: float, **options):
-    """An engine in which a pass takes 1 s and `row_s` more for each further row, a proposal `draft_s`."""
-    engine = engine_for(MODEL, drafter, **options)
-    engine.timers.clock = clock
-    forward, propose = MODEL.forward, drafter.propose
-
-    def slow_forward(batch, cache, taps=()):
-        clock.now += 1 + row_s * (batch.num_rows - 1)
-        return forward(batch, cache, taps)
-
-    def slow_propose(seqs, budget):
-        clock.now += draft_s
-        return propose(seqs, budget)
-
-    engine.model = type(
-        "Timed", (), {"config": MODEL.config, "head": MODEL.head, "argmax": MODEL.argmax}
-    )()
-    engine.model.forward = slow_forward
-    drafter.propose = slow_propose
-    return engine
-
-
 @pytest.mark.parametrize(
     ("right", "draft_s", "low", "high"), [(0, 5.0, 0.97, 1.0), (4, 0.05, 2.5, 5.0)]
 )
 def test_the_engine_asks_the_controller(right, draft_s, low, high):
     clock = Clock()
     drafter = Scripted(ANSWERS, lambda step: right)
-    engine = timed_engine(drafter, clock, row_s=0.1, draft_s=draft_s, controller=True)
+    engine = timed_engine(MODEL, drafter, clock, row_s=0.1, draft_s=draft_s, controller=True)
     steps = 0
     for _ in range(25):
         runs = complete(engine, LOOPING[:1], GREEDY)

@@ -71,6 +71,19 @@ class Draft:
             return self
         return self._only(keep)
 
+    def agrees(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens the draft says, from the root down.
+
+        >>> Draft.chain([5, 6, 7]).agrees([5, 6, 8])
+        2
+        """
+        node, places = -1, [*zip(self.parents, self.tokens, strict=True)]
+        for depth, token in enumerate(tokens):
+            if (node, token) not in places:
+                return depth
+            node = places.index((node, token))
+        return len(tokens)
+
     def _only(self, keep: Sequence[int]) -> Draft:
         """These nodes, in ascending order, none without its parent."""
         new = {old: i for i, old in enumerate(keep)} | {-1: -1}

@@ -1,97 +1,131 @@
-"""Two drafters, one voice: the first speaks where it expects to be right at least as long as the second.
+"""Two drafters, one voice: the first speaks unless the second is expected to bring more tokens a second.
 
 Made for a drafter that costs nothing and is silent most of the time (`suffix`), before one that
 costs something and always has an answer (`draft_model`, `lookahead`). The first is always asked.
-Its draft is taken if drafts of that size were accepted, of late, for at least as many tokens as the
-second's drafts are; otherwise the second is asked, and only then. The choice looks at sizes and at
-the past, never at tokens that were drawn, so the law of the output is kept.
+The second is asked only if its drafts, of late, brought more tokens for the time of a step with
+them than the first's draft of this size does for a step without; a second that is too dear is left out,
+whatever it knows, and tried again for a small share of the time.
+
+The choice looks at sizes and at the past, never at tokens that were drawn, so the law of the output
+is kept. Time must not decide what a seed says: a seeded request whose drafts are drawn
+always has them from the part that draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from forerun.core.errors import ConfigError
-from forerun.core.types import NO_FEATURES, Draft, Features, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.drafters._pair import Pair
+from forerun.drafters._worth import Expectation, Mean, Price, expected
 from forerun.drafters.base import Drafter
 
-MEMORY = 0.95
-"""What a draft counts for after one more of its size."""
-PRIOR = 0.5
-"""Share of a draft that is expected to be accepted before any was; weighs as much as two drafts."""
+TRIAL_STEPS = 2
+"""Steps of a trial: in the first the second reads what it missed, in the next it shows what it costs."""
 
 
-@dataclass(slots=True)
-class Expectation:
-    """Accepted tokens of drafts by their size: decayed means."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One step: when it began, whose drafts it has, and whom the second was asked about."""
 
-    weights: dict[int, float] = field(default_factory=dict)
-    sums: dict[int, float] = field(default_factory=dict)
-
-    def record(self, num_nodes: int, num_accepted: int) -> None:
-        """Learn what became of one draft."""
-        self.weights[num_nodes] = self.weights.get(num_nodes, 0.0) * MEMORY + 1
-        self.sums[num_nodes] = self.sums.get(num_nodes, 0.0) * MEMORY + num_accepted
-
-    def of(self, num_nodes: int) -> float:
-        """Tokens expected of a draft of that size."""
-        weight = self.weights.get(num_nodes, 0.0) + 2
-        return (self.sums.get(num_nodes, 0.0) + 2 * PRIOR * num_nodes) / weight
+    start_s: float
+    drafts: dict[int, Draft]
+    asked: frozenset[int]
+    is_usual: bool
+    """The second had been asked about all of them before: it read no whole prompt."""
 
 
-class Chain:
+class Chain(Pair):
     """Asks `first`, and `second` where it expects more of it."""
 
-    def __init__(self, first: Drafter, second: Drafter) -> None:
-        self.first, self.second = first, second
-        self.features = common_features(first.features, second.features)
-        self.draws = any(getattr(drafter, "draws", False) for drafter in (first, second))
-        self._of_first, self._of_second = Expectation(), Expectation()
+    def __init__(
+        self, first: Drafter, second: Drafter, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        super().__init__(first, second)
+        self.clock = clock
+        self._of_first, self._of_second = Expectation(), Mean()
         self._usual = 0  # size of the second's last draft
-        self._by_second: dict[int, bool] = {}
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Both take the sequence."""
-        self.first.begin(seq, outcome)
-        self.second.begin(seq, outcome)
+        self._price = Price()
+        self._turn: Turn | None = None
+        self._read: set[int] = set()
+        self._trial_of, self._trial_steps = -1, 0
 
     def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
-        """The first's drafts, or the second's where the first's are expected to be accepted less far."""
+        """The first's drafts, or the second's where it expects more of them."""
+        start_s = self.clock()
         drafts = {seq.id: d for seq, d in zip(seqs, self.first.propose(seqs, budget), strict=True)}
-        wanted = self._of_second.of(min(self._usual, budget)) if self._usual else 0.0
-        weak = [s for s in seqs if not len(d := drafts[s.id]) or self._of_first.of(len(d)) < wanted]
-        self._by_second = dict.fromkeys(drafts, False)
-        for seq, draft in zip(weak, self.second.propose(weak, budget) if weak else (), strict=True):
+        asked = self._choose(seqs, drafts)
+        for seq, draft in zip(
+            asked, self.second.propose(asked, budget) if asked else (), strict=True
+        ):
             if len(draft):
                 drafts[seq.id] = draft
-                self._by_second[seq.id] = True
                 self._usual = len(draft)
+        ids = frozenset(seq.id for seq in asked)
+        self._turn = Turn(start_s, drafts, ids, ids <= self._read)
+        self._read |= ids
         return [drafts[seq.id] for seq in seqs]
 
     def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """Learn who was right how far, and tell both."""
-        for seq, outcome in zip(seqs, outcomes, strict=True):
-            num_nodes = outcome.num_nodes
-            if num_nodes and seq.id in self._by_second:
-                part = self._of_second if self._by_second[seq.id] else self._of_first
-                part.record(num_nodes, len(outcome.path))
-        self._by_second = {}
-        self.first.observe(seqs, outcomes)
-        self.second.observe(seqs, outcomes)
+        """Learn who was right how far and how long it took, and tell both."""
+        if self._turn is not None:
+            self._learn(self._turn, self.clock() - self._turn.start_s, seqs, outcomes)
+            self._turn = None
+        super().observe(seqs, outcomes)
 
     def end(self, seq: Seq) -> None:
         """Both forget the sequence."""
-        self.first.end(seq)
-        self.second.end(seq)
+        self._read.discard(seq.id)
+        super().end(seq)
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """What both hold."""
-        return self.first.nbytes(num_seqs, max_len) + self.second.nbytes(num_seqs, max_len)
+    def _choose(self, seqs: Sequence[Seq], drafts: dict[int, Draft]) -> list[Seq]:
+        """Those of whom the second is asked."""
+        is_bound = {seq.id: self._is_bound(seq) for seq in seqs}
+        bound = [seq for seq in seqs if is_bound[seq.id] and getattr(self.second, "draws", False)]
+        if self._price.wants_alone(len(seqs)):
+            return bound
+        free = [seq for seq in seqs if not is_bound[seq.id]]
+        tokens = {seq.id: self._of_first.of(len(drafts[seq.id])) for seq in free}
+        weak = [seq for seq in free if tokens[seq.id] < self._wanted()]
+        return bound + weak or self._trial(free, tokens)
 
+    def _is_bound(self, seq: Seq) -> bool:
+        return self.draws and not seq.params.is_greedy and seq.params.seed is not None
 
-def common_features(first: Features, second: Features) -> Features:
-    """What both want to see of the target's pass. Raises ConfigError if that differs."""
-    if first != second and NO_FEATURES not in (first, second):
-        raise ConfigError("these drafters want to see different layers of the model: choose one")
-    return second if first == NO_FEATURES else first
+    def _wanted(self) -> float:
+        """Tokens that a draft of the first must bring for the second not to be asked."""
+        if not self._price.is_known:
+            return 0.0
+        tokens = expected(self._of_second, self._usual)
+        return (1 + tokens) / (1 + self._price.extra.value) - 1
+
+    def _trial(self, seqs: Sequence[Seq], tokens: dict[int, float]) -> list[Seq]:
+        """The sequence of which the first knows least, if the purse allows it."""
+        if not self._trial_steps:
+            if not seqs or self._price.purse < 0:
+                return []
+            self._trial_of = min(tokens, key=tokens.__getitem__)
+            self._trial_steps = TRIAL_STEPS
+        self._trial_steps -= 1
+        return [seq for seq in seqs if seq.id == self._trial_of]
+
+    def _learn(
+        self, turn: Turn, seconds: float, seqs: Sequence[Seq], outcomes: Sequence[Outcome]
+    ) -> None:
+        num_seqs, num_accepted = len(turn.drafts), 0
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            draft = turn.drafts.get(seq.id, EMPTY_DRAFT)
+            said = draft.agrees(outcome.emitted)
+            num_accepted += said
+            if seq.id in turn.asked:
+                self._of_second.record(said)
+            elif len(draft):
+                self._of_first.record(len(draft), said)
+        if not turn.asked:
+            self._price.record_alone(num_seqs, seconds, num_accepted)
+            return
+        self._price.record_with(
+            num_seqs, len(turn.asked), seconds, num_accepted, is_usual=turn.is_usual
+        )

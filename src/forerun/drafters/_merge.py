@@ -15,25 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forerun.core.errors import ConfigError
-from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters._chain import common_features
+from forerun.core.types import Draft, Seq
+from forerun.drafters._pair import Pair
 from forerun.drafters.base import Drafter
 
 
-class Merge:
-    """Asks both drafters and merges their trees."""
+class Merge(Pair):
+    """Asks both drafters and merges their trees; the second's own nodes are where they would be without the first's."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         if getattr(first, "draws", False):
             raise ConfigError("only the last of merged drafters may draw its guesses: put it last")
-        self.first, self.second = first, second
-        self.features = common_features(first.features, second.features)
-        self.draws = getattr(second, "draws", False)
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Both take the sequence."""
-        self.first.begin(seq, outcome)
-        self.second.begin(seq, outcome)
+        super().__init__(first, second)
 
     def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
         """One tree a sequence: the second's, with what the first adds to it."""
@@ -41,20 +34,6 @@ class Merge:
         return [
             merge(draft, more).trim(budget) for draft, more in zip(seconds, firsts, strict=True)
         ]
-
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """Tell both; the second's own nodes are where they would be without the first's."""
-        self.first.observe(seqs, outcomes)
-        self.second.observe(seqs, outcomes)
-
-    def end(self, seq: Seq) -> None:
-        """Both forget the sequence."""
-        self.first.end(seq)
-        self.second.end(seq)
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """What both hold."""
-        return self.first.nbytes(num_seqs, max_len) + self.second.nbytes(num_seqs, max_len)
 
 
 def merge(draft: Draft, more: Draft) -> Draft:

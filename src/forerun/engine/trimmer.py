@@ -28,13 +28,18 @@ from forerun.engine.trust import Trust
 FAIRNESS = 8
 """1 is proportional fairness; 2 the least waiting time on average; more looks at the slowest only."""
 SPEED_MEMORY = 0.98
-SPEED_PRIOR = 8.0
+SPEED_PRIOR = 40.0
 """Steps at the plain speed that a sequence begins with."""
 WORTH_MEMORY = 0.8
 WORTH_MEMORY_OF_ALL = 0.98
 FIRST_WORTH = 0.5
 """Tokens that asking is hoped to bring before anything is known."""
 COST_RATE = 0.1
+COST_OUTLIER = 2.0
+"""Asking counts as at most so many times what it took before: one of two drafters may be tried now and then."""
+SILENCE_RATE = 0.02
+MOST_SILENCE = 0.1
+"""Share of drafts that may fail to say how sure they are while what the others say decides."""
 
 
 @dataclass(slots=True)
@@ -58,12 +63,19 @@ class Trimmer:
     def __init__(self, pass_cost: CostCurve) -> None:
         self.pass_cost = pass_cost
         self.trust = Trust()
-        self.is_confident: bool | None = None
-        """All drafts so far said how sure they are; None before the first."""
+        self._silence, self._num_drafts = (
+            1.0,
+            0,
+        )  # share of drafts that do not say how sure they are
         self._standings: dict[int, Standing] = {}
         self._proposed: dict[int, Draft] = {}
         self._worth = FIRST_WORTH
-        self._ask_cost = 0.0
+        self._ask_cost, self._num_asks = 0.0, 0
+
+    @property
+    def is_confident(self) -> bool:
+        """Almost all drafts say how sure they are."""
+        return self._silence < MOST_SILENCE
 
     def follow(self, ids: Iterable[int]) -> None:
         """These sequences run now: forget the others."""
@@ -76,9 +88,10 @@ class Trimmer:
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """Cut the drafts where they stop paying; those that do not say how sure they are stay whole."""
-        spoken = [draft.confidence is not None for draft in drafts.values() if len(draft)]
-        if spoken:
-            self.is_confident = all(spoken) and self.is_confident is not False
+        for draft in filter(len, drafts.values()):
+            self._num_drafts += 1
+            miss = (draft.confidence is None) - self._silence
+            self._silence += miss * max(SILENCE_RATE, 1 / self._num_drafts)
         self._proposed = {i: d for i, d in drafts.items() if d.confidence is not None}
         num_rows = len(self._standings) + sum(
             len(draft) for i, draft in drafts.items() if i not in self._proposed
@@ -103,8 +116,15 @@ class Trimmer:
                 standing.tokens = standing.tokens * SPEED_MEMORY + 1 + len(trial.path)
                 standing.time = standing.time * SPEED_MEMORY + cost
         if ask_cost is not None:
-            self._ask_cost += (ask_cost - self._ask_cost) * COST_RATE
+            self._record_ask(ask_cost)
         self._proposed = {}
+
+    def _record_ask(self, cost: float) -> None:
+        self._num_asks += 1
+        rate = max(COST_RATE, 1 / self._num_asks)
+        if rate == COST_RATE:
+            cost = min(cost, COST_OUTLIER * self._ask_cost)
+        self._ask_cost += (cost - self._ask_cost) * rate
 
     def _price_of_time(self) -> float:
         """What a unit of cost takes from all sequences together."""

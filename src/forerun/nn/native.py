@@ -161,12 +161,15 @@ class NativeDecoder:
         return logits
 
     def argmax(self, hidden: Tensor) -> Tensor:
-        """The likeliest token of each row, the lowest id of equal ones, (M,) int64, without writing logits.
+        """The likeliest token of each row, the lowest id of equal ones, (M,) int64: `head(hidden).argmax(-1)`.
 
-        It is `head(hidden).argmax(-1)`; -1 marks a row with NaN.
+        Logits are written only for rows with NaN, where the kernel says -1.
         """
         ids = torch.empty(len(hidden), dtype=torch.int64)
         self._native.argmax(_rows(hidden), ids.numpy())
+        sick = ids < 0
+        if sick.any():
+            ids[sick] = self.head(hidden[sick]).argmax(dim=-1)
         return ids
 
     def new_cache(self, num_slots: int, max_len: int) -> NativeCache:
