@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -103,6 +104,32 @@ def test_a_second_that_is_too_dear_does_not_silence_the_first(controller, right)
     first, second = Counting(4, silent=every_other), Counting(right)
     assert run(first, second, second_s=12.0, rounds=100, controller=controller) > 0.97 * alone
     assert 2 <= second.asked < first.asked / 50
+
+
+@pytest.mark.parametrize(("num_tokens", "is_asked"), [(40, False), (200, True)])
+def test_reading_a_prompt_must_pay_within_the_answer(num_tokens, is_asked):
+    """Of every sequence the second's first proposal takes twenty passes, the others next to nothing."""
+    clock, params = Clock(), replace(GREEDY, max_tokens=num_tokens)
+    answer = plain(MODEL, LOOPING[:1], params)[0]
+    second = Scripted({tuple(LOOPING[0]): answer}, lambda step: 1, length=1)
+    propose = second.propose
+
+    def reading(seqs, budget):
+        clock.now += 0.05 if any(second.steps.values()) else 20.0
+        return propose(seqs, budget)
+
+    second.propose = reading
+    silent = Scripted({tuple(LOOPING[0]): answer}, lambda step: 0, length=0)
+    chain = Chain(silent, second, clock)
+    engine = timed_engine(MODEL, chain, clock, row_s=0.05, draft_s=0.01)
+    shares = []
+    for _ in range(20):
+        before = engine.stats.drafts
+        assert complete(engine, LOOPING[:1], params)[0].seq.generated == answer
+        shares.append((engine.stats.drafts - before) / num_tokens)
+        second.steps.clear()
+    assert (shares[-1] > 0.4) == is_asked
+    assert sum(share > 0 for share in shares) >= 1, "it was tried"
 
 
 def test_one_that_becomes_cheap_is_found_again():

@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from forerun.core import tree
+from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.engine.controller import Adaptive, Fixed
-from forerun.engine.costs import CostCurve
 from forerun.engine.luck import Trial
 from forerun.engine.trimmer import Trimmer
 from forerun.engine.trust import Trust

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.engine.controller import Adaptive
-from forerun.engine.costs import CostCurve
 from forerun.engine.warmth import Warmth
 from tests.engine.test_controller import FULL, WORLDS, Fixed, World, always, rate
 

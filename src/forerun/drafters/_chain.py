@@ -14,12 +14,12 @@ always has them from the part that draws.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._pair import Pair
-from forerun.drafters._worth import Expectation, Mean, Price, expected
+from forerun.drafters._worth import Expectation, Ledger, Nodes, Price
 from forerun.drafters.base import Drafter
 
 TRIAL_STEPS = 2
@@ -28,13 +28,13 @@ TRIAL_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One step: when it began, whose drafts it has, and whom the second was asked about."""
+    """One step: when it began, its drafts, and how many nodes the second drafted where it was asked."""
 
     start_s: float
     drafts: dict[int, Draft]
-    asked: frozenset[int]
-    is_usual: bool
-    """The second had been asked about all of them before: it read no whole prompt."""
+    asked: dict[int, int]
+    num_expected: float
+    """Tokens expected of all sequences had the first spoken alone."""
 
 
 class Chain(Pair):
@@ -45,27 +45,23 @@ class Chain(Pair):
     ) -> None:
         super().__init__(first, second)
         self.clock = clock
-        self._of_first, self._of_second = Expectation(), Mean()
-        self._usual = 0  # size of the second's last draft
-        self._price = Price()
+        self._of_first, self._of_second = Expectation(), Nodes()
+        self._price, self._ledger = Price(), Ledger()
         self._turn: Turn | None = None
-        self._read: set[int] = set()
         self._trial_of, self._trial_steps = -1, 0
 
     def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
         """The first's drafts, or the second's where it expects more of them."""
         start_s = self.clock()
         drafts = {seq.id: d for seq, d in zip(seqs, self.first.propose(seqs, budget), strict=True)}
-        asked = self._choose(seqs, drafts)
-        for seq, draft in zip(
-            asked, self.second.propose(asked, budget) if asked else (), strict=True
-        ):
-            if len(draft):
-                drafts[seq.id] = draft
-                self._usual = len(draft)
-        ids = frozenset(seq.id for seq in asked)
-        self._turn = Turn(start_s, drafts, ids, ids <= self._read)
-        self._read |= ids
+        tokens = {seq_id: 1 + self._of_first.of(len(draft)) for seq_id, draft in drafts.items()}
+        asked: dict[int, int] = {}
+        for num_nodes, group in self._choose(seqs, tokens, budget):
+            for seq, draft in zip(group, self.second.propose(group, num_nodes), strict=True):
+                asked[seq.id] = len(draft)
+                if len(draft):
+                    drafts[seq.id] = self._confident(draft)
+        self._turn = Turn(start_s, drafts, asked, sum(tokens.values()))
         return [drafts[seq.id] for seq in seqs]
 
     def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
@@ -77,36 +73,44 @@ class Chain(Pair):
 
     def end(self, seq: Seq) -> None:
         """Both forget the sequence."""
-        self._read.discard(seq.id)
+        self._ledger.close(seq.id)
         super().end(seq)
 
-    def _choose(self, seqs: Sequence[Seq], drafts: dict[int, Draft]) -> list[Seq]:
-        """Those of whom the second is asked."""
+    def _choose(
+        self, seqs: Sequence[Seq], tokens: dict[int, float], budget: int
+    ) -> Iterator[tuple[int, list[Seq]]]:
+        """Those of whom the second is asked, by the nodes it may draft; the first is expected to bring `tokens`."""
         is_bound = {seq.id: self._is_bound(seq) for seq in seqs}
-        bound = [seq for seq in seqs if is_bound[seq.id] and getattr(self.second, "draws", False)]
-        if self._price.wants_alone(len(seqs)):
-            return bound
+        bound = [seq for seq in seqs if is_bound[seq.id]]
         free = [seq for seq in seqs if not is_bound[seq.id]]
-        tokens = {seq.id: self._of_first.of(len(drafts[seq.id])) for seq in free}
-        weak = [seq for seq in free if tokens[seq.id] < self._wanted()]
-        return bound + weak or self._trial(free, tokens)
+        if bound and getattr(self.second, "draws", False):
+            yield budget, bound
+        if not free or self._price.wants_alone:
+            return
+        num_nodes, rate = self._best(budget)
+        if weak := [s for s in free if tokens[s.id] < rate and self._ledger.pays(s.id)]:
+            yield num_nodes, weak
+        elif tried := self._trial(free, tokens):
+            yield budget, tried
 
     def _is_bound(self, seq: Seq) -> bool:
         return self.draws and not seq.params.is_greedy and seq.params.seed is not None
 
-    def _wanted(self) -> float:
-        """Tokens that a draft of the first must bring for the second not to be asked."""
+    def _best(self, budget: int) -> tuple[int, float]:
+        """How many nodes the second should draft, and the tokens they bring in the time of a step without it."""
         if not self._price.is_known:
-            return 0.0
-        tokens = expected(self._of_second, self._usual)
-        return (1 + tokens) / (1 + self._price.extra.value) - 1
+            return 0, 0.0
+        tokens = self._of_second.expected()[:budget]
+        rates = {k: self._price.rate(k, expected) for k, expected in enumerate(tokens, 1)}
+        best = max(rates, key=rates.__getitem__, default=0)
+        return best, rates.get(best, 0.0)
 
     def _trial(self, seqs: Sequence[Seq], tokens: dict[int, float]) -> list[Seq]:
         """The sequence of which the first knows least, if the purse allows it."""
         if not self._trial_steps:
-            if not seqs or self._price.purse < 0:
+            if self._ledger.purse < 0:
                 return []
-            self._trial_of = min(tokens, key=tokens.__getitem__)
+            self._trial_of = min((seq.id for seq in seqs), key=tokens.__getitem__)
             self._trial_steps = TRIAL_STEPS
         self._trial_steps -= 1
         return [seq for seq in seqs if seq.id == self._trial_of]
@@ -114,18 +118,29 @@ class Chain(Pair):
     def _learn(
         self, turn: Turn, seconds: float, seqs: Sequence[Seq], outcomes: Sequence[Outcome]
     ) -> None:
-        num_seqs, num_accepted = len(turn.drafts), 0
+        num_tokens = num_rows = len(seqs)
         for seq, outcome in zip(seqs, outcomes, strict=True):
             draft = turn.drafts.get(seq.id, EMPTY_DRAFT)
-            said = draft.agrees(outcome.emitted)
-            num_accepted += said
-            if seq.id in turn.asked:
-                self._of_second.record(said)
+            if turn.asked.get(seq.id):
+                num_tokens += self._of_second.record(draft, outcome.emitted)
             elif len(draft):
-                self._of_first.record(len(draft), said)
+                num_said = draft.agrees(outcome.emitted)
+                self._of_first.record(len(draft), num_said)
+                num_tokens += num_said
+                num_rows += outcome.num_nodes
+        if len(seqs) < len(turn.drafts):
+            return  # what those that ended had is not known
         if not turn.asked:
-            self._price.record_alone(num_seqs, seconds, num_accepted)
-            return
-        self._price.record_with(
-            num_seqs, len(turn.asked), seconds, num_accepted, is_usual=turn.is_usual
-        )
+            self._price.record_alone(num_rows, seconds)
+            self._ledger.earn(seconds)
+        elif alone_s := self._price.alone.predict(num_rows):
+            if turn.asked.keys() <= self._ledger.accounts.keys():
+                num_nodes = max(1, sum(turn.asked.values()))
+                self._price.record_with(len(seqs), num_nodes, seconds / alone_s)
+            self._ledger.book(turn.asked, alone_s * num_tokens / turn.num_expected - seconds)
+
+    def _confident(self, draft: Draft) -> Draft:
+        """With what became of the second's drafts before, where it says nothing of them itself."""
+        if draft.probs is not None or draft.confidence is not None:
+            return draft
+        return replace(draft, confidence=self._of_second.confidence(len(draft)))

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Protocol
 
+from forerun.core.costs import CostCurve
 from forerun.core.types import Draft, Seq
 from forerun.engine.corners import Step, corners
-from forerun.engine.costs import CostCurve
 from forerun.engine.luck import NO_NODE, Luck, Trial
 from forerun.engine.trimmer import Trimmer
 from forerun.engine.warmth import Warmth
@@ -104,6 +104,7 @@ class Adaptive:
         self.full = full
         self.keeps_seeds = keeps_seeds
         self.pass_cost, self.draft_cost = CostCurve(), CostCurve()
+        self.draft_cost.record(0, 0.0)  # so a smaller draft than was tried is hoped to cost less
         self._trimmer = Trimmer(self.pass_cost)
         self._bound: frozenset[int] = frozenset()
         self._all = Luck(MEMORY_OF_ALL, optimism=1.0)

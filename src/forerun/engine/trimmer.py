@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from forerun.core.costs import CostCurve
 from forerun.core.types import Draft
 from forerun.engine.corners import Step, corners
-from forerun.engine.costs import CostCurve
 from forerun.engine.luck import Trial
 from forerun.engine.trust import Trust
 
