@@ -76,10 +76,10 @@ def test_tokens_one_by_one_make_the_same_index_as_all_at_once(
 def test_token_reads_the_documents_back(pieces: list[tuple[int, list[int]]]) -> None:
     index = filled(pieces)
     for document, text in documents(pieces).items():
-        read = [index.token(document << OFFSET_BITS | i) for i in range(len(text))]
-        assert read == text
         if text:
-            assert index.token(document << OFFSET_BITS | len(text)) is None
+            start, end = document << OFFSET_BITS, document << OFFSET_BITS | len(text)
+            assert [*index.tokens(start, len(text) + 5)] == text
+            assert index.followers([start, end]) == {text[0]: [start + 1]}
 
 
 def test_the_oldest_documents_are_forgotten_first() -> None:
@@ -97,7 +97,7 @@ def test_a_document_too_large_to_keep_begins_anew() -> None:
         index.extend(0, [token])
     assert 0 < index.num_tokens <= 100
     ((length, position),) = index.occurrences([498], 10)
-    assert (length, index.token(position)) == (1, 499)
+    assert (length, [*index.tokens(position, 1)]) == (1, [499])
 
 
 @pytest.mark.parametrize("document_len", [1, 7, 300])

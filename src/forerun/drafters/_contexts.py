@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -78,11 +78,19 @@ class ContextIndex:
                 after += 1
                 match_after = self._match(key, after)
 
-    def token(self, position: int) -> int | None:
-        """The token at a position; None behind the end of its document."""
-        text = self._documents[position >> OFFSET_BITS]
+    def tokens(self, position: int, most: int) -> Sequence[int]:
+        """Up to `most` tokens from a position on; fewer at the end of its document."""
         offset = position & OFFSET_MASK
-        return text[offset] if offset < len(text) else None
+        return self._documents[position >> OFFSET_BITS][offset : offset + most]
+
+    def followers(self, positions: Iterable[int]) -> dict[int, list[int]]:
+        """The positions behind these, by the token that stands at these."""
+        found: dict[int, list[int]] = {}
+        for position in positions:
+            text, offset = self._documents[position >> OFFSET_BITS], position & OFFSET_MASK
+            if offset < len(text):
+                found.setdefault(text[offset], []).append(position + 1)
+        return found
 
     def _context(self, position: int) -> array[int]:
         """The tokens before a position, the nearest first."""

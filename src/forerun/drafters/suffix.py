@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
 from forerun.drafters._contexts import ContextIndex, index_nbytes
 from forerun.drafters._tuning import climb
 from forerun.drafters.base import Target
 
-MAX_OCCURRENCES = 32
+MAX_OCCURRENCES = 16
 """Occurrences that vote, those with the longest matches: bounds the time of a look-up."""
 GRIDS = {
     "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
@@ -172,6 +173,8 @@ class Suffix:
         self, index: ContextIndex, occurrences: list[int], match: int, num_nodes: int
     ) -> Guess:
         """The `num_nodes` most frequent nodes of the tree of continuations after `match` tokens."""
+        if len(occurrences) == 1:
+            return _follow(index.tokens(occurrences[0], num_nodes), match)
         least = self.options.min_token_prob * len(occurrences)
         tokens: list[int] = []
         parents: list[int] = []
@@ -179,7 +182,7 @@ class Suffix:
         heap: list[tuple[int, int, int, int, int, float, list[int]]] = []
         parent, depth, here, serial, total = -1, 0, occurrences, count(), 0
         while len(tokens) < num_nodes:
-            for token, followers in _followers(index, here).items():
+            for token, followers in index.followers(here).items():
                 if len(followers) >= least:
                     sure = _confidence(len(followers), len(here), match + depth)
                     node = (next(serial), token, parent, depth, sure, followers)
@@ -197,17 +200,14 @@ class Suffix:
         return Guess(draft, total / len(occurrences))
 
 
+def _follow(tokens: Sequence[int], match: int) -> Guess:
+    """What a tree of one occurrence grows to: its continuation, a node a token."""
+    sure = tuple(_confidence(1, 1, match + depth) for depth in range(len(tokens)))
+    draft = Draft(tuple(tokens), tree.chain(len(tokens)), confidence=sure)
+    return Guess(draft, float(len(tokens)))
+
+
 def _confidence(num_followers: int, num_occurrences: int, match: int) -> float:
     """The share of the occurrences that go on so, less where few of them or short ones say so."""
     evidence = match + num_occurrences - 1
     return num_followers / num_occurrences * evidence / (evidence + 1)
-
-
-def _followers(index: ContextIndex, positions: Sequence[int]) -> dict[int, list[int]]:
-    """The positions behind these, by the token that stands at these."""
-    followers: dict[int, list[int]] = {}
-    for position in positions:
-        token = index.token(position)
-        if token is not None:
-            followers.setdefault(token, []).append(position + 1)
-    return followers
