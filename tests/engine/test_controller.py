@@ -248,6 +248,24 @@ def test_the_engine_asks_the_controller(right, draft_s, low, high):
     assert low <= speedup <= high
 
 
+def test_a_drafter_that_pays_only_for_one_guess_is_not_left_off():
+    """Five guesses cost more than they bring, and the first draft, which reads the prompt, uses up all trials.
+
+    It goes on with one guess because smaller drafts are hoped to cost less before any was made.
+    """
+    reading = iter([20.0])
+    world = World(
+        row_s=0.1,
+        draft_s=lambda n: next(reading, 0.48 * n),
+        acceptance=lambda step, seq: 0.8,
+        length=5,
+    )
+    controller = Adaptive(FULL)
+    world.run(controller, 30)
+    plain = World(row_s=0.1).run(Fixed(0), 100)
+    assert world.run(controller, 100) > 1.1 * plain
+
+
 def test_a_seeded_request_is_left_alone_where_drafts_are_drawn():
     def seq(**params):
         return Seq(0, [1], SamplingParams(**params), 0)

@@ -126,6 +126,29 @@ def test_who_brings_nothing_is_not_asked_and_one_good_draft_brings_it_back():
     assert found.wanted([0]) == [0]
 
 
+def test_one_slow_answer_does_not_make_asking_dear():
+    found = trimmer(0.2)
+    for ask_cost in (*[0.02] * 20, 50.0):
+        found.trim({0: sure(0.7)})
+        found.learn([Trial(0, 0, ())], 1.05, ask_cost)
+    assert found.wanted([0]) == [0]
+    for _ in range(60):  # but one that stays slow does
+        found.trim({0: sure(0.7)})
+        found.learn([Trial(0, 0, ())], 1.05, 50.0)
+    assert found.wanted([0]) == []
+
+
+def test_a_few_drafts_may_be_silent_about_themselves():
+    found = trimmer(0.2)
+    assert not found.is_confident
+    for i in range(100):
+        found.trim({0: Draft.chain([1]) if i % 30 == 15 else sure(0.7)})
+        assert found.is_confident or i == 15
+    for _ in range(10):
+        found.trim({0: Draft.chain([1])})
+    assert not found.is_confident
+
+
 class Prophet:
     """A world of chains that are right as often as they say, or as `truth` says."""
 
