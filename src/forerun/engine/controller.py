@@ -142,7 +142,7 @@ class Adaptive:
     ) -> None:
         """Update what drafts and passes cost, how lucky they are, and what trials may cost."""
         tried = [trial for trial in trials if self._granted.get(trial.seq_id)]
-        for trial in tried:
+        for trial in tried if not self._trimmer.is_confident else ():
             luck = self._each.setdefault(trial.seq_id, Luck(MEMORY_OF_ONE))
             luck.record(self._granted[trial.seq_id], trial)
             self._all.record(self._granted[trial.seq_id], trial)
@@ -188,6 +188,8 @@ class Adaptive:
 
     def _next(self, budget: int) -> int:
         """The budget to try above one: twice as much, but at first everything, to see what there is."""
+        if self._trimmer.is_confident:
+            return 1
         known = len(self._all.nodes)
         return max(1, 2 * budget) if known and 2 * budget < known else self.full
 
