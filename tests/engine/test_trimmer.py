@@ -14,7 +14,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.engine.controller import Adaptive, Fixed
 from forerun.engine.luck import Trial
-from forerun.engine.trimmer import Trimmer
+from forerun.engine.trimmer import CAUTION, Trimmer
 from forerun.engine.trust import Trust
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -55,9 +55,9 @@ def trees(most: int = 7):
 
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
-    """Alone and at the plain speed, a node is worth its chance and a row what a pass of it takes longer."""
+    """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
     chances = Trust().reach(draft, 0.0)
-    gains = [sum(chances[:k]) - row * k for k in range(len(draft) + 1)]
+    gains = [sum(chances[:k]) - CAUTION * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
     kept = trimmer(row).trim({0: draft})[0]
@@ -188,7 +188,7 @@ class Prophet:
         return len(path) + 1 if right > len(path) else 99
 
 
-@pytest.mark.parametrize(("num_seqs", "gain"), [(1, 1.15), (4, 1.04)])
+@pytest.mark.parametrize(("num_seqs", "gain"), [(1, 1.15), (4, 1.01)])
 def test_a_drafter_that_knows_beats_every_fixed_budget(num_seqs, gain):
     world = ((0.05, 0.05, 0.05, 0.95), lambda c: c, 0.3)
     fixed = max(Prophet(*world).run(Fixed(k), 800, num_seqs) for k in range(5))

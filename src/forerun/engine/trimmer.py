@@ -27,6 +27,8 @@ from forerun.engine.trust import Trust
 
 FAIRNESS = 8
 """1 is proportional fairness; 2 the least waiting time on average; more looks at the slowest only."""
+CAUTION = 1.2
+"""Nodes must promise so many times what their rows take: those that look best look better than they are."""
 SPEED_MEMORY = 0.98
 SPEED_PRIOR = 40.0
 """Steps at the plain speed that a sequence begins with."""
@@ -127,10 +129,10 @@ class Trimmer:
         self._ask_cost += (cost - self._ask_cost) * rate
 
     def _price_of_time(self) -> float:
-        """What a unit of cost takes from all sequences together."""
+        """What a unit of cost takes from all sequences together, with caution."""
         lost = sum(standing.speedup ** (1 - FAIRNESS) for standing in self._standings.values())
         plain = self.pass_cost.predict(len(self._standings))
-        return lost / plain if plain else 0.0
+        return CAUTION * lost / plain if plain else 0.0
 
     def _steps(self, seq_id: int, draft: Draft) -> list[Step]:
         standing = self._standings[seq_id]
