@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafters._contexts import OFFSET_BITS, ContextIndex, index_nbytes
+from forerun.drafters._contexts import OFFSET_BITS, ContextIndex, index_nbytes, new_index
+from forerun.kernels import native
 from tests.drafters.helpers import held_nbytes
 
 WORDS = st.lists(st.integers(0, 2), max_size=30)
@@ -112,3 +113,10 @@ def test_the_bound_on_bytes_holds(document_len: int) -> None:
     alone = ContextIndex(max_depth=64)
     alone.extend(0, range(1000))
     assert held_nbytes(alone._documents, alone._order) <= index_nbytes(1000)
+
+
+def test_without_the_native_extension_the_index_is_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native, "available", lambda: False)
+    assert isinstance(new_index(4, 100), ContextIndex)

@@ -126,7 +126,7 @@ def test_behind_suffix_it_says_what_plain_decoding_says(temperature):
     runs = complete(engine, LOOPING, params)
     assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, params)
     assert isinstance(engine.drafter, Chain)
-    assert engine.drafter._of_second.sums, "early_exit never spoke"
+    assert engine.drafter._of_second.shares, "early_exit never spoke"
     assert engine.stats.accepted > 0
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -9,11 +10,21 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafters import suffix
+from forerun.drafters._contexts import ContextIndex, new_index
 from forerun.drafters.suffix import Options, Suffix
 from tests.drafters.helpers import check_draft, held_nbytes, sequence
 
 WORDS = st.lists(st.integers(0, 2), min_size=1, max_size=25)
 PAST = st.lists(WORDS, max_size=3)
+
+
+@pytest.fixture(autouse=True, scope="module", params=[ContextIndex, new_index])
+def index(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Without the native index, and with it where it was built."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suffix, "new_index", request.param)
+        yield
 
 
 def begun(drafter: Suffix, tokens: list[int], seq_id: int = 0, num_prompt: int = 0) -> Seq:

@@ -1,4 +1,4 @@
-"""An index of contexts: where did these last tokens stand before, longest match first?
+"""An index of contexts: where did these last tokens stand before, and what followed there?
 
 The structure behind `suffix`. Positions of all documents are kept in one sorted array, ordered by
 the tokens before them read backwards, so positions whose contexts share their last p tokens lie
@@ -7,14 +7,26 @@ stand, which meets its occurrences from the longest match to the shortest. A suf
 the same questions; this needs 12 bytes a token instead of several hundred, and forgets a document
 by leaving its positions out.
 
+The native extension has a twin (csrc/contexts.cpp), which answers the same to the last bit in a
+tenth of the time. What is here is its oracle, and all there is without a compiler.
+
 A position is `document << 32 | offset`; position and document mean nothing outside this module.
 """
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, TypeAlias
+
+from forerun.core import tree
+from forerun.kernels import native
+
+if TYPE_CHECKING:
+    from forerun import _native
 
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -22,6 +34,19 @@ DOCUMENT_TOKENS = 24
 """What a document costs besides its tokens (an array object and its entry in a dict), in tokens."""
 TOKEN_NBYTES = 14
 """4 bytes for the token, 8 for its position, and an eighth of room for arrays to grow."""
+
+Continuation = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], float]
+"""A tree's tokens, parents and confidence, and its score: how many of its tokens should be accepted."""
+Index: TypeAlias = "ContextIndex | _native.ContextIndex"
+
+
+def new_index(max_depth: int, capacity: int | None = None) -> Index:
+    """An empty index: the native one where it was built."""
+    if not native.available():
+        return ContextIndex(max_depth, capacity)
+    from forerun import _native
+
+    return _native.ContextIndex(max_depth, capacity)
 
 
 class ContextIndex:
@@ -78,6 +103,37 @@ class ContextIndex:
                 after += 1
                 match_after = self._match(key, after)
 
+    def continuation(
+        self,
+        context: Sequence[int],
+        score: float,
+        most: int,
+        num_nodes: int,
+        factor: float,
+        offset: float,
+        min_token_prob: float,
+    ) -> Continuation | None:
+        """The best tree behind a context, of all sets of occurrences; None if none beats `score`.
+
+        `most` occurrences vote; a match of p tokens is granted `factor * p + offset` nodes, at most
+        `num_nodes`, and a node must be reached by a share of `min_token_prob` of its occurrences.
+        """
+        best = None
+        found = list(self.occurrences(context, most))
+        for i, (length, _) in enumerate(found, 1):
+            if i < len(found) and found[i][0] == length:
+                continue
+            budget = min(num_nodes, int(factor * length + offset))
+            # A node scores at most 1, and shorter matches are granted fewer nodes.
+            if budget <= score:
+                break
+            # Newest first: among equals, the most recent continuation is preferred.
+            positions = sorted((position for _, position in found[:i]), reverse=True)
+            grown = self._grow(positions, length, budget, min_token_prob)
+            if grown[-1] > score:
+                best, score = grown, grown[-1]
+        return best
+
     def tokens(self, position: int, most: int) -> Sequence[int]:
         """Up to `most` tokens from a position on; fewer at the end of its document."""
         offset = position & OFFSET_MASK
@@ -91,6 +147,35 @@ class ContextIndex:
             if offset < len(text):
                 found.setdefault(text[offset], []).append(position + 1)
         return found
+
+    def _grow(
+        self, occurrences: list[int], match: int, num_nodes: int, min_token_prob: float
+    ) -> Continuation:
+        """The `num_nodes` most frequent nodes of the tree of continuations after `match` tokens."""
+        if len(occurrences) == 1:
+            return _follow(self.tokens(occurrences[0], num_nodes), match)
+        least = min_token_prob * len(occurrences)
+        tokens: list[int] = []
+        parents: list[int] = []
+        confidence: list[float] = []
+        heap: list[tuple[int, int, int, int, int, float, list[int]]] = []
+        parent, depth, here, serial, total = -1, 0, occurrences, count(), 0
+        while len(tokens) < num_nodes:
+            for token, followers in self.followers(here).items():
+                if len(followers) >= least:
+                    sure = _confidence(len(followers), len(here), match + depth)
+                    node = (next(serial), token, parent, depth, sure, followers)
+                    heapq.heappush(heap, (-len(followers), *node))
+            if not heap:
+                break
+            negative, _, token, above, depth, sure, here = heapq.heappop(heap)
+            parent = len(tokens)
+            tokens.append(token)
+            parents.append(above)
+            confidence.append(sure)
+            depth += 1
+            total -= negative
+        return tuple(tokens), tuple(parents), tuple(confidence), total / len(occurrences)
 
     def _context(self, position: int) -> array[int]:
         """The tokens before a position, the nearest first."""
@@ -131,6 +216,18 @@ class ContextIndex:
         self._order = array("q", kept)
 
 
+def _follow(tokens: Sequence[int], match: int) -> Continuation:
+    """What a tree of one occurrence grows to: its continuation, a node a token."""
+    sure = tuple(_confidence(1, 1, match + depth) for depth in range(len(tokens)))
+    return tuple(tokens), tree.chain(len(tokens)), sure, float(len(tokens))
+
+
+def _confidence(num_followers: int, num_occurrences: int, match: int) -> float:
+    """The share of the occurrences that go on so, less where few of them or short ones say so."""
+    evidence = match + num_occurrences - 1
+    return num_followers / num_occurrences * evidence / (evidence + 1)
+
+
 def index_nbytes(num_tokens: int) -> int:
-    """Bytes a ContextIndex holds at most: of that capacity, or with one document so long."""
+    """Bytes an index holds at most: of that capacity, or with one document so long."""
     return num_tokens * TOKEN_NBYTES + 1024

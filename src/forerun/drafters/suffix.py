@@ -14,15 +14,13 @@ count(parent) along the path; it telescopes to the share of the occurrences that
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
-from forerun.drafters._contexts import ContextIndex, index_nbytes
+from forerun.drafters._contexts import Continuation, Index, index_nbytes, new_index
 from forerun.drafters._tuning import climb
 from forerun.drafters.base import Target
 
@@ -81,19 +79,11 @@ def tune(target: Target, options: Options, score: Callable[[Options], float]) ->
     return climb(options, GRIDS, score)
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """A draft and the number of its tokens that should be accepted if the past repeats itself."""
-
-    draft: Draft = EMPTY_DRAFT
-    score: float = 0.0
-
-
 @dataclass(slots=True)
 class History:
     """One running sequence: its own index, and how much of it has been read into which."""
 
-    own: ContextIndex
+    own: Index
     document: int
     num_shared: int
     num_own: int = 0
@@ -106,13 +96,13 @@ class Suffix:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.shared = ContextIndex(options.max_depth, options.shared_tokens)
+        self.shared = new_index(options.max_depth, options.shared_tokens)
         self.histories: dict[int, History] = {}
         self._documents = count()
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Open a sequence; what it said before a preemption is shared already."""
-        own = ContextIndex(self.options.max_depth)
+        own = new_index(self.options.max_depth)
         num_shared = len(seq.tokens) - len(outcome.emitted)
         self.histories[seq.id] = History(own, next(self._documents), num_shared)
 
@@ -145,69 +135,10 @@ class Suffix:
         history = self.histories[seq.id]
         history.own.extend(0, seq.tokens[history.num_own :])
         history.num_own = len(seq.tokens)
-        best = Guess()
+        options, context = self.options, seq.tokens[-self.options.max_depth :]
+        growth = (num_nodes, options.factor, options.offset, options.min_token_prob)
+        best: Continuation = ((), (), (), 0.0)
         for index in (history.own, self.shared):
-            for guess in self._guesses(index, seq.tokens, num_nodes, best.score):
-                best = max(best, guess, key=lambda guess: guess.score)
-        return best.draft
-
-    def _guesses(
-        self, index: ContextIndex, tokens: Sequence[int], num_nodes: int, score: float
-    ) -> Iterator[Guess]:
-        """A guess for each set of occurrences, longest match first, while it can beat `score`."""
-        found = list(index.occurrences(tokens, MAX_OCCURRENCES))
-        for i, (length, _) in enumerate(found, 1):
-            if i < len(found) and found[i][0] == length:
-                continue
-            budget = min(num_nodes, int(self.options.factor * length + self.options.offset))
-            # A node scores at most 1, and shorter matches are granted fewer nodes.
-            if budget <= score:
-                return
-            # Newest first: among equals, the most recent continuation is preferred.
-            positions = sorted((position for _, position in found[:i]), reverse=True)
-            guess = self._grow(index, positions, length, budget)
-            score = max(score, guess.score)
-            yield guess
-
-    def _grow(
-        self, index: ContextIndex, occurrences: list[int], match: int, num_nodes: int
-    ) -> Guess:
-        """The `num_nodes` most frequent nodes of the tree of continuations after `match` tokens."""
-        if len(occurrences) == 1:
-            return _follow(index.tokens(occurrences[0], num_nodes), match)
-        least = self.options.min_token_prob * len(occurrences)
-        tokens: list[int] = []
-        parents: list[int] = []
-        confidence: list[float] = []
-        heap: list[tuple[int, int, int, int, int, float, list[int]]] = []
-        parent, depth, here, serial, total = -1, 0, occurrences, count(), 0
-        while len(tokens) < num_nodes:
-            for token, followers in index.followers(here).items():
-                if len(followers) >= least:
-                    sure = _confidence(len(followers), len(here), match + depth)
-                    node = (next(serial), token, parent, depth, sure, followers)
-                    heapq.heappush(heap, (-len(followers), *node))
-            if not heap:
-                break
-            negative, _, token, above, depth, sure, here = heapq.heappop(heap)
-            parent = len(tokens)
-            tokens.append(token)
-            parents.append(above)
-            confidence.append(sure)
-            depth += 1
-            total -= negative
-        draft = Draft(tuple(tokens), tuple(parents), confidence=tuple(confidence))
-        return Guess(draft, total / len(occurrences))
-
-
-def _follow(tokens: Sequence[int], match: int) -> Guess:
-    """What a tree of one occurrence grows to: its continuation, a node a token."""
-    sure = tuple(_confidence(1, 1, match + depth) for depth in range(len(tokens)))
-    draft = Draft(tuple(tokens), tree.chain(len(tokens)), confidence=sure)
-    return Guess(draft, float(len(tokens)))
-
-
-def _confidence(num_followers: int, num_occurrences: int, match: int) -> float:
-    """The share of the occurrences that go on so, less where few of them or short ones say so."""
-    evidence = match + num_occurrences - 1
-    return num_followers / num_occurrences * evidence / (evidence + 1)
+            best = index.continuation(context, best[-1], MAX_OCCURRENCES, *growth) or best
+        tokens, parents, confidence, _ = best
+        return Draft(tokens, parents, confidence=confidence) if tokens else EMPTY_DRAFT
