@@ -5,7 +5,7 @@ Shapes: N nodes of a draft, V vocabulary, D hidden width, R rows of a pass (pend
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -71,18 +71,19 @@ class Draft:
             return self
         return self._only(keep)
 
-    def agrees(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens the draft says, from the root down.
+    def judged(self, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
+        """Hold the draft against the tokens that came: every node whose parent came true, and whether it did.
 
-        >>> Draft.chain([5, 6, 7]).agrees([5, 6, 8])
-        2
+        >>> list(Draft((5, 6, 7), (-1, -1, 1)).judged([6, 8]))
+        [(0, False), (1, True), (2, False)]
         """
-        node, places = -1, [*zip(self.parents, self.tokens, strict=True)]
-        for depth, token in enumerate(tokens):
-            if (node, token) not in places:
-                return depth
-            node = places.index((node, token))
-        return len(tokens)
+        node: int | None = -1
+        for token in tokens:
+            below = [i for i, parent in enumerate(self.parents) if parent == node]
+            yield from ((i, self.tokens[i] == token) for i in below)
+            node = next((i for i in below if self.tokens[i] == token), None)
+            if node is None:
+                return
 
     def _only(self, keep: Sequence[int]) -> Draft:
         """These nodes, in ascending order, none without its parent."""

@@ -124,7 +124,7 @@ class Chain(Pair):
             if turn.asked.get(seq.id):
                 num_tokens += self._of_second.record(draft, outcome.emitted)
             elif len(draft):
-                num_said = draft.agrees(outcome.emitted)
+                num_said = sum(is_hit for _, is_hit in draft.judged(outcome.emitted))
                 self._of_first.record(len(draft), num_said)
                 num_tokens += num_said
                 num_rows += outcome.num_nodes

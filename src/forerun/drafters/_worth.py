@@ -73,15 +73,11 @@ class Nodes:
         self.shares += [Mean() for _ in range(len(draft) - len(self.shares))]
         if len(draft) >= len(self.parents):
             self.parents = draft.parents
-        node = -1
-        for depth, token in enumerate(tokens):
-            below = [i for i, parent in enumerate(draft.parents) if parent == node]
-            for i in below:
-                self.shares[i].record(draft.tokens[i] == token)
-            node = next((i for i in below if draft.tokens[i] == token), len(draft))
-            if node == len(draft):
-                return depth
-        return len(tokens)
+        num_said = 0
+        for i, is_hit in draft.judged(tokens):
+            self.shares[i].record(is_hit)
+            num_said += is_hit
+        return num_said
 
     def confidence(self, num_nodes: int) -> tuple[float, ...]:
         """The chance of each node to come true once its parent has."""

@@ -45,15 +45,9 @@ class Trust:
 
         The draft may be the one that was never verified: its nodes are held against what was said.
         """
-        confidence, node = draft.confidence or (), -1
-        for token in tokens:
-            below = [i for i, parent in enumerate(draft.parents) if parent == node]
-            for i in below:
-                bias = self._record(confidence[i], draft.tokens[i] == token, bias)
-            hits = [i for i in below if draft.tokens[i] == token]
-            if not hits:
-                break
-            node = hits[0]
+        confidence = draft.confidence or ()
+        for i, is_hit in draft.judged(tokens):
+            bias = self._record(confidence[i], is_hit, bias)
         return bias
 
     def _record(self, confidence: float, is_hit: bool, bias: float) -> float:
