@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Features
+from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Features, Outcome, Seq
 from forerun.drafters import draft_model, suffix
-from forerun.drafters._chain import Chain
+from forerun.drafters._chain import Chain, Turn
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.drafters.lookahead import Lookahead, Options
+from forerun.drafters.none import NoDrafter
 from forerun.drafters.suffix import Suffix
 from tests.engine.harness import (
     GREEDY,
@@ -130,6 +131,36 @@ def test_reading_a_prompt_must_pay_within_the_answer(num_tokens, is_asked):
         second.steps.clear()
     assert (shares[-1] > 0.4) == is_asked
     assert sum(share > 0 for share in shares) >= 1, "it was tried"
+
+
+def test_a_step_is_learned_from_only_if_all_it_drafted_for_are_there():
+    """Sequences of a step may end in it, and others run beside them for which nothing was drafted."""
+    clock = Clock()
+    chain = Chain(NoDrafter(), NoDrafter(), clock)
+    one, other, beside = (Seq(i, [1], GREEDY, 0) for i in range(3))
+
+    def step(drafted, left):
+        chain.propose(drafted, 4)
+        clock.now += 1
+        chain.observe(left, [Outcome((), (5,), best=(5,)) for _ in left])
+
+    step([one, other], [other, beside])
+    assert chain._price.steps_alone == 0
+    step([one, other], [one, other, beside])
+    assert chain._price.steps_alone == 1
+    assert chain._price.alone.predict(3) == 1, "three rows took a second"
+
+
+def test_sequences_beside_those_that_were_asked_about_are_expected_to_say_a_token():
+    clock = Clock()
+    chain = Chain(NoDrafter(), NoDrafter(), clock)
+    seqs = [Seq(i, [1], GREEDY, 0) for i in range(3)]
+    outcomes = [Outcome((), (5,), best=(5,)) for _ in seqs]
+    for asked in ({}, {0: 1}):
+        chain._turn = Turn(clock(), {0: EMPTY_DRAFT}, asked, {0: 1.0})
+        clock.now += 1
+        chain.observe(seqs, outcomes)
+    assert chain._ledger.accounts == {0: 0}, "as many tokens as without, in as much time"
 
 
 def test_one_that_becomes_cheap_is_found_again():

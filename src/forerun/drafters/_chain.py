@@ -33,8 +33,8 @@ class Turn:
     start_s: float
     drafts: dict[int, Draft]
     asked: dict[int, int]
-    num_expected: float
-    """Tokens expected of all sequences had the first spoken alone."""
+    tokens: dict[int, float]
+    """Expected of the step, had the first spoken alone."""
 
 
 class Chain(Pair):
@@ -61,7 +61,7 @@ class Chain(Pair):
                 asked[seq.id] = len(draft)
                 if len(draft):
                     drafts[seq.id] = self._confident(draft)
-        self._turn = Turn(start_s, drafts, asked, sum(tokens.values()))
+        self._turn = Turn(start_s, drafts, asked, tokens)
         return [drafts[seq.id] for seq in seqs]
 
     def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
@@ -128,7 +128,8 @@ class Chain(Pair):
                 self._of_first.record(len(draft), num_said)
                 num_tokens += num_said
                 num_rows += outcome.num_nodes
-        if len(seqs) < len(turn.drafts):
+        ids = [seq.id for seq in seqs]  # also those that nothing was drafted for
+        if not turn.drafts.keys() <= {*ids}:
             return  # what those that ended had is not known
         if not turn.asked:
             self._price.record_alone(num_rows, seconds)
@@ -137,7 +138,8 @@ class Chain(Pair):
             if turn.asked.keys() <= self._ledger.accounts.keys():
                 num_nodes = max(1, sum(turn.asked.values()))
                 self._price.record_with(len(seqs), num_nodes, seconds / alone_s)
-            self._ledger.book(turn.asked, alone_s * num_tokens / turn.num_expected - seconds)
+            num_expected = sum(turn.tokens.get(seq_id, 1.0) for seq_id in ids)
+            self._ledger.book(turn.asked, alone_s * num_tokens / num_expected - seconds)
 
     def _confident(self, draft: Draft) -> Draft:
         """With what became of the second's drafts before, where it says nothing of them itself."""
