@@ -1,7 +1,7 @@
 """What a step costs, learned while it runs: a cost for every size, from noisy and drifting measurements.
 
 A size is the rows of a pass, or the nodes a drafter returned. Costs are relative: whoever records
-them divides by the machine's pace of the moment, so that a slow second does not look like a large
+them divides by the machine's speed of the moment, so that a slow second does not look like a large
 pass. Nothing here reads a clock.
 """
 

@@ -1,4 +1,4 @@
-"""What a controller may know before its first step: costs and luck that were measured earlier.
+"""What a controller may know before its first step: costs and acceptance that were measured earlier.
 
 It is an opinion, not a rule: it weighs as much as a few measurements and fades as real ones come.
 Where it comes from, `engine/profile.py` knows; here are only the numbers.
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Warmth:
-    """Costs in plain passes of one sequence, so that the machine's pace of the day does not matter."""
+class Prior:
+    """Costs in plain passes of one sequence, so that the machine's speed of the day does not matter."""
 
     pass_cost: Mapping[int, float] = field(default_factory=dict)
     """A pass by its rows."""
