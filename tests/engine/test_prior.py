@@ -11,8 +11,8 @@ from forerun.engine.controller import Adaptive
 from forerun.engine.prior import Prior
 from tests.engine.test_controller import FULL, WORLDS, Fixed, World, always, rate
 
-COSTS = {rows: 1 + 0.1 * (rows - 1) for rows in range(1, 17)}
-FREE = {FULL: 0.0}
+COSTS = CostCurve({1: 1.0, 16: 2.5})
+FREE = CostCurve({FULL: 0.0})
 
 
 def nodes(acceptance: float, length: int = FULL) -> tuple[tuple[float, float], ...]:
@@ -36,7 +36,7 @@ def test_it_drafts_the_right_amount_from_the_first_step_on():
 
 def test_what_is_known_not_to_pay_is_not_bought_first():
     world = {"acceptance": always(0.05), "row_s": 0.3}
-    costs = {rows: 1 + 0.3 * (rows - 1) for rows in range(1, 17)}
+    costs = CostCurve({1: 1.0, 16: 5.5})
     prior = Adaptive(FULL, prior=Prior(costs, FREE, nodes(0.05)))
     assert sum(budgets(World(**world), prior, 40)) < sum(
         budgets(World(**world), Adaptive(FULL), 40)
@@ -49,8 +49,8 @@ def test_a_wrong_opinion_fades(name, factor, acceptance):
     """Half or twice the cost of rows and drafts, and acceptance as on the easiest or the hardest prompts."""
     world = WORLDS[name]
     true = World(**world)
-    passes = {k: 1 + factor * true.row_s * (k - 1) for k in range(1, 17)}
-    drafts = {k: factor * true.draft_s(k) for k in range(FULL + 1)}
+    passes = CostCurve({k: 1 + factor * true.row_s * (k - 1) for k in range(1, 17)})
+    drafts = CostCurve({k: factor * true.draft_s(k) for k in range(FULL + 1)})
     wrong = Prior(passes, drafts, nodes(acceptance))
     fixed = {k: rate(400, 1, Fixed(k), **world) for k in (0, 1, 2, 3, 4, 6, FULL)}
     found = rate(2000, 1, Adaptive(FULL, prior=wrong), **world)
@@ -81,18 +81,5 @@ def test_passes_alone_can_be_known():
     controller = Adaptive(FULL, prior=Prior(COSTS))
     seqs = [Seq(0, [1], SamplingParams(temperature=0), 0)]
     controller.budgets(seqs)
-    assert controller.pass_cost.predict(4) == COSTS[4]
+    assert controller.pass_cost.predict(4) == COSTS.predict(4)
     assert controller.draft_cost.predict(4) == 0
-
-
-def test_seeded_costs_stand_until_measured_and_fade_then():
-    curve = CostCurve()
-    curve.seed({1: 1.0, 2: 5.0, 4: 6.0})
-    assert [curve.predict(size) for size in (1, 2, 4)] == [1.0, 5.0, 6.0]
-    seen = []
-    for _ in range(100):
-        curve.record(2, 2.0)
-        seen.append(curve.predict(2))
-    assert seen == sorted(seen, reverse=True)
-    assert seen[3] < 4
-    assert seen[-1] < 2.4

@@ -103,15 +103,14 @@ class Adaptive:
         """
         self.full = full
         self.keeps_seeds = keeps_seeds
-        self.pass_cost, self.draft_cost = CostCurve(), CostCurve()
+        prior = prior or Prior()
+        self.pass_cost = CostCurve(prior.pass_cost.points)
+        self.draft_cost = CostCurve(prior.draft_cost.points)
         self.draft_cost.record(0, 0.0)  # so a smaller draft than was tried is hoped to cost less
         self._trimmer = Trimmer(self.pass_cost)
         self._bound: frozenset[int] = frozenset()
         self._all = AcceptanceStats(MEMORY_OF_ALL, optimism=1.0)
-        if prior is not None:
-            self.pass_cost.seed(prior.pass_cost)
-            self.draft_cost.seed(prior.draft_cost)
-            self._all.seed(prior.nodes[:full])
+        self._all.seed(prior.nodes[:full])
         self._each: dict[int, AcceptanceStats] = {}
         self._unit_s = 0.0  # seconds of a unit of cost
         self._plan: dict[int, int] = {}

@@ -6,17 +6,18 @@ Where it comes from, `engine/profile.py` knows; here are only the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from forerun.core.costs import CostCurve
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
     """Costs in plain passes of one sequence, so that the machine's speed of the day does not matter."""
 
-    pass_cost: Mapping[int, float] = field(default_factory=dict)
+    pass_cost: CostCurve = field(default_factory=CostCurve)
     """A pass by its rows."""
-    draft_cost: Mapping[int, float] = field(default_factory=dict)
+    draft_cost: CostCurve = field(default_factory=CostCurve)
     """A proposal by the nodes it returned."""
     nodes: tuple[tuple[float, float], ...] = ()
     """Of node i: how often drafts had it, and how often it was accepted then."""

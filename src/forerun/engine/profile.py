@@ -18,7 +18,8 @@ from pathlib import Path
 
 import forerun
 from forerun.core import device
-from forerun.engine.figures import DrafterFigures, PassTimes, between
+from forerun.core.costs import CostCurve
+from forerun.engine.figures import DrafterFigures, PassTimes
 from forerun.engine.prior import Prior
 from forerun.formats.hub import cache_dir
 
@@ -75,10 +76,7 @@ class Profile:
         passes = self.passes.costs(max_seqs)
         for figures in self.drafters:
             if figures.drafter == drafter:
-                known = figures.draft_cost
-                sizes = range(max(known, default=-1) + 1)
-                drafts = {size: between(known, size) for size in sizes}
-                return Prior(passes, drafts, figures.nodes)
+                return Prior(passes, CostCurve(figures.draft_cost), figures.nodes)
         return Prior(passes)
 
     def document(self) -> dict[str, object]:
