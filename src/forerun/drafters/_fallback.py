@@ -133,7 +133,7 @@ class Fallback(Pair):
         return [seq_id for seq_id in ids if seq_id == self._trial_id]
 
     def _learn(
-        self, proposal: Proposal, emitted: dict[int, Sequence[int]], num_rows: int, seconds: float
+        self, proposal: Proposal, emitted: dict[int, tuple[int, ...]], num_rows: int, seconds: float
     ) -> None:
         """Record the drafts' acceptance, and the step's time if all the sequences it drafted for are there.
 

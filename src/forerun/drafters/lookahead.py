@@ -211,8 +211,9 @@ class Lookahead(BaseDrafter):
             left = seq.params.max_tokens - len(seq.generated)
             state.window = state.window if state.window.narrow(left - 1) else None
         has_window = state.window is not None and state.window.num_nodes <= budget
-        window = state.window.tree() if has_window and state.window is not None else ((), ())
-        guesses = tree.from_paths(state.pool.after(seq.tokens[-1]))
-        draft = Draft(*tree.graft(*window, *guesses)).trim(budget)
+        tokens, parents = tree.from_paths(state.pool.after(seq.tokens[-1]))
+        if has_window and state.window is not None:
+            tokens, parents = tree.graft(*state.window.tree(), tokens, parents)
+        draft = Draft(tokens, parents).trim(budget)
         state.num_drafted = len(draft) if has_window else None
         return draft
