@@ -28,6 +28,7 @@ from forerun.bench.scores import ScoreLog
 from forerun.bench.workload import Unit
 from forerun.core import options, registry
 from forerun.core.params import SamplingParams
+from forerun.drafters._find import find
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.engine.acceptance import DraftResult
@@ -205,7 +206,7 @@ class Autotune:
 
     def _best_of(self, spec: DrafterSpec) -> DrafterFigures:
         """By the drafter's own search; a chain, or a drafter without one, is scored as it is."""
-        module = ModuleType("none") if spec.parts else registry.load("drafters", spec.name)
+        module = ModuleType("none") if spec.parts else find(spec.name)
         if not hasattr(module, "tune"):
             return self.figures(spec.text())
 

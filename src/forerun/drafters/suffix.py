@@ -74,6 +74,11 @@ def build(options: Options, target: Target) -> Suffix:
     return Suffix(options)
 
 
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: remembers so little that it soon has to forget."""
+    return Options(shared_tokens=512)
+
+
 def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
     """How much to guess, and of what, for this model's way of repeating itself and this machine's price of a row."""
     return climb(options, GRIDS, score)
