@@ -32,7 +32,7 @@ def render(readme: Path = README) -> str:
 
 
 def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
-    """What was run, a line a contender, the fastest first, and the default drafter's gain by kind of prompt."""
+    """What was run, a line a system, the fastest first, and the default drafter's gain by kind of prompt."""
     totals = [row for row in rows if row["category"] == ALL]
     able = sorted(
         (row for row in totals if "error" not in row), key=lambda row: -_value(row, "tok_s")

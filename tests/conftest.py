@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 
 from forerun.core.errors import LoadError
-from forerun.engine import profile
+from forerun.tune import profile
 from forerun.formats import hub
 
 # No deadline: the machines that run this are shared. In CI every run tries the same examples.

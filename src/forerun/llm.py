@@ -23,7 +23,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import Drafter, Target
-from forerun.engine import profile
+from forerun.tune import profile
 from forerun.engine.engine import Engine, EngineOptions
 from forerun.engine.run import Run
 from forerun.engine.stats import SpecStats

@@ -3,7 +3,7 @@
 import pytest
 
 from forerun.bench.record import Record
-from forerun.bench.run import Answer, Bench, EngineContender, PeerError
+from forerun.bench.run import Answer, Bench, EngineSystem, PeerError
 from forerun.bench.workload import Unit
 from forerun.core.params import SamplingParams
 from forerun.drafters.suffix import Options, Suffix
@@ -22,8 +22,8 @@ def encode(messages):
     return [*LOOPING[0], *(1 + len(m["content"]) % 20 for m in messages)]
 
 
-def contender(name="none", drafter=lambda: None):
-    return EngineContender(name, lambda: engine_for(MODEL, drafter()), Bytes(), PARAMS)
+def system(name="none", drafter=lambda: None):
+    return EngineSystem(name, lambda: engine_for(MODEL, drafter()), Bytes(), PARAMS)
 
 
 class Peer:
@@ -67,25 +67,25 @@ def test_everyone_gets_the_same_prompts_and_peers_the_plain_lengths():
     run(
         Bench(
             UNITS,
-            [contender(), contender("suffix", lambda: Suffix(Options())), peer],
+            [system(), system("suffix", lambda: Suffix(Options())), peer],
             encode,
             record,
         )
     )
-    plain = [m for m in record.measurements if m.contender == "none"]
+    plain = [m for m in record.measurements if m.system == "none"]
     assert [len(asked) for asked in peer.asked] == [1, 1, 1, 1], "two turns of the first unit"
     assert len(peer.asked[1][0]) == len(peer.asked[0][0]) + 2, (
         "the second turn holds the plain answer"
     )
     assert [n for (n,) in peer.lengths] == [len(ids) for m in plain for ids in m.token_ids]
-    drafted = [m for m in record.measurements if m.contender == "suffix"]
+    drafted = [m for m in record.measurements if m.system == "suffix"]
     assert [m.token_ids for m in drafted] == [m.token_ids for m in plain]
     assert sum(m.accepted for m in drafted) > 0
 
 
 def test_figures_are_what_the_engine_counts():
     record = Record(ORIGIN)
-    run(Bench(UNITS[1:2], [contender()], encode, record))
+    run(Bench(UNITS[1:2], [system()], encode, record))
     (m,) = record.measurements
     (reference,) = complete(engine_for(MODEL), [encode([{"content": ""}])], PARAMS)
     assert m.token_ids == (tuple(reference.seq.generated),)
@@ -99,7 +99,7 @@ def test_prompts_of_a_batch_share_the_clock_but_keep_their_tokens():
         tuple(TaskPrompt(f"p{i}", "toy", (text,)) for i, text in enumerate(("", "x", "xy")))
     )
     record = Record(ORIGIN)
-    run(Bench([unit], [contender()], encode, record))
+    run(Bench([unit], [system()], encode, record))
     (m,) = record.measurements
     alone = [
         complete(engine_for(MODEL), [encode([{"content": p.turns[0]}])], PARAMS)[0].seq.generated
@@ -112,14 +112,14 @@ def test_prompts_of_a_batch_share_the_clock_but_keep_their_tokens():
 def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path):
     path = tmp_path / "run.jsonl"
     first = Peer()
-    steps = Bench(UNITS, [contender(), first], encode, Record(ORIGIN, path), num_rounds=2).steps()
+    steps = Bench(UNITS, [system(), first], encode, Record(ORIGIN, path), num_rounds=2).steps()
     for _ in range(2):
         next(steps)
     steps.close()
     second = Peer()
     record = Record(ORIGIN, path)
     assert (
-        run(Bench(UNITS, [contender(), second], encode, record, num_rounds=2))
+        run(Bench(UNITS, [system(), second], encode, record, num_rounds=2))
         == ["p0", "p1", "p2"] * 2
     )
     assert len(first.asked) + len(second.asked) == 2 * 4
@@ -128,7 +128,7 @@ def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path):
 
 def test_each_round_begins_with_fresh_engines():
     peer, built = Peer(), []
-    ours = EngineContender("none", lambda: built.append(0) or engine_for(MODEL), Bytes(), PARAMS)
+    ours = EngineSystem("none", lambda: built.append(0) or engine_for(MODEL), Bytes(), PARAMS)
     run(Bench(UNITS[1:], [ours, peer], encode, Record(ORIGIN), num_rounds=3))
     assert (len(built), peer.restarts) == (3, 3)
 
@@ -136,7 +136,7 @@ def test_each_round_begins_with_fresh_engines():
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
 def test_a_peer_that_fails_is_reported_and_the_others_go_on(fails_at):
     record = Record(ORIGIN)
-    run(Bench(UNITS, [contender(), Peer(fails_at)], encode, record))
+    run(Bench(UNITS, [system(), Peer(fails_at)], encode, record))
     errors = [m.error for m in record.measurements if m.peer]
     assert errors[-1] == "no more"
     assert len([m for m in record.measurements if m.peer is None]) == len(UNITS)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from forerun.bench import prices
+from forerun.bench import costs
 from forerun.cli.bench import _draft, _prompts
 from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
@@ -86,7 +86,7 @@ def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp
     keys = {"k", "ms", "v", "gb_s", "bandwidth_share", "peak_share"}
     assert all(set(row) == keys for row in document["rows"])
     assert json.loads(out.read_text()) == document
-    found = prices.read(out)
+    found = costs.read(out)
     assert found.ms == {row["k"]: row["ms"] for row in document["rows"]}
     assert found.mflop_row == pytest.approx(2 * 134.5, rel=0.05), "SmolLM2-135M: two a weight"
 

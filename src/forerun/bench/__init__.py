@@ -1,5 +1,3 @@
-"""The honest measure: drafters and other engines beside our own plain decode, on the same prompts, in one run.
-
-workload (what is asked) -> run (who answers, in which order) -> record (one line a measurement)
--> summary (rows of figures) -> report, plots (what people read).
+"""Measuring: what is asked (`workload`), who answers and how it is timed (`run`, `peers`), what came of it
+(`measurement`), figures (`summary`) and what people read (`report`, `plots`). `kernels` times single passes.
 """

@@ -13,11 +13,11 @@ import typer
 from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
-    from forerun.bench.autotune import Autotune, Report
+    from forerun.tune.search import Autotune, Report
     from forerun.bench.workload import Prompt, Unit
     from forerun.drafters._spec import DrafterSpec
-    from forerun.engine.figures import DrafterFigures, PassTimes
-    from forerun.engine.profile import Profile
+    from forerun.tune.results import DrafterFigures, PassTimes
+    from forerun.tune.profile import Profile
     from forerun.llm import LLM
 
 
@@ -95,7 +95,7 @@ def command(
 
 def _specs(given: str | None) -> list[DrafterSpec]:
     """The drafters to try, each once; a misspelt one is told before anything is loaded."""
-    from forerun.bench.autotune import PLAIN, candidates
+    from forerun.tune.search import PLAIN, candidates
     from forerun.core.errors import ConfigError
     from forerun.drafters._spec import DrafterSpec, split_list
 
@@ -137,10 +137,10 @@ def _search(
 ) -> Autotune:
     """A search over these prompts that knows what earlier ones found out."""
     import forerun
-    from forerun.bench.autotune import Autotune
+    from forerun.tune.search import Autotune
     from forerun.bench.scores import ScoreLog
     from forerun.drafters.base import Target
-    from forerun.engine.profile import digest_of, folder
+    from forerun.tune.profile import digest_of, folder
 
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in prompts]
     key = {
@@ -164,7 +164,7 @@ def _search(
 
 
 def _profile(llm: LLM, drafter: str, search: Autotune) -> Profile:
-    from forerun.engine.profile import Profile
+    from forerun.tune.profile import Profile
 
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Profile(llm.subject, date, drafter, search.times, tuple(search.tried.values()), {})
@@ -174,7 +174,7 @@ def _check(
     llm: LLM, profile: Profile, units: Sequence[Unit], max_tokens: int, progress: Report
 ) -> Profile:
     """The profile with its choice measured beside plain decoding, as users run it; `none` if it is clearly slower."""
-    from forerun.bench.autotune import PLAIN, measure
+    from forerun.tune.search import PLAIN, measure
     from forerun.cli import _console as console
 
     if profile.drafter == PLAIN:

@@ -13,7 +13,7 @@ from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
     from forerun.bench.record import Record
-    from forerun.bench.run import Bench, Contender
+    from forerun.bench.run import Bench, System
     from forerun.core.params import SamplingParams
     from forerun.engine.engine import Engine
     from forerun.eval.prompts import TaskPrompt
@@ -103,7 +103,7 @@ def command(
     )
     path = resolve(model)
     ours = _drafters(llm, drafters, params)
-    contenders = ours + _peers(llm, path, peers, peers_dir, [c.name for c in ours], params)
+    systems = ours + _peers(llm, path, peers, peers_dir, [c.name for c in ours], params)
     origin = provenance(
         path.stem,
         quant_of(path) if quant == "none" else quant,
@@ -119,7 +119,7 @@ def command(
         draft_budget=llm.options.draft_budget,
         profile=None if llm.profile is None else llm.profile.date,
     )
-    bench = Bench(units, contenders, llm.encode, Record(origin, out), num_rounds=rounds)
+    bench = Bench(units, systems, llm.encode, Record(origin, out), num_rounds=rounds)
     _run(bench)
     _report(bench.record, as_json)
 
@@ -159,16 +159,16 @@ def _report(record: Record, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[Contender]:
+def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[System]:
     """Plain decoding, then the drafters in the order given."""
-    from forerun.bench.run import PLAIN, EngineContender
+    from forerun.bench.run import PLAIN, EngineSystem
     from forerun.drafters._spec import DrafterSpec, split_list
 
     specs = dict.fromkeys([PLAIN, *split_list(given)])
     for spec in specs:
         DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
     return [
-        EngineContender(spec, partial(_engine, llm, spec), llm.tokenizer, params) for spec in specs
+        EngineSystem(spec, partial(_engine, llm, spec), llm.tokenizer, params) for spec in specs
     ]
 
 
@@ -183,7 +183,7 @@ def _peers(
     folder: Path,
     specs: Sequence[str],
     params: SamplingParams,
-) -> list[Contender]:
+) -> list[System]:
     """Every peer that was asked for, in each of its ways of decoding; they draft with the draft model we draft with."""
     import torch
 
@@ -202,7 +202,7 @@ def _peers(
         draft=_draft(specs),
         tell=partial(console.stderr().print, soft_wrap=True),
     )
-    return [contender for name in names for contender in base.contenders(name, setup)]
+    return [system for name in names for system in base.systems(name, setup)]
 
 
 def _draft(specs: Sequence[str]) -> Path | None:
@@ -235,5 +235,5 @@ def _run(bench: Bench) -> None:
         ):
             pass
     finally:
-        for contender in bench.contenders:
-            contender.close()
+        for system in bench.systems:
+            system.close()

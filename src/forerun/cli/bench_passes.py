@@ -11,7 +11,7 @@ from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
     from forerun.bench.passes import Comparison, Passes
-    from forerun.bench.peers.base import PeerContender
+    from forerun.bench.peers.base import PeerSystem
 
 OURS = "forerun"
 
@@ -47,19 +47,19 @@ def command(
     from forerun.formats.hub import resolve
 
     shapes = [Case.of(text.strip()) for text in cases.split(",")]
-    contenders: dict[str, Passes] = {}
+    systems: dict[str, Passes] = {}
     if one_thread:
         single = opt.load(model, "none", threads=1, head_bits=head_bits)
-        contenders[f"{OURS}, 1 thread"] = OwnPasses(single.model)
+        systems[f"{OURS}, 1 thread"] = OwnPasses(single.model)
     llm = opt.load(model, "none", threads=threads, head_bits=head_bits)
-    contenders = {OURS: OwnPasses(llm.model), **contenders}
+    systems = {OURS: OwnPasses(llm.model), **systems}
     workers = _workers(resolve(model), peers, peers_dir)
     stderr = console.stderr()
     comparison = Comparison()
     try:
         for worker in workers:
             worker.start()
-        everyone = contenders | {str(worker.peer): worker for worker in workers}
+        everyone = systems | {str(worker.peer): worker for worker in workers}
         for comparison in track(  # noqa: B007  # the last one counts
             compare(everyone, shapes, rounds),
             "timing passes",
@@ -78,7 +78,7 @@ def command(
         console.print_json({"provenance": origin, "rows": comparison.rows(OURS)})
 
 
-def _workers(model: Path, given: str | None, folder: Path) -> list[PeerContender]:
+def _workers(model: Path, given: str | None, folder: Path) -> list[PeerSystem]:
     import torch
 
     from forerun.bench.peers import base
@@ -101,7 +101,7 @@ def _print(comparison: Comparison) -> None:
     for row in comparison.rows(OURS):
         table.add_row(
             str(row["case"]),
-            str(row["contender"]),
+            str(row["system"]),
             f"{row['ms']:.2f}",
             f"{row['ms_best']:.2f}",
             f"{row['tok_s']:.0f}",

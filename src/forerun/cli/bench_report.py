@@ -10,7 +10,7 @@ import typer
 from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
-    from forerun.bench.prices import Prices
+    from forerun.bench.pass_costs import PassCosts
 
 
 def command(
@@ -25,22 +25,22 @@ def command(
     as_json: opt.Json = False,
 ) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
-    from forerun.bench import prices, record, report, summary
+    from forerun.bench import costs, record, report, summary
     from forerun.cli import _console as console
 
     folder = files[0].parent if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
-    costs = {file: prices.read(file) for file in files if prices.is_document(file)}
+    costs = {file: costs.read(file) for file in files if costs.is_document(file)}
     sections, documents = ["# Benchmark\n"], []
     for file in files:
         if file in costs:
             continue
         origin, measurements = record.read(file)
         rows = summary.rows(measurements, origin)
-        own = [price for price in costs.values() if price.model == origin.get("model")]
-        price = next((price for price in own if price.peer is None), None)
+        own = [cost for cost in costs.values() if cost.model == origin.get("model")]
+        cost = next((cost for cost in own if cost.peer is None), None)
         drawn = _draw(folder, file.stem, own, rows) if plots else {}
-        sections.append(report.markdown(origin, rows, drawn, price))
+        sections.append(report.markdown(origin, rows, drawn, cost))
         documents.append({"provenance": origin, "rows": rows})
     if costs:
         drawn = _draw(folder, next(iter(costs)).stem, [*costs.values()]) if plots else {}
@@ -53,13 +53,13 @@ def command(
 
 
 def _draw(
-    folder: Path, name: str, prices: list[Prices], rows: list[dict[str, object]] | None = None
+    folder: Path, name: str, costs: list[PassCosts], rows: list[dict[str, object]] | None = None
 ) -> dict[str, str]:
-    """Pictures of measurements, or without rows of the prices alone."""
+    """Pictures of measurements, or without rows of the costs alone."""
     from forerun.bench.plots import draw, draw_passes
     from forerun.cli._console import working
 
     with working("drawing"):
         if rows is None:
-            return draw_passes(prices, folder, name)
-        return draw(rows, folder, name, prices)
+            return draw_passes(costs, folder, name)
+        return draw(rows, folder, name, costs)

@@ -25,7 +25,7 @@ def command(
     from forerun.cli import _console as console
     from forerun.drafters.draft_model import compare_vocabularies
     from forerun.engine.economics import break_even
-    from forerun.engine.profile import choices
+    from forerun.tune.profile import choices
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
     from forerun.nn.loader import read_config, weights_nbytes

@@ -12,7 +12,7 @@ from forerun.cli import _options as opt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forerun.eval.law import Check, Report
+    from forerun.eval.distribution import Check, Report
 
 
 def command(
@@ -50,7 +50,7 @@ def command(
     """Hold sampled sequences, drafted and verified, against the target's exact law. Exits 1 if it is broken."""
     from forerun.cli import _console as console
     from forerun.core.errors import ConfigError
-    from forerun.eval import law
+    from forerun.eval import distribution
 
     opt.check_least("batch", batch, 1)
     if not 0 < false_alarm < 1:

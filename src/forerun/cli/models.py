@@ -21,7 +21,7 @@ def command(
     from rich.table import Table
 
     from forerun.cli import _console as console
-    from forerun.engine.profile import choices
+    from forerun.tune.profile import choices
     from forerun.formats.hub import known_models
     from forerun.nn import packed
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.engine import profile
-from forerun.engine.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
+from forerun.tune import profile
+from forerun.tune.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
 from forerun.engine.warmth import Warmth
 from tests.engine.test_figures import FIGURES, TIMES
 

@@ -14,7 +14,7 @@ from forerun.core.params import SamplingParams
 from forerun.decoding import verify
 from forerun.drafters import draft_model, suffix
 from forerun.drafters.base import Target
-from forerun.eval import law
+from forerun.eval import distribution
 from tests.engine.harness import engine_for
 from tests.engine.test_contract import exact_law
 from tests.mutants import accepting_everything

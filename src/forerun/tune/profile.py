@@ -18,7 +18,7 @@ from pathlib import Path
 
 import forerun
 from forerun.core import device
-from forerun.engine.figures import DrafterFigures, PassTimes, between
+from forerun.tune.results import DrafterFigures, PassTimes, between
 from forerun.engine.warmth import Warmth
 from forerun.formats.hub import cache_dir
 
