@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from forerun.bench.pass_costs import PassCosts, is_document, read
 from forerun.bench.report import markdown, markdown_of_passes, rows_a_pass
-
 from forerun.core.errors import ConfigError
 from tests.bench.samples import ORIGIN, costs, measured, rows
 

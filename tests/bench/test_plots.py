@@ -4,11 +4,10 @@ import sys
 
 import pytest
 
-from forerun.bench.plots import draw, draw_passes
-from forerun.bench.plots.drafters import costs, scaling, speedups
+from forerun.bench.plots import drafters, draw, draw_passes
+from forerun.bench.plots.drafters import scaling, speedups
 from forerun.bench.plots.passes import roofline
 from forerun.bench.plots.style import STYLE, name_ends, name_points
-
 from forerun.core.errors import ConfigError
 from tests.bench.samples import ORIGIN, costs, measured, rows
 
@@ -53,7 +52,7 @@ def names_of(drawn, tmp_path):
 
 def test_every_picture_is_written_as_png_and_svg(tmp_path):
     pytest.importorskip("matplotlib")
-    drawn = draw(ROWS, tmp_path, "toy", [COSTS])
+    drawn = draw(ROWS, tmp_path, "toy", COSTS)
     assert names_of(drawn, tmp_path) == ["speedup", "acceptance", "tau", "cost"]
 
 
@@ -63,7 +62,7 @@ def test_every_picture_is_written_as_png_and_svg(tmp_path):
         (lambda axes: scaling(axes, SETTINGS), True),
         (lambda axes: scaling(axes, ROWS), False),
         (lambda axes: scaling(axes, []), False),
-        (lambda axes: costs(axes, SETTINGS, None), True),
+        (lambda axes: drafters.costs(axes, SETTINGS, None), True),
         (lambda axes: roofline(axes, [PEER]), False),
     ],
 )

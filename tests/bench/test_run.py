@@ -1,8 +1,8 @@
 """The measuring: the same prompts for all, plain first, fresh engines a round, interrupted runs that go on."""
 
 import pytest
-
 from forerun.bench.record import Record
+
 from forerun.bench.run import Answer, Bench, EngineSystem, PeerError
 from forerun.bench.workload import Unit
 from forerun.core.params import SamplingParams

@@ -9,8 +9,8 @@ import pytest
 
 from forerun import LLM
 from forerun.bench import autotune
-from forerun.tune.search import Autotune
 from forerun.tune import profile
+from forerun.tune.search import Autotune
 from tests.cli.helpers import last_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
+from forerun.core.store import Store
 from forerun.core.types import EMPTY_DRAFT
 from forerun.eval import perplexity
-from forerun.core.store import Store
 from forerun.eval.perplexity import measure, windows
 from tests.tiny import tiny_model
 

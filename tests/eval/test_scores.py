@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from forerun.core.params import SamplingParams
-from forerun.eval import scores
 from forerun.core.store import Store
+from forerun.eval import scores
 from forerun.eval.prompts import TaskPrompt
 from forerun.eval.scores import Answer
 from forerun.eval.tasks import gsm8k

@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.engine.test_figures import FIGURES, TIMES
 
+from forerun.engine.warmth import Warmth
 from forerun.tune import profile
 from forerun.tune.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
-from forerun.engine.warmth import Warmth
-from tests.engine.test_figures import FIGURES, TIMES
 
 
 @pytest.fixture(autouse=True)

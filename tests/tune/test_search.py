@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from forerun.bench.scores import ScoreLog
 
 from forerun.bench import autotune
-from forerun.tune.search import Autotune, Step, best_of, candidates, figures_of, time_passes
-from forerun.bench.scores import ScoreLog
 from forerun.core.errors import ConfigError
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters._tuning import GAIN
 from forerun.drafters.base import Target
-from forerun.tune.results import PassTime, PassTimes
 from forerun.engine.luck import Trial
+from forerun.tune.results import PassTime, PassTimes
+from forerun.tune.search import Autotune, Step, best_of, candidates, figures_of, time_passes
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model
 

@@ -1,3 +1,1 @@
-"""Measuring: what is asked (`workload`), who answers and how it is timed (`run`, `peers`), what came of it
-(`measurement`), figures (`summary`) and what people read (`report`, `plots`). `kernels` times single passes.
-"""
+"""Measuring how fast. `workload` asks, `run` and `peers` answer, `summary` and `report` tell; `kernels` times passes."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -70,12 +70,8 @@ class Case:
         return self.num_seqs * self.rows
 
 
-class Passes(Protocol):
-    """Another engine that can run cases."""
-
-    def seconds(self, case: Case) -> float:
-        """Seconds of one pass now: the median of a short burst."""
-        ...
+Passes = Callable[[Case], float]
+"""Another engine: seconds of one pass of a case now, the median of a short burst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,9 @@ class PassTimings:
             "tok_s": round(case.num_rows / typical_s, 1),
             "gb_s": round(self.weights_nbytes / typical_s / 1e9, 2),
             "bandwidth_share": round(self._limit(READ) / typical_s, 4),
-            "peak_share": round(case.num_rows * self.row_ops / typical_s / peak, 4) if peak else None,
+            "peak_share": round(case.num_rows * self.row_ops / typical_s / peak, 4)
+            if peak
+            else None,
             "times_ours": round(median(ratios), 4),
             "lo": round(min(ratios), 4),
             "hi": round(max(ratios), 4),
@@ -139,15 +137,15 @@ class PassTimings:
 
 
 def measure(
-    model: Model, cases: Sequence[Case], *, turns: int, others: Mapping[str, Passes] | None = None
+    model: Model, cases: Sequence[Case], *, turns: int, others: Mapping[str, Passes]
 ) -> Iterator[PassTimings]:
     """Yield the costs known so far after every turn; the last one counts. Raises ConfigError."""
     own = timers(model, cases, BURST_S if others else 0)
     everyone: dict[tuple[str, Case | None], Timer] = {(READ, None): timer(_reader(model.nbytes()))}
     for case in cases:
         everyone[OURS, case] = own[case]
-        for name, passes in (others or {}).items():
-            everyone[name, case] = partial(passes.seconds, case)
+        for name, passes in others.items():
+            everyone[name, case] = partial(passes, case)
     peak_ops = 0
     if isinstance(model, NativeDecoder):
         multiply, peak_ops = _multiplier(model)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from forerun.bench.pass_costs import PassCosts
 from forerun.bench.measurement import Provenance
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.summary import ALL, Row
 
 NOTHING = "–"

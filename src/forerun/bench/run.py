@@ -1,8 +1,8 @@
 """The measuring itself: the same prompts to every system, one after the other, round by round.
 
 Every step of every conversation is answered by plain decoding first, then by each drafter and peer: A B C A B C. So
-whatever the machine does in the meantime, it does to all. Each round begins with fresh engines: no system meets a prompt it
-has answered before. What earlier prompts of the same round taught a drafter, it may use, as in a real service.
+whatever the machine does in the meantime, it does to all. Each round begins with fresh engines: no system meets a
+prompt it has answered before. What earlier prompts of a round taught a drafter, it may use, as in a real service.
 """
 
 from __future__ import annotations

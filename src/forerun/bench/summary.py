@@ -76,7 +76,9 @@ def _figures(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
         assert plain is not None
         groups.setdefault(each.group, []).append((own, plain))
         num_prompts[each.group] = each.num_prompts
-    first = [pairs[0][0] for pairs in groups.values()]  # every round of a group gives the same counts
+    first = [
+        pairs[0][0] for pairs in groups.values()
+    ]  # every round of a group gives the same counts
     every = [own for pairs in groups.values() for own, _ in pairs]
     stats = SpecStats()
     for m in first:

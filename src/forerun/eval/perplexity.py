@@ -21,8 +21,8 @@ from torch.nn import functional
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT
 from forerun.core.store import Store
+from forerun.core.types import EMPTY_DRAFT
 from forerun.nn.model import Model
 
 HEAD_ROWS = 64

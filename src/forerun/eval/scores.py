@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from forerun.engine.stats import SpecStats
 from forerun.core.store import Store
+from forerun.engine.stats import SpecStats
 from forerun.eval.prompts import TaskPrompt
 from forerun.eval.tasks.base import Task
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import forerun
 from forerun.core import device
-from forerun.tune.results import DrafterFigures, PassTimes, between
 from forerun.engine.warmth import Warmth
 from forerun.formats.hub import cache_dir
+from forerun.tune.results import DrafterFigures, PassTimes, between
 
 VERSION = 1
 """Of the file format."""

@@ -29,8 +29,8 @@ from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
-from forerun.tune.results import DrafterFigures, PassTimes
 from forerun.engine.luck import Trial
+from forerun.tune.results import DrafterFigures, PassTimes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -201,7 +201,7 @@ class Autotune:
 
     def _measure(self, drafter: str) -> DrafterFigures:
         engine = self._new_engine(drafter)
-        engine.controller = recorder = Recorder(engine.options.draft_budget)
+        engine.controller = recorder = Recorder(engine.config.draft_budget)
         for i, prompt in enumerate(self._prompts):
             self._progress(drafter, self._num_done, self._num_done + self._num_ahead(i))
             engine.add(prompt, self._params)

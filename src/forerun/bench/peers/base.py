@@ -20,7 +20,7 @@ from threading import Timer
 from types import ModuleType
 from typing import Any
 
-from forerun.bench.passes import Case
+from forerun.bench.kernels import Case
 from forerun.bench.run import WARM_UP_TOKENS, Answer, PeerError, Prompt
 from forerun.core import registry
 from forerun.core.errors import ConfigError, unknown
@@ -39,7 +39,7 @@ REQUEST_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every peer is given: model files, threads, context, the folder of the environments, an ear for progress."""
+    """What every peer is given: model files, threads, context, the folder of the environments, whom to tell."""
 
     model: Path
     num_threads: int

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.plots import drafters, passes
 from forerun.bench.plots.style import STYLE, Rows
-from forerun.bench.pass_costs import PassCosts
 from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,12 +22,11 @@ Pictures = dict[str, tuple[str, Callable[["Axes"], bool]]]
 """By the end of the file's name: a caption, and what draws it; False if there is nothing to draw."""
 
 
-def draw(rows: Rows, folder: Path, title: str, costs: Sequence[PassCosts] = ()) -> dict[str, str]:
+def draw(rows: Rows, folder: Path, title: str, own: PassCosts | None = None) -> dict[str, str]:
     """Write `title`-*.png and .svg for which there are figures; captions and file names of the PNGs.
 
-    `costs` are those of the model's own passes. Raises ConfigError without matplotlib.
+    `own` is what the model's own passes cost. Raises ConfigError without matplotlib.
     """
-    own = next((cost for cost in costs if cost.peer is None), None)
     pictures: Pictures = {
         "speedup": ("Speed-up over plain decoding", lambda axes: drafters.speedups(axes, rows)),
         "acceptance": ("Acceptance by depth", lambda axes: drafters.acceptance(axes, rows)),

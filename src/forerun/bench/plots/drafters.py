@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.plots.style import (
     GRID,
     INK,
@@ -20,14 +21,13 @@ from forerun.bench.plots.style import (
     SOFT,
     Point,
     Rows,
-    systems,
     log_ticks,
     looks,
     name_ends,
     name_points,
     short,
+    systems,
 )
-from forerun.bench.pass_costs import PassCosts
 from forerun.bench.report import rows_a_pass
 from forerun.bench.summary import ALL, Row
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.plots.style import (
     INK,
     MARKERS,
@@ -16,7 +17,6 @@ from forerun.bench.plots.style import (
     log_ticks,
     name_ends,
 )
-from forerun.bench.pass_costs import PassCosts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
