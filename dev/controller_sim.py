@@ -168,9 +168,9 @@ def replay(
     built = DrafterSpec.of(drafter).build(target)
     propose = built.propose
 
-    def timed(seqs: Sequence[Seq], budget: int) -> list:
+    def timed(seqs: Sequence[Seq], budgets: Sequence[int]) -> list:
         clock.now += PROPOSAL * len(seqs)
-        return propose(seqs, budget)
+        return propose(seqs, budgets)
 
     built.propose = timed  # type: ignore[method-assign]
     cache = model.new_cache(num_seqs, max_len)

@@ -18,20 +18,21 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, cast
 
 from forerun.cache.base import KVCache
-from forerun.core.config import DEFAULT_MODEL, EngineConfig
+from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, set_threads
 from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
-from forerun.drafters.base import Drafter, Target
+from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine.engine import Engine
 from forerun.engine.run import Run
 from forerun.engine.stats import SpecStats
-from forerun.formats.checkpoint import open_checkpoint
+from forerun.formats.checkpoint import Checkpoint, open_checkpoint
 from forerun.formats.hub import resolve
 from forerun.formats.tokenizer import TextStream
 from forerun.nn.loader import load_model
+from forerun.nn.model import Model
 from forerun.tune import profile
 
 DEFAULT_MAX_LEN = 4096
@@ -85,33 +86,24 @@ class LLM:
         Keywords are `EngineConfig`'s fields, and `speculative_config`, `assistant_model` and
         `prompt_lookup_num_tokens` as elsewhere. Raises LoadError, ConfigError.
         """
-        config = EngineConfig.of(model, **overrides)
+        self.config = config = EngineConfig.of(model, **overrides)
         self.drafter_spec = DrafterSpec.of(
             config.drafter, model=config.draft_model, num_draft=config.num_draft
         )
         set_threads(config.threads)
         self.device = choose_device(config.device)
-        path = resolve(config.model)
-        checkpoint = open_checkpoint(path)
-        self.path = checkpoint.path
+        self.path = resolve(config.model)
+        checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
-        self.model = load_model(
-            checkpoint,
-            device=self.device,
-            backend=config.backend,
-            quant=config.quant,
-            head_bits=config.head_bits,
-            weight_cache=config.weight_cache,
-        )
+        self.model = self._load(checkpoint, config.quant, config.head_bits)
         longest, asked = self.model.config.max_position, config.max_model_len
         self.max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
         if not 2 <= self.max_len <= longest:
             raise ConfigError(
                 f"max_model_len must be from 2 to the model's {longest}, got {self.max_len}"
             )
-        self.config = config
         self.subject = profile.Subject.of(
-            path,
+            self.path,
             device=str(self.device),
             backend=type(self.model).__name__,
             quant=None if config.quant == "none" else config.quant,
@@ -192,18 +184,25 @@ class LLM:
             return self.tokenizer.encode(self.tokenizer.apply_chat_template(prompt), bos=False)
         return [*cast(Sequence[int], prompt)]
 
+    def load(
+        self, model: str, *, quant: Quant = "none", head_bits: int | None = None
+    ) -> LoadedModel:
+        """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
+        checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
+        return LoadedModel(self._load(checkpoint, quant, head_bits), checkpoint.tokenizer())
+
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
-        return Target(
-            self.model,
-            self.tokenizer,
-            max_num_seqs=max_num_seqs,
-            max_len=self.max_len,
+        return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
+
+    def _load(self, checkpoint: Checkpoint, quant: Quant, head_bits: int | None) -> Model:
+        return load_model(
+            checkpoint,
             device=self.device,
             backend=self.config.backend,
-            path=self.path,
+            quant=quant,
+            head_bits=head_bits,
             weight_cache=self.config.weight_cache,
-            cache=cache,
         )
 
     def _new_engine(self) -> Engine:
@@ -212,9 +211,9 @@ class LLM:
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:
-            known = self.profile.warmth(self.drafter_spec.text(), num_seqs)
+            known = self.profile.prior(self.drafter_spec.text(), num_seqs)
         eos_ids = self.tokenizer.eos_ids
-        return Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, warm=known)
+        return Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
 
     def _new_drafter(self, target: Target) -> Drafter:
         """The one asked for; if none was, what the profile chose, or else our own choice."""

@@ -1,1 +1,1 @@
-"""Measuring how fast. `workload` asks, `run` and `peers` answer, `summary` and `report` tell; `kernels` times passes."""
+"""Measuring speed: `workload` asks, `run` and `peers` answer, `summary` and `report` tell; `kernels` times passes."""

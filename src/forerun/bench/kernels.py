@@ -27,9 +27,9 @@ from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.kernels import native
+from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.cost import flops_per_token
 from forerun.nn.model import Model
-from forerun.nn.native import NativeDecoder
 
 OURS = "forerun"
 READ, PEAK = "read", "int8 peak"

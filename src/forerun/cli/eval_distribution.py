@@ -93,7 +93,7 @@ def _print(report: Report) -> None:
                 check.drafted,
                 check.accepted,
                 verdict,
-            )  # fmt: skip
+            )
         )
     out = console.stdout()
     out.print(console.table([*columns, "drafted", "accepted", "verdict"], lines, num_left=0))

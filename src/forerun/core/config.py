@@ -15,7 +15,6 @@ from forerun.core.errors import ConfigError, unknown
 DEFAULT_MODEL = "smollm2-135m-instruct"
 AUTO: Final = "auto"
 
-Backend = Literal["auto", "native", "torch"]
 Quant = Literal["none", "int8", "int4"]
 
 _ALIASES = ("speculative_config", "assistant_model", "prompt_lookup_num_tokens")
@@ -40,7 +39,7 @@ class EngineConfig:
     """Draft only as much as is expected to be faster; else always in full."""
     device: str = AUTO
     """auto, cpu, cuda or cuda:N."""
-    backend: Backend = AUTO
+    backend: str = AUTO
     """auto, native (CPU kernels) or torch (fp32)."""
     quant: Quant = "none"
     """int8 or int4: round the weights; none keeps them. Changes the model."""

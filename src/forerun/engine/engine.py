@@ -20,15 +20,15 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
 from forerun.decoding.stops import StopChecker, TextSink
 from forerun.decoding.verify import Best, takes_the_likeliest, verify
 from forerun.drafters.base import Drafter
+from forerun.engine.acceptance import DraftResult
 from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.guard import Guard
-from forerun.engine.luck import Trial
+from forerun.engine.prior import Prior
 from forerun.engine.run import Run, Verdict
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
-from forerun.engine.warmth import Warmth
 from forerun.nn.model import Hidden, Model
 
 
@@ -43,21 +43,22 @@ class Engine:
         config: EngineConfig,
         *,
         eos_ids: frozenset[int] = frozenset(),
-        warm: Warmth | None = None,
+        prior: Prior | None = None,
     ) -> None:
         """`cache` is the model's; its slots and their length are how many sequences run at once and how long they get.
+
+        `prior` is what an earlier run showed of this model and drafter; the controller begins with it.
 
         `warm` is what an earlier run showed of this model and drafter; the controller begins with it.
         """
         self.model = model
         self.stats = SpecStats()
         self.drafter = Guard(drafter, self.stats) if config.controller else drafter
-        self.controller = _controller(drafter, config, warm)
+        self.controller = _controller(drafter, config, prior)
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
-        wants_features = drafter.features.last or bool(drafter.features.layers)
-        self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
+        self.scheduler = Scheduler(self.cache, reuse_prefixes=not drafter.features.whole_prompt)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -146,17 +147,13 @@ class Engine:
         seqs = [seq for seq in seqs if budgets[seq.id]]
         if not seqs:
             return {}
-        drafts = self.drafter.propose(seqs, max(budgets.values()))
+        rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
+        drafts = self.drafter.propose(seqs, rooms)
         fitting = {
-            s.id: self._fit(s, draft, budgets[s.id]) for s, draft in zip(seqs, drafts, strict=True)
+            seq.id: draft.trim(room).trim_depth(self.runs[seq.id].stops.tokens_left - 1)
+            for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
         }
         return self.controller.trim(fitting)
-
-    def _fit(self, seq: Seq, draft: Draft, budget: int) -> Draft:
-        """The part of a draft that budget, context and length leave room for."""
-        rows_left = self.cache.max_len - len(seq.tokens)
-        tokens_left = self.runs[seq.id].stops.tokens_left
-        return draft.trim(min(budget, rows_left)).trim_depth(tokens_left - 1)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
@@ -230,12 +227,16 @@ class Engine:
                 run.prompt_features.clear()
                 self.drafter.begin(run.seq, replace(verdict.outcome, hidden=prompt))
         if observed:
-            self.drafter.observe([v.run.seq for v in observed], [v.outcome for v in observed])
+            self.drafter.observe(
+                [v.run.seq for v in observed],
+                [v.share.draft for v in observed],
+                [v.outcome for v in observed],
+            )
 
     def _learn(self, work: Pass, verdicts: list[Verdict], draft_s: float, verify_s: float) -> None:
         """Tell the controller what the step brought and cost."""
         trials = [
-            Trial(v.share.seq.id, len(v.share.draft), v.outcome.path, v.outcome.emitted)
+            DraftResult(v.share.seq.id, len(v.share.draft), v.outcome.path, v.outcome.emitted)
             for v in verdicts
         ]
         is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.shares)
@@ -254,8 +255,7 @@ class Engine:
         del self.runs[run.seq.id]
 
 
-def _controller(drafter: Drafter, config: EngineConfig, warm: Warmth | None) -> Controller:
+def _controller(drafter: Drafter, config: EngineConfig, prior: Prior | None) -> Controller:
     if not config.controller:
         return Fixed(config.draft_budget)
-    draws = getattr(drafter, "draws", False)
-    return Adaptive(config.draft_budget, keeps_seeds=draws, warm=warm)
+    return Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)

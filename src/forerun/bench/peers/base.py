@@ -128,7 +128,7 @@ class PeerSystem:
         self._peak_rss_mb = max(message["peak_rss_mb"] for message in said)
         ttft_s = [message["ttft_s"] for message in said]
         return Answer(
-            token_ids=[tuple(message["token_ids"]) for message in said],
+            token_ids=[message["token_ids"] for message in said],
             texts=[],
             ttft_s=ttft_s,
             prefill_s=sum(ttft_s),
