@@ -190,10 +190,11 @@ def _check(
         return profile
     llm.profile, llm.config = profile, replace(llm.config, controller=True)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
-    systems = [
-        EngineSystem(name, lambda name=name: llm.with_drafter(name).engine, llm.tokenizer, params)
-        for name in (PLAIN, chosen)
-    ]
+
+    def system(name: str) -> EngineSystem:
+        return EngineSystem(name, lambda: llm.with_drafter(name).engine, llm.tokenizer, params)
+
+    systems = [system(PLAIN), system(chosen)]
     bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
     what = f"{chosen} beside plain decoding"
     progress(what, 0, bench.num_steps)
