@@ -73,7 +73,7 @@ void add_values(const T* values, int head_dim, const std::int32_t* slots, int co
 
 // Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and
 // their sum.
-inline void soften(float* s, Attended& state) {
+inline void exp_scores(float* s, Attended& state) {
     F top = load(s);
     for (int i = kTile; i < kChunk; i += kTile) top = max(top, load(s + i));
     state.largest = largest(top);
@@ -181,7 +181,7 @@ inline Span seen_by_all(const Attention& a, int chunk) {
 }
 
 // Exponentials of one query's pairs, and their states without values yet.
-inline void soften_query(const Attention& a, int i, int chunk, float* weights, Attended* states) {
+inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, Attended* states) {
     const Span span = seen(a.queries[i], chunk);
     const int start = chunk * kChunk;
     for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair) {
@@ -193,7 +193,7 @@ inline void soften_query(const Attention& a, int i, int chunk, float* weights, A
         float* s = weights + pair * kChunk;
         for (int j = 0; j < span.first - start; ++j) s[j] = kNothing;
         for (int j = span.stop - start; j < kChunk; ++j) s[j] = kNothing;
-        soften(s, state);
+        exp_scores(s, state);
     }
 }
 
@@ -209,7 +209,7 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
                 a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
     chunk_scores(a, static_cast<const T*>(a.head.keys), chunk, q, weights,
                  weights + kMaxPairs * kChunk);
-    for (int i = 0; i < a.num_queries; ++i) soften_query(a, i, chunk, weights, states);
+    for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 
     const auto add = [&](Span span, const std::int32_t* slots, int pair, int num_pairs) {
         if (span.first >= span.stop) return;

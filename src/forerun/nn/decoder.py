@@ -72,7 +72,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TileSegment:
     """One segment's part of a tile: where its rows are, and which keys they see."""
 
     segment: Segment
@@ -91,7 +91,7 @@ class Tile:
     positions: Tensor
     cos: Tensor | None
     sin: Tensor | None
-    shares: tuple[Share, ...]
+    segments: tuple[TileSegment, ...]
 
 
 class Attention:
@@ -110,14 +110,14 @@ class Attention:
         """(R, D) -> (R, D); the rows' keys and values are left in the cache."""
         query, key, value = self._project(x, tile)
         mixed = torch.zeros_like(query)
-        for share in tile.shares:
-            slot, start = share.segment.slot, share.segment.base + share.segment.first
-            cache.write(self.layer, slot, start, key[share.rows], value[share.rows])
-            stop = int(share.segment.base + share.segment.stop)
+        for part in tile.segments:
+            slot, start = part.segment.slot, part.segment.base + part.segment.first
+            cache.write(self.layer, slot, start, key[part.rows], value[part.rows])
+            stop = int(part.segment.base + part.segment.stop)
             keys, values = cache.read(self.layer, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)
-            own = query[share.padded_rows]
-            out = ops.attention(own, keys, values, share.blocks, self.config.scale)
-            mixed[share.rows] = out[: share.segment.num_rows]
+            own = query[part.padded_rows]
+            out = ops.attention(own, keys, values, part.blocks, self.config.scale)
+            mixed[part.rows] = out[: part.segment.num_rows]
         return self.o(mixed.flatten(1))
 
     def _project(self, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
@@ -264,13 +264,13 @@ class Decoder:
             positions=positions,
             cos=cos,
             sin=sin,
-            shares=tuple(map(self._share, batch.segments, batch.spans())),
+            segments=tuple(map(self._tile_segment, batch.segments, batch.spans())),
         )
 
-    def _share(self, segment: Segment, span: range) -> Share:
+    def _tile_segment(self, segment: Segment, span: range) -> TileSegment:
         rows = np.minimum(np.arange(span.start, span.start + TILE), span.stop - 1)
         blocks = key_blocks(segment, self.config.sliding_window, self.device)
-        return Share(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
+        return TileSegment(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
         """Cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
