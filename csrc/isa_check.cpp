@@ -168,16 +168,29 @@ void check_scale(const Kernels& kernels, Results& results) {
     results.note(x);
 }
 
-constexpr int kSlots = 2 * kChunk, kHeadDim = 48;
+// Two pages of keys and values of one head, the second page first.
+constexpr int kCacheRows = 2 * kChunk, kHeadDim = 48;
+
+struct CacheSample {
+    std::vector<std::uint8_t> keys, values;
+    std::int32_t pages[2] = {1, 0};
+    KvHead head;
+
+    explicit CacheSample(bool is_half)
+        : keys(kCacheRows * kHeadDim * sizeof(float)),
+          values(keys.size()),
+          head{keys.data(), values.data(), pages, is_half, kHeadDim} {}
+};
 
 template <class Write>
 void check_write(Write write, Results& results) {
     const std::vector<float> x = awkward();
     for (const bool is_half : {true, false}) {
-        std::vector<std::uint8_t> stored(kSlots * kHeadDim * sizeof(float));
+        CacheSample cache(is_half);
         for (int i = 0; (i + 1) * kHeadDim <= static_cast<int>(x.size()); ++i)
-            write(stored.data(), is_half, kHeadDim, 11 * i, x.data() + i * kHeadDim);
-        results.note(stored);
+            write(cache.head, 11 * i, x.data() + i * kHeadDim);
+        results.note(cache.keys);
+        results.note(cache.values);
     }
 }
 
@@ -199,7 +212,7 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
                              {2, 64, 0, 62, is_tree ? paths + 3 : nullptr}};
     const std::size_t stride = static_cast<std::size_t>(group) * kHeadDim;
     const std::vector<float> q = numbers(num_rows * group * kHeadDim, 5);
-    std::vector<float> scratch(kMaxPairs * 2 * kSlots), out(num_rows * stride);
+    std::vector<float> scratch(kMaxPairs * 2 * kCacheRows), out(num_rows * stride);
     for (int chunk = 0; chunk < 2; ++chunk) {
         Attended states[kMaxPairs];
         for (std::size_t pair = 0; pair < num_rows * static_cast<std::size_t>(group); ++pair)
@@ -216,16 +229,14 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
 
 void check_attend(const Kernels& kernels, Results& results) {
     for (const bool is_half : {true, false}) {
-        std::vector<std::uint8_t> keys(kSlots * kHeadDim * sizeof(float)), values(keys.size());
-        for (int slot = 0; slot < kSlots; ++slot) {
-            const std::vector<float> row = numbers(2 * kHeadDim, static_cast<std::uint32_t>(slot));
-            portable_kernels().write_key(keys.data(), is_half, kHeadDim, slot, row.data());
-            portable_kernels().write_value(values.data(), is_half, kHeadDim, slot,
-                                           row.data() + kHeadDim);
+        CacheSample cache(is_half);
+        for (int row = 0; row < kCacheRows; ++row) {
+            const std::vector<float> kv = numbers(2 * kHeadDim, static_cast<std::uint32_t>(row));
+            portable_kernels().write_key(cache.head, row, kv.data());
+            portable_kernels().write_value(cache.head, row, kv.data() + kHeadDim);
         }
-        const KvHead head{keys.data(), values.data(), is_half, kHeadDim};
         for (const int group : {1, 2, 3})  // 3 pairs, 4 + 2, 4 + 4 + 1
-            attend(kernels, head, group, group != 2, results);
+            attend(kernels, cache.head, group, group != 2, results);
     }
 }
 
@@ -265,6 +276,10 @@ void spoil(T* written) {
 void spoil(Attended& state) { spoil(state.out); }
 void spoil(const Rows& rows) { spoil(rows.q); }
 void spoil(const Sink& sink) { spoil(sink.out); }
+void spoil(const KvHead& head) {
+    spoil(head.keys);
+    spoil(head.values);
+}
 
 template <auto Member, class Result, class... Args>
 void break_kernel(Kernels& kernels, Result (*)(Args...)) {

@@ -40,7 +40,7 @@ def model_of(kind: str) -> Model:
     if kind == "torch":
         return TORCH
     if kind == "float":
-        return load_native(CONFIG, WEIGHTS, num_threads=2, cache_dtype=torch.float32)
+        return load_native(CONFIG, WEIGHTS, num_threads=2)
     return load_native(CONFIG, random_weights(CONFIG, Type.Q8_0), num_threads=2)
 
 

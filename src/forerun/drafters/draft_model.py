@@ -121,13 +121,13 @@ class DraftModel:
         max_len = min(target.max_len, model.config.max_position)
         self.cache = model.new_cache(target.max_num_seqs, max_len)
         self._places: dict[int, Place] = {}
-        self._free = list(range(target.max_num_seqs))
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot; the tokens are read when a draft is asked for."""
         self.end(seq)
-        place = self._places[seq.id] = Place(self._free.pop())
-        self.cache.truncate(place.slot, 0)
+        opened = self.cache.open(seq.tokens)
+        assert opened is not None, "a slot for every sequence that runs"
+        self._places[seq.id] = Place(opened[0])
 
     def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
         """One tree a sequence, level by level; empty beyond the draft's context."""
@@ -142,7 +142,7 @@ class DraftModel:
         """Give the slot back."""
         place = self._places.pop(seq.id, None)
         if place is not None:
-            self._free.append(place.slot)
+            self.cache.close(place.slot, seq.tokens)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""
@@ -153,10 +153,11 @@ class DraftModel:
 
     def _has_room(self, seq: Seq, budget: int) -> bool:
         """True if a node may be drafted and the draft can read all that comes before it."""
-        base = self.cache.length(self._places[seq.id].slot)
+        place = self._places[seq.id]
+        base = self.cache.length(place.slot)
         return (
             budget > 0
-            and len(seq.tokens) < self.cache.max_len
+            and self.cache.reserve(place.slot, len(seq.tokens) + 1 - base)
             and max(seq.tokens[base:]) < self.model.config.vocab_size
         )
 

@@ -72,7 +72,7 @@ class Engine:
         self.eos_ids = eos_ids
         self.cache = cache or model.new_cache(options.max_num_seqs, options.max_len)
         wants_features = drafter.features.last or bool(drafter.features.layers)
-        self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
+        self.scheduler = Scheduler(self.cache, reuse=not wants_features)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -181,8 +181,11 @@ class Engine:
             if not self.runs[seq.id].has_begun:
                 pending = pending[:room]
                 room -= len(pending)
+            draft = drafts.get(seq.id, EMPTY_DRAFT)
+            if not self.cache.reserve(seq.slot, len(pending) + len(draft)):
+                draft = EMPTY_DRAFT
             if pending:
-                work.append((seq, pending, base, drafts.get(seq.id, EMPTY_DRAFT)))
+                work.append((seq, pending, base, draft))
         return pack(work)
 
     def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
