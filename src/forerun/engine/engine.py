@@ -71,8 +71,7 @@ class Engine:
         self.options = options
         self.eos_ids = eos_ids
         self.cache = cache or model.new_cache(options.max_num_seqs, options.max_len)
-        wants_features = drafter.features.last or bool(drafter.features.layers)
-        self.scheduler = Scheduler(self.cache, reuse=not wants_features)
+        self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -161,17 +160,13 @@ class Engine:
         seqs = [seq for seq in seqs if budgets[seq.id]]
         if not seqs:
             return {}
-        drafts = self.drafter.propose(seqs, max(budgets.values()))
+        rooms = [min(budgets[seq.id], self.options.max_len - len(seq.tokens)) for seq in seqs]
+        drafts = self.drafter.propose(seqs, rooms)
         fitting = {
-            s.id: self._fit(s, draft, budgets[s.id]) for s, draft in zip(seqs, drafts, strict=True)
+            seq.id: draft.trim(room).trim_depth(self.runs[seq.id].stops.tokens_left - 1)
+            for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
         }
         return self.controller.trim(fitting)
-
-    def _fit(self, seq: Seq, draft: Draft, budget: int) -> Draft:
-        """The part of a draft that budget, context and length leave room for."""
-        rows_left = self.options.max_len - len(seq.tokens)
-        tokens_left = self.runs[seq.id].stops.tokens_left
-        return draft.trim(min(budget, rows_left)).trim_depth(tokens_left - 1)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
@@ -248,7 +243,11 @@ class Engine:
                 run.prompt_features.clear()
                 self.drafter.begin(run.seq, replace(verdict.outcome, hidden=prompt))
         if observed:
-            self.drafter.observe([v.run.seq for v in observed], [v.outcome for v in observed])
+            self.drafter.observe(
+                [v.run.seq for v in observed],
+                [v.share.draft for v in observed],
+                [v.outcome for v in observed],
+            )
 
     def _learn(self, work: Pass, verdicts: list[Verdict], draft_s: float, verify_s: float) -> None:
         """Tell the controller what the step brought and cost."""
@@ -275,5 +274,4 @@ class Engine:
 def _controller(drafter: Drafter, options: EngineOptions, warm: Warmth | None) -> Controller:
     if not options.controller:
         return Fixed(options.draft_budget)
-    draws = getattr(drafter, "draws", False)
-    return Adaptive(options.draft_budget, keeps_seeds=draws, warm=warm)
+    return Adaptive(options.draft_budget, keeps_seeds=drafter.draws, warm=warm)

@@ -76,9 +76,7 @@ class Model(Protocol):
         """The likeliest token of each row, the lowest id of equal ones, (M,) int64: `head(hidden).argmax(-1)`."""
         ...
 
-    def new_cache(
-        self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
-    ) -> KVCache:
+    def new_cache(self, num_slots: int, max_len: int, dtype: torch.dtype | None = None) -> KVCache:
         """A cache that fits this model. It stores fp16 or fp32; None is what the backend does best."""
         ...
 

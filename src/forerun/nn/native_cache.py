@@ -25,9 +25,7 @@ class NativeCache(SlotCache):
         super().__init__(num_slots, max_len)
         self._heads = (config.num_kv_heads, config.head_dim)
         is_half = dtype in (None, torch.float16)
-        self.native = _native.Cache(
-            config.num_layers, *self._heads, num_slots, max_len, is_half
-        )
+        self.native = _native.Cache(config.num_layers, *self._heads, num_slots, max_len, is_half)
 
     def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
         """Write scratch rows `start`... of one layer; k and v are (n, G, E)."""
