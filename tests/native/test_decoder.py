@@ -15,7 +15,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError, LoadError
 from forerun.nn.backends.native import NativeDecoder, unsupported
 from forerun.nn.backends.native import load as load_native
-from forerun.nn.config import ModelConfig, RopeConfig
+from forerun.nn.config import RopeConfig
 from forerun.nn.model import LayerPlan, Model
 from forerun.nn.native_cache import NativeCache
 from tests.native.models import (

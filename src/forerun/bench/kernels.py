@@ -127,12 +127,14 @@ def passes(
 
 
 def fill(model: Model, cache: KVCache, slot: int, context: int) -> None:
-    """Open the next slot, `slot`, and commit `context` tokens: any will do, at least one."""
+    """Open the first free slot, `slot`, and commit `context` tokens: any will do, at least one."""
     tokens = tuple(i % model.config.vocab_size for i in range(context))
     opened = cache.open(tokens)
-    assert opened is not None and opened[0] == slot
-    model.forward(Batch((Segment(slot, opened[1], tokens[opened[1] :]),)), cache)
-    cache.keep(slot, range(context - opened[1]))
+    assert opened is not None
+    assert opened[0] == slot
+    reused = opened[1]
+    model.forward(Batch((Segment(slot, reused, tokens[reused:]),)), cache)
+    cache.keep(slot, range(context - reused))
 
 
 def _reader(nbytes: int) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from forerun.nn.config import ModelConfig
 
 
 class NativeCache(SlotCache):
-    """Keys and values of `num_slots` sequences, fp16 or fp32, in the kernels' layout. Implements `cache.base.RowCache`."""
+    """Keys and values of `num_slots` sequences, fp16 unless `dtype` is fp32. Implements `cache.base.RowCache`."""
 
     def __init__(
         self, config: ModelConfig, num_slots: int, max_len: int, dtype: torch.dtype | None = None
