@@ -70,7 +70,7 @@ def test_without_room_for_its_rows_a_draft_is_left_out() -> None:
     told = {tuple(prompt): answer for prompt, answer in zip(LOOPING, answers, strict=True)}
     engine = engine_for(MODEL, Scripted(told, lambda step: 3))
     reserve = engine.cache.reserve
-    engine.cache.reserve = lambda slot, rows: rows <= 2 and reserve(slot, rows)  # type: ignore[method-assign]
+    engine.cache.reserve = lambda slot, rows: rows <= 1 and reserve(slot, rows)  # type: ignore[method-assign]
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == answers
     assert engine.stats.drafted == 0
