@@ -94,11 +94,11 @@ std::vector<std::uint8_t> weights(std::size_t nbytes) {
 void check_linear(const Kernels& kernels, Results& results) {
     constexpr int num_rows = 13, num_tiles = 2, stride = num_tiles * kTile + 1;  // 13 = 8 + 4 + 1
     const std::vector<float> bias = numbers(num_tiles * kTile, 3);
-    for (int kind = 0; kind < kNumKinds; ++kind) {
+    for (int format = 0; format < kNumFormats; ++format) {
         Linear linear;
-        linear.kind = static_cast<Kind>(kind);
+        linear.format = static_cast<WeightFormat>(format);
         linear.num_out = num_tiles * kTile;
-        linear.num_in = linear.is_float() ? 48 : linear.kind == Kind::Q4K ? 256 : 96;
+        linear.num_in = linear.is_float() ? 48 : linear.format == WeightFormat::Q4K ? 256 : 96;
         linear.tile_nbytes = static_cast<std::size_t>(linear.num_in) * kTile * sizeof(float);
         const std::vector<std::uint8_t> tiles = weights(num_tiles * linear.tile_nbytes);
         linear.tiles = tiles.data();
@@ -275,7 +275,7 @@ void spoil(T* written) {
 }
 void spoil(Attended& state) { spoil(state.out); }
 void spoil(const Rows& rows) { spoil(rows.q); }
-void spoil(const Sink& sink) { spoil(sink.out); }
+void spoil(const Output& output) { spoil(output.out); }
 void spoil(const KvHead& head) {
     spoil(head.keys);
     spoil(head.values);
