@@ -19,15 +19,15 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
 from forerun.decoding.stops import StopChecker, TextSink
 from forerun.decoding.verify import Best, takes_the_likeliest, verify
 from forerun.drafters.base import Drafter
+from forerun.engine.acceptance import DraftResult
 from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.guard import Guard
-from forerun.engine.luck import Trial
+from forerun.engine.prior import Prior
 from forerun.engine.run import Run, Verdict
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
-from forerun.engine.warmth import Warmth
 from forerun.nn.model import Hidden, Model
 
 
@@ -57,22 +57,21 @@ class Engine:
         options: EngineOptions,
         *,
         eos_ids: frozenset[int] = frozenset(),
-        warm: Warmth | None = None,
+        prior: Prior | None = None,
         cache: KVCache | None = None,
     ) -> None:
-        """`warm` is what an earlier run showed of this model and drafter; the controller begins with it.
+        """`prior` is what an earlier run showed of this model and drafter; the controller begins with it.
 
         `cache` is the model's, of the options' sizes, where the drafter was built with it; else one is made.
         """
         self.model = model
         self.stats = SpecStats()
         self.drafter = Guard(drafter, self.stats) if options.controller else drafter
-        self.controller = _controller(drafter, options, warm)
+        self.controller = _controller(drafter, options, prior)
         self.options = options
         self.eos_ids = eos_ids
         self.cache = cache or model.new_cache(options.max_num_seqs, options.max_len)
-        wants_features = drafter.features.last or bool(drafter.features.layers)
-        self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
+        self.scheduler = Scheduler(self.cache, reuse_prefixes=not drafter.features.whole_prompt)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -161,17 +160,13 @@ class Engine:
         seqs = [seq for seq in seqs if budgets[seq.id]]
         if not seqs:
             return {}
-        drafts = self.drafter.propose(seqs, max(budgets.values()))
+        rooms = [min(budgets[seq.id], self.options.max_len - len(seq.tokens)) for seq in seqs]
+        drafts = self.drafter.propose(seqs, rooms)
         fitting = {
-            s.id: self._fit(s, draft, budgets[s.id]) for s, draft in zip(seqs, drafts, strict=True)
+            seq.id: draft.trim(room).trim_depth(self.runs[seq.id].stops.tokens_left - 1)
+            for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
         }
         return self.controller.trim(fitting)
-
-    def _fit(self, seq: Seq, draft: Draft, budget: int) -> Draft:
-        """The part of a draft that budget, context and length leave room for."""
-        rows_left = self.options.max_len - len(seq.tokens)
-        tokens_left = self.runs[seq.id].stops.tokens_left
-        return draft.trim(min(budget, rows_left)).trim_depth(tokens_left - 1)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
@@ -245,12 +240,16 @@ class Engine:
                 run.prompt_features.clear()
                 self.drafter.begin(run.seq, replace(verdict.outcome, hidden=prompt))
         if observed:
-            self.drafter.observe([v.run.seq for v in observed], [v.outcome for v in observed])
+            self.drafter.observe(
+                [v.run.seq for v in observed],
+                [v.share.draft for v in observed],
+                [v.outcome for v in observed],
+            )
 
     def _learn(self, work: Pass, verdicts: list[Verdict], draft_s: float, verify_s: float) -> None:
         """Tell the controller what the step brought and cost."""
         trials = [
-            Trial(v.share.seq.id, len(v.share.draft), v.outcome.path, v.outcome.emitted)
+            DraftResult(v.share.seq.id, len(v.share.draft), v.outcome.path, v.outcome.emitted)
             for v in verdicts
         ]
         is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.shares)
@@ -269,8 +268,7 @@ class Engine:
         del self.runs[run.seq.id]
 
 
-def _controller(drafter: Drafter, options: EngineOptions, warm: Warmth | None) -> Controller:
+def _controller(drafter: Drafter, options: EngineOptions, prior: Prior | None) -> Controller:
     if not options.controller:
         return Fixed(options.draft_budget)
-    draws = getattr(drafter, "draws", False)
-    return Adaptive(options.draft_budget, keeps_seeds=draws, warm=warm)
+    return Adaptive(options.draft_budget, keeps_seeds=drafter.draws, prior=prior)
