@@ -61,7 +61,7 @@ def _unpack_blocks(
         return packed.view(np.int8), scales, None
     if format.bits == 5:
         fifth = np.unpackbits(packed[..., :4], axis=-1, bitorder="little")
-        codes = _nibbles(packed[..., 4:]) | fifth << 4
+        codes: Bytes = _nibbles(packed[..., 4:]) | fifth << np.uint8(4)
     else:
         codes = _nibbles(packed)
     zero = 0 if format.has_min else 1 << (format.bits - 1)
@@ -82,7 +82,7 @@ def _unpack_superblocks(
     codes = codes.reshape(*packed.shape[:-1], 8, 32)
     if format.bits == 5:
         planes = np.unpackbits(packed[..., :32, None], axis=-1, bitorder="little")
-        codes = codes | planes.swapaxes(-1, -2) << 4
+        codes |= planes.swapaxes(-1, -2) << np.uint8(4)
     return codes.view(np.int8), floats[..., :1] * factors, -(floats[..., 1:] * offsets)
 
 
