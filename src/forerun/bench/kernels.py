@@ -195,9 +195,12 @@ def _filled(model: Model, num_seqs: int, context: int, length: int) -> KVCache:
     """A cache of sequences that hold `context` tokens each: any will do."""
     cache = model.new_cache(num_seqs, length)
     tokens = tuple(i % model.config.vocab_size for i in range(context))
-    for slot in range(num_seqs if context else 0):
-        model.forward(Batch((Segment(slot, 0, tokens),)), cache)
-        cache.keep(slot, range(context))
+    for _ in range(num_seqs if context else 0):
+        opened = cache.open(tokens)
+        assert opened is not None
+        slot, reused = opened
+        model.forward(Batch((Segment(slot, reused, tokens[reused:]),)), cache)
+        cache.keep(slot, range(context - reused))
     return cache
 
 
