@@ -7,7 +7,6 @@ from functools import cache as memo
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType as Type
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,10 +31,10 @@ CHUNK = 64
 MAX_LEN = 4 * CHUNK
 
 KINDS = {
-    "q4": (GATED, Type.Q4_1),
-    "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), Type.Q8_0),
-    "window": (replace(GATED, sliding_window=29, qk_norm=True), Type.Q4_0),
-    "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), Type.BF16),
+    "q4": (GATED, "q4_1"),
+    "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
+    "window": (replace(GATED, sliding_window=29, qk_norm=True), "q4_0"),
+    "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
 }
 
 law = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -184,7 +183,7 @@ def test_a_row_with_nan_harms_only_those_who_see_it() -> None:
     embed[5] = torch.nan
     from tests.native.models import stored
 
-    weights["embed"] = stored("embed", embed.numpy(), Type.F32)
+    weights["embed"] = stored("embed", embed.numpy(), "f32")
     model = load_native(config, weights, num_threads=2)
     clean = tuple(7 if token == 5 else token for token in text(30, seed=9))
     parents = (-1, *([0] * 3), 1, 2)

@@ -7,7 +7,6 @@ from functools import cache as memo
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType as Type
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -41,7 +40,7 @@ def model_of(kind: str) -> Model:
         return TORCH
     if kind == "float":
         return load_native(CONFIG, WEIGHTS, num_threads=2, cache_dtype=torch.float32)
-    return load_native(CONFIG, random_weights(CONFIG, Type.Q8_0), num_threads=2)
+    return load_native(CONFIG, random_weights(CONFIG, "q8_0"), num_threads=2)
 
 
 def cache_of(model: Model) -> KVCache:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import gguf
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme, quantize_weight, requantize
 
 if TYPE_CHECKING:
-    from forerun.formats.checkpoint import StoredTensor
+    from forerun.formats.weights import StoredTensor
 
 PRIORITY = 1
 
@@ -89,12 +90,11 @@ class NativeDecoder:
             else:
                 num_out, num_in = stored.shape
                 rows = np.ascontiguousarray(stored.data)
-                self._native.set_linear(
-                    layer, short, int(stored.dtype), num_out, num_in, rows, offset
-                )
+                type_id = int(gguf.GGMLQuantizationType[stored.format.name.upper()])
+                self._native.set_linear(layer, short, type_id, num_out, num_in, rows, offset)
                 self._weights[name] = []
         except ValueError as error:
-            raise LoadError(f"'{name}' ({stored.dtype.name}) cannot be packed: {error}") from error
+            raise LoadError(f"'{name}' ({stored.format.name}) cannot be packed: {error}") from error
 
     def add_norm(self, name: str, values: np.ndarray, offset: np.ndarray | None = None) -> None:
         """Set a norm's fp32 values, and for a layer norm what is added. Raises ValueError."""
