@@ -144,11 +144,6 @@ def test_head_bits_round_the_head_alone(bits: int, is_tied: bool) -> None:
         np.testing.assert_array_equal(out, expected.dequantize().numpy())
 
 
-@pytest.mark.parametrize("isa", ISAS)
-def test_the_check_before_an_instruction_set_is_chosen_passes_here(isa: str) -> None:
-    assert _native.agrees_with_portable(isa)
-
-
 def test_peak_counts_its_multiplications() -> None:
     assert _native.int8_peak("auto", 3) == 3 * _native.int8_peak("auto", 1) > 0
     with pytest.raises(ValueError, match="negative"):
