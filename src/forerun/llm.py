@@ -25,7 +25,7 @@ from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import Drafter, Target
 from forerun.engine import profile
 from forerun.engine.engine import Engine, EngineOptions
-from forerun.engine.run import Run
+from forerun.engine.request import RequestState
 from forerun.engine.stats import SpecStats
 from forerun.engine.warmth import Warmth
 from forerun.formats.checkpoint import open_checkpoint
@@ -276,7 +276,7 @@ class Request:
 
     engine: Engine
     prompt_token_ids: tuple[int, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RequestState, ...]
 
     @property
     def seq_ids(self) -> frozenset[int]:

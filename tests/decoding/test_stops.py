@@ -20,7 +20,7 @@ LONG = 1000
 
 @dataclass
 class Pieces:
-    """A sink; with `delay` the text of a token comes with the next one, as unfinished bytes do."""
+    """A detokenizer; with `delay` the text of a token comes with the next one, as unfinished bytes do."""
 
     delay: bool = False
     held: str = field(default="", init=False)
@@ -144,7 +144,7 @@ def test_the_length_ends_a_run_in_the_middle_unless_it_stops_there_anyway() -> N
     assert by_text.push([2]).finish_reason is FinishReason.STOP
 
 
-def test_a_stop_in_the_sinks_last_text_counts() -> None:
+def test_a_stop_in_the_detokenizers_last_text_counts() -> None:
     stream = checker(SamplingParams(stop=("b",)), max_tokens=2, delay=True)
     assert stream.push([1, 2]) == Shown(2, "a", FinishReason.STOP)
 
@@ -166,6 +166,6 @@ def test_a_sequence_that_is_cut_off_gives_its_held_text_once() -> None:
     assert stream.push([1]) == Shown(0, "", FinishReason.ABORT)
 
 
-def test_stop_strings_need_a_sink() -> None:
+def test_stop_strings_need_a_detokenizer() -> None:
     with pytest.raises(RequestError, match="stop strings need a tokenizer"):
         StopChecker(SamplingParams(stop=("a",)), LONG, frozenset())

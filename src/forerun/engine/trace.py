@@ -17,7 +17,7 @@ from torch import Tensor
 from forerun.core.types import Draft, Seq
 from forerun.decoding.verify import Best, Probs, _Walk
 from forerun.engine.batch import Pass
-from forerun.engine.run import Verdict
+from forerun.engine.request import StepResult
 from forerun.engine.stats import Timers
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """One step: its spans, the rows of its pass, and what was granted, drafted and accepted, over all sequences."""
 
     spans: tuple[Span, ...]
@@ -77,7 +77,7 @@ class Step:
 class Trace(Timers):
     """Timers that remember every span, step by step."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TraceStep] = field(default_factory=list)
     _spans: list[Span] = field(default_factory=list)
 
     @classmethod
@@ -102,19 +102,19 @@ class Trace(Timers):
         """A walk down a draft whose warping is timed."""
         return _TimedWalk(self, seq, draft, logits, eos_ids)
 
-    def end_step(self, work: Pass, verdicts: Sequence[Verdict], granted: int) -> None:
+    def end_step(self, work: Pass, results: Sequence[StepResult], granted: int) -> None:
         """The step is over: `granted` is what its sequences might have drafted together."""
         spans = sorted(self._spans, key=lambda span: span.start_s)
         self._spans = []
-        step = Step(
+        step = TraceStep(
             tuple(spans),
             self.clock(),
             rows=work.batch.num_rows,
             budget=granted,
-            drafted=sum(len(share.draft) for share in work.shares),
-            accepted=sum(len(verdict.outcome.path) for verdict in verdicts),
-            emitted=sum(len(verdict.outcome.emitted) for verdict in verdicts),
-            reads_prompt=any(not s.is_complete or s.num_pending > 1 for s in work.shares),
+            drafted=sum(len(one.draft) for one in work.seq_rows),
+            accepted=sum(len(result.outcome.path) for result in results),
+            emitted=sum(len(result.outcome.emitted) for result in results),
+            reads_prompt=any(not s.is_complete or s.num_pending > 1 for s in work.seq_rows),
         )
         self.steps.append(step)
 
@@ -162,7 +162,7 @@ class _TimedWalk(_Walk):
             return super()._target(node)
 
 
-def _summed(steps: Sequence[Step]) -> dict[str, float]:
+def _summed(steps: Sequence[TraceStep]) -> dict[str, float]:
     each = [step.seconds() for step in steps]
     sums = {phase: sum(seconds[phase] for seconds in each) for phase in (*PHASES, "other")}
     in_ms = {phase: round(seconds * 1e3, 3) for phase, seconds in sums.items()}
