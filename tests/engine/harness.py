@@ -38,7 +38,9 @@ def engine_for(
     return Engine(model, drafter or NoDrafter(), sizes, cache=cache)
 
 
-def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[RequestState]:
+def complete(
+    engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> list[RequestState]:
     """Run prompts together to their ends."""
     runs = [engine.add(prompt, params) for prompt in prompts]
     drain(engine)

@@ -16,7 +16,7 @@ from forerun.cache.base import KVCache
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
-from forerun.decoding.stops import StopChecker, Detokenizer
+from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, takes_the_likeliest, verify
 from forerun.drafters.base import Drafter
 from forerun.engine.batch import Pass, pack
@@ -247,7 +247,9 @@ class Engine:
         if observed:
             self.drafter.observe([r.request.seq for r in observed], [r.outcome for r in observed])
 
-    def _learn(self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float) -> None:
+    def _learn(
+        self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
+    ) -> None:
         """Tell the controller what the step brought and cost."""
         trials = [
             Trial(r.rows.seq.id, len(r.rows.draft), r.outcome.path, r.outcome.emitted)
