@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from forerun.formats.checkpoint import StoredTensor
+from forerun.nn.backends.native import load as load_native
+from forerun.nn.backends.native import unsupported
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model
-from forerun.nn.native import load_native, unsupported
 
 BACKEND = "auto"
 """`torch` runs the torch decoder even where the native kernels are there."""
@@ -62,7 +63,7 @@ def tiny_model(
         weights[name] = weight + noise * weight.std() * torch.randn(
             weight.shape, generator=generator
         )
-    if BACKEND == "torch" or unsupported(shape) is not None:
+    if BACKEND == "torch" or unsupported(shape, torch.device("cpu")) is not None:
         return Decoder(shape, weights)
     stored = {name: _stored(name, weight) for name, weight in weights.items()}
     return load_native(shape, stored, num_threads=1, cache_dtype=torch.float32)

@@ -31,7 +31,7 @@ from forerun.engine.warmth import Warmth
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import DEFAULT_MODEL, resolve
 from forerun.formats.tokenizer import TextStream
-from forerun.nn.loader import Backend, load_model
+from forerun.nn.loader import load_model
 from forerun.quant.rtn import Scheme
 
 DEFAULT_MAX_LEN = 4096
@@ -91,7 +91,7 @@ class LLM:
         assistant_model: str | None = None,
         prompt_lookup_num_tokens: int | None = None,
         device: str = "auto",
-        backend: Backend = "auto",
+        backend: str = "auto",
         quant: Scheme = "none",
         head_bits: int | None = None,
         weight_cache: bool = True,

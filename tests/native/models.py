@@ -13,10 +13,11 @@ from torch import Tensor
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.formats.checkpoint import StoredTensor
+from forerun.nn.backends.native import NativeDecoder
+from forerun.nn.backends.native import load as load_native
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model
-from forerun.nn.native import NativeDecoder, load_native
 
 VOCAB = 77  # the last tile of the head is not whole
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from forerun import _native
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
-from forerun.nn.native import NativeDecoder, load_native
+from forerun.nn.backends.native import NativeDecoder
+from forerun.nn.backends.native import load as load_native
 from forerun.nn.native_cache import NativeCache
 from tests.native.models import (
     GATED,

@@ -11,7 +11,8 @@ from gguf import GGMLQuantizationType as Type
 
 from forerun import _native
 from forerun.formats.checkpoint import StoredTensor
-from forerun.nn.native import NativeDecoder, load_native
+from forerun.nn.backends.native import NativeDecoder
+from forerun.nn.backends.native import load as load_native
 from forerun.quant.rtn import requantize
 from tests.native.models import (
     GATED,

@@ -15,10 +15,10 @@ from torch import Tensor
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.kernels import native as kernels
+from forerun.nn.backends.native import load as load_native
 from forerun.nn.config import RopeConfig
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import LayerPlan, Model
-from forerun.nn.native import load_native
 from tests.native.models import GATED, random_weights, reference, same_bits, text
 
 CONFIG = replace(GATED, num_layers=4, head_dim=16, rope=RopeConfig(10_000.0, 16))

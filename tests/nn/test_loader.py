@@ -16,8 +16,14 @@ from gguf import GGMLQuantizationType as Type
 from forerun.core.errors import ConfigError, LoadError
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.kernels import native
-from forerun.nn.loader import load_model, read_config, stored_weights, weights_nbytes
-from forerun.nn.native import NativeDecoder
+from forerun.nn.backends.native import NativeDecoder
+from forerun.nn.loader import (
+    choose_backend,
+    load_model,
+    read_config,
+    stored_weights,
+    weights_nbytes,
+)
 from forerun.quant.rtn import quantize_weight
 from tests.nn.test_families import TOKENS, assert_close
 from tests.nn.tiny import (
@@ -29,6 +35,7 @@ from tests.nn.tiny import (
     load_torch,
     prefill,
 )
+from tests.tiny import tiny_config
 
 
 def changed(checkpoint: MemoryCheckpoint, **config: Any) -> MemoryCheckpoint:
@@ -182,3 +189,14 @@ def test_an_unknown_rounding_is_refused(tmp_path: Path) -> None:
     half_model().bfloat16().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="unknown quantization 'int5': did you mean 'int"):
         load_torch(open_checkpoint(tmp_path), quant="int5")
+
+
+def test_auto_takes_the_native_kernels_on_a_cpu_and_torch_elsewhere() -> None:
+    config = tiny_config()
+    chosen = choose_backend("auto", config, torch.device("cpu"))
+    assert chosen.__name__.endswith("torch" if native.reason() else "native")
+    assert choose_backend("auto", config, torch.device("cuda")).__name__.endswith("torch")
+    with pytest.raises(LoadError, match=r"backend native cannot run this model on cuda: .* CPU"):
+        choose_backend("native", config, torch.device("cuda"))
+    with pytest.raises(ConfigError, match="unknown backend 'nativ': did you mean 'native'"):
+        choose_backend("nativ", config, torch.device("cpu"))

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.kernels import native
 from forerun.nn import packed
+from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.loader import load_model, read_config
-from forerun.nn.native import NativeDecoder
 from tests.native.models import same_bits
 from tests.nn.tiny import hf_model, prefill
 

@@ -24,9 +24,9 @@ from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.kernels import native
+from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.cost import flops_per_token
 from forerun.nn.model import Model
-from forerun.nn.native import NativeDecoder
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 K = TypeVar("K")

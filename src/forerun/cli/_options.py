@@ -143,7 +143,7 @@ def load(
             num_draft=num_draft,
             speculative_config=_read_json(speculative_config),
             device=device,
-            backend=backend,  # type: ignore[arg-type]  # checked by the loader
+            backend=backend,  # checked by the loader
             quant=quant,  # type: ignore[arg-type]  # checked by the loader
             head_bits=head_bits,
             weight_cache=weight_cache,

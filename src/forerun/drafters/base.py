@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from forerun.cache.base import KVCache
 from forerun.core.types import Draft, Features, Outcome, Seq
-from forerun.nn.loader import Backend
 from forerun.nn.model import Model
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Target:
     max_num_seqs: int
     max_len: int
     device: torch.device | str = "cpu"
-    backend: Backend = "auto"
+    backend: str = "auto"
     """Where and on what the target runs; a draft model joins it there."""
     path: Path | None = None
     """The file or folder the target was loaded from, if it was."""

@@ -1,107 +1,84 @@
 """From a checkpoint to a model: find the family, read its config, fetch every weight by its canonical name.
 
 It knows the layout of no file format (`formats/`) and of no family (`arch/`); it checks that the two
-agree. On the CPU the native kernels run the model if they can, else torch does, in fp32.
+agree. What runs the model is a module of `nn/backends`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
 
 from forerun.core import registry
 from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.kernels.reference import WIDTH_UNIT
 from forerun.nn.arch._common import Arch, Part
+from forerun.nn.backends.base import Backend, Progress
 from forerun.nn.config import ModelConfig, weight_shapes
-from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model
-from forerun.nn.native import load_native, unsupported
 from forerun.nn.packed import PackedFile
-from forerun.quant.rtn import SCHEMES, Scheme, bits_per_weight, quantize_weight, quantized_type
+from forerun.quant.rtn import SCHEMES, Scheme, bits_per_weight, quantized_type
 
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import Checkpoint, StoredTensor
-
-Progress = Callable[[int, int], None]
-"""Called with (weights loaded, weights in all)."""
-
-Backend = Literal["auto", "native", "torch"]
-"""What computes: the native CPU kernels, or torch in fp32."""
-
-BACKENDS: tuple[str, ...] = get_args(Backend)
 
 
 def load_model(
     checkpoint: Checkpoint,
     *,
     device: torch.device | str = "cpu",
-    backend: Backend = "auto",
+    backend: str = "auto",
     quant: Scheme = "none",
     head_bits: int | None = None,
     weight_cache: bool = False,
     progress: Progress | None = None,
 ) -> Model:
-    """The checkpoint's model on `device`: packed for the native kernels, or with fp32 weights for torch.
+    """The checkpoint's model on `device`, by a module of `nn/backends`; `auto` is the first that supports it.
 
-    `auto` is native on a CPU that has kernels for this model, else torch. `quant` (see
-    `quant.rtn.quantize_weight`) rounds the weights; `head_bits` (see `nn.native.load_native`) needs the
-    native kernels. With `weight_cache` packed weights are kept on disk (`nn.packed`). Raises LoadError if the
-    architecture or one of its settings is not supported, if a tensor is missing or misshapen, or if
-    `native` was asked for and cannot be had.
+    `quant` (see `quant.rtn.quantize_weight`) rounds the weights, `head_bits` (see `nn.backends.base`)
+    the head. With `weight_cache` packed weights are kept on disk (`nn.packed`). Raises ConfigError for
+    an unknown or unusable option, LoadError if the architecture or one of its settings is not supported,
+    if a tensor is missing or misshapen, or if the backend cannot run the model.
     """
-    if backend not in BACKENDS:
-        raise ConfigError(unknown("backend", backend, BACKENDS))
     if quant not in SCHEMES:
         raise ConfigError(unknown("quantization", quant, SCHEMES))
     config, arch = read_config(checkpoint)
-    is_cpu = torch.device(device).type == "cpu"
-    if backend == "native" and not is_cpu:
-        raise ConfigError(
-            f"the native kernels are for the CPU: backend native cannot run on {device}"
-        )
-    if backend == "native" or (backend == "auto" and is_cpu and unsupported(config) is None):
-        packed = None
-        if weight_cache:
-            packed = PackedFile.of(checkpoint.path, quant=quant, head_bits=head_bits)
-        return load_native(
-            config,
-            stored_weights(checkpoint, arch, config),
-            num_threads=torch.get_num_threads(),
-            quant=quant,
-            head_bits=head_bits,
-            packed=packed,
-            progress=progress,
-        )
-    if head_bits is not None:
-        raise ConfigError(
-            f"a head of {head_bits} bits needs the native kernels: leave it out, or use backend native on a CPU"
-        )
-    weights = (
-        (name, quantize_weight(name, stored, quant))
-        for name, stored in stored_weights(checkpoint, arch, config)
+    packed = None
+    if weight_cache:
+        packed = PackedFile.of(checkpoint.path, quant=quant, head_bits=head_bits)
+    device = torch.device(device)
+    return choose_backend(backend, config, device).load(
+        config,
+        stored_weights(checkpoint, arch, config),
+        device=device,
+        quant=quant,
+        head_bits=head_bits,
+        packed=packed,
+        progress=progress,
     )
-    return _load_torch(config, weights, device, progress)
 
 
-def _load_torch(
-    config: ModelConfig,
-    stored_by_name: Iterable[tuple[str, StoredTensor]],
-    device: torch.device | str,
-    progress: Progress | None,
-) -> Decoder:
-    total, loaded = len(weight_shapes(config)), 0
-    weights: dict[str, Tensor] = {}
-    for name, stored in stored_by_name:
-        weights[name] = stored.dequantize().to(device)
-        loaded += not name.endswith(".bias")
-        if progress is not None:
-            progress(loaded, total)
-    return Decoder(config, weights)
+def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Backend:
+    """The backend of that name, or for `auto` the best that supports the model on the device.
+
+    Raises ConfigError if there is none of that name, LoadError if it does not support the model.
+    """
+    names = registry.names("nn.backends")
+    if name not in ("auto", *names):
+        raise ConfigError(unknown("backend", name, ("auto", *names)))
+    candidates = {
+        n: cast(Backend, registry.load("nn.backends", n)) for n in names if name in ("auto", n)
+    }
+    reasons = []
+    for n in sorted(candidates, key=lambda n: -candidates[n].PRIORITY):
+        reason = candidates[n].unsupported(config, device)
+        if reason is None:
+            return candidates[n]
+        reasons.append(f"backend {n} cannot run this model on {device}: {reason}")
+    raise LoadError("; ".join(reasons))
 
 
 def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:

@@ -17,20 +17,17 @@ import struct
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
 from forerun.formats.hub import cache_root
-
-if TYPE_CHECKING:
-    from forerun.nn.native import NativeDecoder
 
 LEAST_NBYTES = 16 << 20
 """A smaller model is packed faster than it is worth a file."""
@@ -44,6 +41,34 @@ _SUFFIX = ".packed"
 _log = logging.getLogger(__name__)
 
 Bytes = NDArray[np.uint8]
+
+
+class PackedWeights(Protocol):
+    """A model whose weights are written or read here; implemented by `backends.native.NativeDecoder`."""
+
+    num_threads: int
+
+    def nbytes(self) -> int:
+        """Bytes of the packed weights."""
+        ...
+
+    def packed(self) -> Iterator[tuple[str, int | None, tuple[int, ...], list[NDArray]]]:
+        """All weights as they lie in memory: name, kind (None for a norm), shape, bytes, its bias's last."""
+        ...
+
+    def add_blank(
+        self, name: str, kind: int, shape: Sequence[int], has_bias: bool
+    ) -> list[NDArray]:
+        """Make room for a packed matrix; the bytes to fill, its bias's last. Raises ValueError."""
+        ...
+
+    def add_norm(self, name: str, values: NDArray, offset: NDArray | None = None) -> None:
+        """Set a norm's fp32 values, and for a layer norm what is added. Raises ValueError."""
+        ...
+
+    def check(self) -> None:
+        """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
+        ...
 
 
 def packed_dir() -> Path:
@@ -93,7 +118,7 @@ class PackedFile:
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         return cls(packed_dir() / f"{model.stem}-{digest}{_SUFFIX}", key)
 
-    def load(self, decoder: NativeDecoder) -> bool:
+    def load(self, decoder: PackedWeights) -> bool:
         """Give the decoder all its weights; False, with some of them set or none, if the file does not serve."""
         try:
             with self.path.open("rb") as file:
@@ -105,7 +130,7 @@ class PackedFile:
             return False
         return True
 
-    def save(self, decoder: NativeDecoder) -> None:
+    def save(self, decoder: PackedWeights) -> None:
         """Write the decoder's weights, unless they would take more than half of what the disk has left."""
         nbytes = decoder.nbytes()
         if nbytes < LEAST_NBYTES:
@@ -121,7 +146,7 @@ class PackedFile:
                 "the next start will pack again, because %s cannot be written: %s", self.path, error
             )
 
-    def _read(self, file: BinaryIO, decoder: NativeDecoder) -> None:
+    def _read(self, file: BinaryIO, decoder: PackedWeights) -> None:
         header = _read_header(file)
         if header["key"] != self.key:
             raise ValueError("it was made of other files or by other code")
@@ -152,7 +177,7 @@ class PackedFile:
             decoder.add_norm(name, *(array.view(np.float32) for array in arrays))
         decoder.check()
 
-    def _replace(self, decoder: NativeDecoder) -> None:
+    def _replace(self, decoder: PackedWeights) -> None:
         """Write beside the file, then take its place: whoever reads meanwhile reads a whole one."""
         weights = list(decoder.packed())
         arrays = [array for *_, arrays in weights for array in arrays]

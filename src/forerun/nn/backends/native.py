@@ -10,7 +10,7 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
-from forerun.core.device import num_cores
 from forerun.core.errors import CapacityError, LoadError
 from forerun.kernels import native
+from forerun.nn.backends.base import Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
 from forerun.nn.model import Hidden, LayerPlan
@@ -32,14 +32,26 @@ from forerun.quant.rtn import Scheme, quantize_weight, requantize
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import StoredTensor
 
+PRIORITY = 1
+
 MAX_ROWS = 64
 """Rows one native call computes; a larger pass is cut, so that its rows stay in the second-level cache."""
 
 _UNIT = 16
 
 
+def unsupported(config: ModelConfig, device: torch.device) -> str | None:
+    """Why this model cannot run on the native kernels here; None if it can."""
+    if device.type != "cpu":
+        return "the native kernels are for the CPU"
+    widths = (config.hidden_size, config.intermediate_size, config.head_dim)
+    if any(width % _UNIT for width in widths):
+        return f"hidden, MLP and head sizes must be multiples of {_UNIT}, but are {widths}"
+    return native.reason()
+
+
 class NativeDecoder:
-    """A model over packed weights. Implements `nn.model.Model`; build it with `load_native`."""
+    """A model over packed weights. Implements `nn.model.Model`; build it with `load`."""
 
     def __init__(
         self,
@@ -52,7 +64,7 @@ class NativeDecoder:
         from forerun import _native
 
         self.config = config
-        self.num_threads = num_cores() if num_threads is None else num_threads
+        self.num_threads = torch.get_num_threads() if num_threads is None else num_threads
         self.cache_dtype = cache_dtype
         self._native = _native.Decoder(_settings(config), isa, self.num_threads)
         # By name: a norm's arrays; nothing for a matrix, which lies in the kernels' memory.
@@ -181,28 +193,26 @@ class NativeDecoder:
         return self._native.nbytes()
 
 
-def load_native(
+def load(
     config: ModelConfig,
     weights: Mapping[str, StoredTensor] | Iterable[tuple[str, StoredTensor]],
     *,
+    device: torch.device | None = None,
     num_threads: int | None = None,
     isa: str = "auto",
     cache_dtype: torch.dtype = torch.float16,
     quant: Scheme = "none",
     head_bits: int | None = None,
     packed: PackedFile | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> NativeDecoder:
     """A native decoder of stored weights with the names of `nn.config.weight_shapes` (biases follow their weight).
 
     `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
     faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens
     are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
-    Raises LoadError with `unsupported`'s reason if this model or machine has no native path, or if a weight is missing.
+    `num_threads` is by default torch's. Raises LoadError if a weight is missing or has no kernel.
     """
-    problem = unsupported(config)
-    if problem is not None:
-        raise LoadError(f"no native kernels for this model: {problem}")
     decoder = NativeDecoder(config, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
@@ -228,14 +238,6 @@ def load_native(
     if packed is not None:
         packed.save(decoder)
     return decoder
-
-
-def unsupported(config: ModelConfig) -> str | None:
-    """Why this model cannot run on the native kernels here; None if it can."""
-    widths = (config.hidden_size, config.intermediate_size, config.head_dim)
-    if any(width % _UNIT for width in widths):
-        return f"hidden, MLP and head sizes must be multiples of {_UNIT}, but are {widths}"
-    return native.reason()
 
 
 def _with_biases(

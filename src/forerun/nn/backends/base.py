@@ -1,0 +1,49 @@
+"""What a module of this folder exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from forerun.nn.config import ModelConfig
+from forerun.nn.model import Model
+from forerun.nn.packed import PackedFile
+from forerun.quant.rtn import Scheme
+
+if TYPE_CHECKING:
+    from forerun.formats.checkpoint import StoredTensor
+
+Progress = Callable[[int, int], None]
+"""Called with (weights loaded, weights in all)."""
+
+
+class Backend(Protocol):
+    """A module that runs models; its name is the backend's."""
+
+    PRIORITY: int
+    """`auto` takes the backend of the highest priority that supports the model."""
+
+    def unsupported(self, config: ModelConfig, device: torch.device) -> str | None:
+        """Why this model cannot run on this device; None if it can."""
+        ...
+
+    def load(
+        self,
+        config: ModelConfig,
+        weights: Iterable[tuple[str, StoredTensor]],
+        *,
+        device: torch.device,
+        quant: Scheme,
+        head_bits: int | None,
+        packed: PackedFile | None,
+        progress: Progress | None,
+    ) -> Model:
+        """The model of these weights, by the names of `nn.config.weight_shapes`; a bias follows its weight.
+
+        `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits. `packed` is
+        where packed weights are kept; a backend that packs nothing ignores it.
+        Raises ConfigError for an option it does not have, LoadError for weights it cannot take.
+        """
+        ...

@@ -1,0 +1,51 @@
+"""The decoder on torch, in fp32: it runs every model on every device, and is the oracle of the native one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from forerun.core.errors import ConfigError
+from forerun.nn.backends.base import Progress
+from forerun.nn.config import ModelConfig, weight_shapes
+from forerun.nn.decoder import Decoder
+from forerun.nn.packed import PackedFile
+from forerun.quant.rtn import Scheme, quantize_weight
+
+if TYPE_CHECKING:
+    from forerun.formats.checkpoint import StoredTensor
+
+PRIORITY = 0
+
+
+def unsupported(config: ModelConfig, device: torch.device) -> str | None:
+    """None: every model runs."""
+    return None
+
+
+def load(
+    config: ModelConfig,
+    weights: Iterable[tuple[str, StoredTensor]],
+    *,
+    device: torch.device,
+    quant: Scheme = "none",
+    head_bits: int | None = None,
+    packed: PackedFile | None = None,
+    progress: Progress | None = None,
+) -> Decoder:
+    """The decoder with fp32 weights on `device`. Raises ConfigError for `head_bits`."""
+    if head_bits is not None:
+        raise ConfigError(
+            f"a head of {head_bits} bits needs the native kernels: leave it out, or use backend native on a CPU"
+        )
+    total, loaded = len(weight_shapes(config)), 0
+    values: dict[str, Tensor] = {}
+    for name, stored in weights:
+        values[name] = quantize_weight(name, stored, quant).dequantize().to(device)
+        loaded += not name.endswith(".bias")
+        if progress is not None:
+            progress(loaded, total)
+    return Decoder(config, values)
