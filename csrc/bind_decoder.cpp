@@ -99,7 +99,7 @@ void set_linear(Decoder& self, int layer, const std::string& name, int type, int
                     bias ? bias->data() : nullptr);
 }
 
-// Kind, outputs, inputs, and the bytes of tiles and bias as they lie in memory, until the layer is
+// WeightFormat, outputs, inputs, and the bytes of tiles and bias as they lie in memory, until the layer is
 // set again.
 nb::tuple packed(nb::handle self, int layer, const std::string& name) {
     const Packed& packed = nb::cast<const Decoder&>(self).packed(layer, name);
@@ -107,16 +107,16 @@ nb::tuple packed(nb::handle self, int layer, const std::string& name) {
         return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.as<std::uint8_t>(),
                                                                  {buffer.nbytes()}, self);
     };
-    return nb::make_tuple(static_cast<int>(packed.linear.kind), packed.linear.num_out,
+    return nb::make_tuple(static_cast<int>(packed.linear.format), packed.linear.num_out,
                           packed.linear.num_in, view(packed.memory), view(packed.bias));
 }
 
 void add_blank(Decoder& self, int layer, const std::string& name, int kind, int num_out, int num_in,
                bool has_bias) {
-    need(kind >= 0 && kind < kNumKinds, "no kind of weights has this number");
+    need(kind >= 0 && kind < kNumFormats, "no kind of weights has this number");
     need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest,
          "a weight's shape is out of range");
-    self.add_blank(layer, name, static_cast<Kind>(kind), num_out, num_in, has_bias);
+    self.add_blank(layer, name, static_cast<WeightFormat>(kind), num_out, num_in, has_bias);
 }
 
 void set_norm(Decoder& self, int layer, const std::string& name, const Array1<const float>& weight,

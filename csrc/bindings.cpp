@@ -99,8 +99,8 @@ NB_MODULE(_native, m) {
             if (num_rounds < 0) throw nb::value_error("num_rounds must not be negative");
             const forerun::Kernels& kernels = forerun::kernels_for(isa);
             nb::gil_scoped_release unlocked;
-            std::int32_t sink = 0;
-            return kernels.peak(num_rounds, &sink);
+            std::int32_t kept = 0;
+            return kernels.peak(num_rounds, &kept);
         },
         nb::arg("isa"), nb::arg("num_rounds"),
         "Does integer dot products and nothing else; returns how many multiplications those were.");

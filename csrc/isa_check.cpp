@@ -38,7 +38,7 @@ struct Results {
 
 Results compute(const Kernels& kernels) {
     const std::vector<std::uint8_t> weights = some_weights();
-    constexpr int num_kinds = static_cast<int>(Kind::Q8) + 1;
+    constexpr int num_formats = static_cast<int>(WeightFormat::Q8) + 1;
     Results r;
     r.x.resize(kRows * kWidth);
     for (std::size_t i = 0; i < r.x.size(); ++i)
@@ -52,15 +52,15 @@ Results compute(const Kernels& kernels) {
     for (int row = 0; row < kRows; ++row)
         kernels.quantize(r.x.data() + row * kWidth, rows, row, 0, kWidth);
 
-    r.out.resize(num_kinds * kRows * kTile);
-    for (int kind = 0; kind < num_kinds; ++kind) {
+    r.out.resize(num_formats * kRows * kTile);
+    for (int format = 0; format < num_formats; ++format) {
         Linear linear;
-        linear.kind = static_cast<Kind>(kind);
+        linear.format = static_cast<WeightFormat>(format);
         linear.num_out = kTile;
         linear.num_in = kWidth;
         linear.tiles = weights.data();
         kernels.linear(linear, 0, 1, rows, 0, kRows,
-                       {r.out.data() + kind * kRows * kTile, kTile, false, 1.0f});
+                       {r.out.data() + format * kRows * kTile, kTile, false, 1.0f});
     }
     r.row.resize(kWidth);
     kernels.norm(r.x.data(), {r.x.data() + kWidth, nullptr, 1e-5f, false}, kWidth, r.row.data());

@@ -221,7 +221,7 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hi
     taps_ = taps;
     sublayers_ = sublayers;
     plan_phases();
-    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->run(walk); }, this,
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
               phases_);
 }
 

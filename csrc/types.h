@@ -18,19 +18,19 @@ inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attent
 
 // How weights are stored. Integer codes come with fp16 scales per group; `M` adds an fp16 minimum
 // (weight = scale * code + min), otherwise weight = scale * (code - zero).
-enum class Kind : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
-inline constexpr int kNumKinds = 10;
+enum class WeightFormat : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
+inline constexpr int kNumFormats = 10;
 
 // A linear layer's weights in tiles of 16 outputs, `tile_nbytes` apart; layout in kernels/linear.h.
 struct Linear {
-    Kind kind = Kind::F32;
+    WeightFormat format = WeightFormat::F32;
     int num_out = 0, num_in = 0;
     std::size_t tile_nbytes = 0;
     const std::uint8_t* tiles = nullptr;
     const float* bias = nullptr;  // padded to whole tiles, or null
 
     int num_tiles() const { return (num_out + kTile - 1) / kTile; }
-    bool is_float() const { return kind <= Kind::BF16; }
+    bool is_float() const { return format <= WeightFormat::BF16; }
 };
 
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
@@ -46,7 +46,7 @@ struct Rows {
 
 // Where a linear layer's result goes: `out` (rows, stride), at the first row and tile that are
 // computed; stored there, or added to what is there, times `multiplier`.
-struct Sink {
+struct Output {
     float* out = nullptr;
     std::size_t stride = 0;
     bool accumulate = false;
@@ -104,7 +104,7 @@ struct Attention {
 struct Kernels {
     const char* name;
     void (*linear)(const Linear&, int tile, int num_tiles, const Rows&, int row, int num_rows,
-                   const Sink&);
+                   const Output&);
     void (*quantize)(const float* x, const Rows&, int row, int column, int count);
     void (*norm)(const float* x, const Norm&, int width, float* out);
     void (*activate)(Activation, const float* gate, const float* up, int count,
@@ -118,7 +118,7 @@ struct Kernels {
     void (*attend)(const Attention&, int chunk, Attended* states);
     void (*merge)(const Attended& from, Attended& into, int head_dim);
     void (*finish)(const Attended&, int head_dim, float* out);
-    std::int64_t (*peak)(int num_rounds, std::int32_t* sink);
+    std::int64_t (*peak)(int num_rounds, std::int32_t* kept);
 };
 
 const Kernels& portable_kernels();

@@ -25,9 +25,9 @@ from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import profile
 from forerun.engine.engine import Engine, EngineOptions
+from forerun.engine.prior import Prior
 from forerun.engine.request import RequestState
 from forerun.engine.stats import SpecStats
-from forerun.engine.warmth import Warmth
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import DEFAULT_MODEL, resolve
 from forerun.formats.tokenizer import TextStream
@@ -257,14 +257,14 @@ class LLM:
             drafter,
             self.options,
             eos_ids=self.tokenizer.eos_ids,
-            warm=self._warmth(),
+            prior=self._prior(),
             cache=cache,
         )
 
-    def _warmth(self) -> Warmth | None:
+    def _prior(self) -> Prior | None:
         if self.profile is None:
             return None
-        return self.profile.warmth(self.drafter_spec.text(), self.options.max_num_seqs)
+        return self.profile.prior(self.drafter_spec.text(), self.options.max_num_seqs)
 
     def _new_drafter(self, target: Target) -> Drafter:
         """The one asked for; if none was, what the profile chose, or else our own choice."""

@@ -13,8 +13,8 @@ from forerun.core.errors import ConfigError
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters._tuning import GAIN
 from forerun.drafters.base import Target
+from forerun.engine.acceptance import DraftResult
 from forerun.engine.figures import PassTime, PassTimes
-from forerun.engine.luck import Trial
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model
 
@@ -85,7 +85,11 @@ def steps(*drafts: tuple[int, float, float], first: int = 0) -> list[Step]:
     cost = prices(0.5).cost
     return [
         Step(
-            i < first, Trial(0, n, tuple(range(n // 2))), 1 + n, draft_s * pace, cost(1 + n) * pace
+            i < first,
+            DraftResult(0, n, tuple(range(n // 2))),
+            1 + n,
+            draft_s * pace,
+            cost(1 + n) * pace,
         )
         for i, (n, draft_s, pace) in enumerate(drafts)
     ]

@@ -1,4 +1,4 @@
-"""The controller in a scripted world: known costs, known luck, no clock. It must find what pays."""
+"""The controller in a scripted world: known costs, known acceptance, no clock. It must find what pays."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
+from forerun.engine.acceptance import DraftResult
 from forerun.engine.controller import Adaptive, Fixed
-from forerun.engine.luck import Trial
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -41,7 +41,7 @@ class World:
     says_something: float = 1.0
     length: int = FULL
     noise: float = 0.0
-    pace: Callable[[int], float] = lambda step: 1.0
+    slowdown: Callable[[int], float] = lambda step: 1.0
     rng: random.Random = field(default_factory=lambda: random.Random(7))
     budgets: list[dict[int, int]] = field(default_factory=list)
 
@@ -54,8 +54,10 @@ class World:
             self.budgets.append(budgets)
             trials = [self.draft(step, i, budget) for i, budget in budgets.items()]
             num_nodes = sum(trial.num_nodes for trial in trials)
-            pass_s = self.pass_s(num_seqs + num_nodes) * self.pace(step)
-            draft_s = self.draft_s(num_nodes) * self.pace(step) if any(budgets.values()) else 0.0
+            pass_s = self.pass_s(num_seqs + num_nodes) * self.slowdown(step)
+            draft_s = (
+                self.draft_s(num_nodes) * self.slowdown(step) if any(budgets.values()) else 0.0
+            )
             controller.learn(trials, num_seqs + num_nodes, draft_s, pass_s)
             seconds += draft_s + pass_s
             tokens += sum(1 + len(trial.path) for trial in trials)
@@ -64,13 +66,13 @@ class World:
     def pass_s(self, num_rows: int) -> float:
         return (1 + self.row_s * (num_rows - 1)) * self.rng.uniform(1 - self.noise, 1 + self.noise)
 
-    def draft(self, step: int, seq: int, budget: int) -> Trial:
+    def draft(self, step: int, seq: int, budget: int) -> DraftResult:
         if self.rng.random() >= self.says_something:
-            return Trial(seq, 0, ())
+            return DraftResult(seq, 0, ())
         num_nodes, chance, path = min(budget, self.length), self.acceptance(step, seq), []
         while len(path) < num_nodes and self.rng.random() < chance:
             path.append(len(path))
-        return Trial(seq, num_nodes, tuple(path))
+        return DraftResult(seq, num_nodes, tuple(path))
 
 
 def rate(num_steps: int = 1000, num_seqs: int = 1, controller=None, **world) -> float:
@@ -86,10 +88,10 @@ WORLDS = {
     "fair": {"acceptance": always(0.5), "row_s": 0.15},
     "poor": {"acceptance": always(0.2), "row_s": 0.3},
     "never right": {"acceptance": always(0.0)},
-    "rows as dear as passes": {"acceptance": always(0.9), "row_s": 1.0},
+    "rows as expensive as passes": {"acceptance": always(0.9), "row_s": 1.0},
     "seldom says something": {"acceptance": always(0.7), "says_something": 0.1},
     "a draft model": {"acceptance": always(0.7), "draft_s": lambda n: 0.15 * n},
-    "a dear draft model": {"acceptance": always(0.7), "draft_s": lambda n: 0.8 * n},
+    "an expensive draft model": {"acceptance": always(0.7), "draft_s": lambda n: 0.8 * n},
 }
 
 
@@ -113,7 +115,7 @@ def test_a_slow_drafter_that_is_never_right_costs_less_than_three_percent():
 
 
 @pytest.mark.parametrize("period", [500, 1000])
-def test_it_notices_when_the_drafters_luck_turns(period):
+def test_it_notices_when_the_acceptance_turns(period):
     turning = lambda step, seq: 0.85 if step // period % 2 else 0.05  # noqa: E731
     world = {"acceptance": turning, "row_s": 0.25, "draft_s": lambda n: 0.05}
     steps = 6 * period
@@ -124,12 +126,12 @@ def test_it_notices_when_the_drafters_luck_turns(period):
 def test_a_machine_that_slows_down_for_a_while_does_not_mislead_it():
     swings = lambda step: 3.0 if step // 50 % 2 else 1.0  # noqa: E731
     for name in ("good and cheap", "poor", "a draft model"):
-        world = WORLDS[name] | {"pace": swings, "noise": 0.1}
+        world = WORLDS[name] | {"slowdown": swings, "noise": 0.1}
         fixed = [rate(controller=Fixed(k), **world) for k in range(FULL + 1)]
         assert rate(**world) >= 0.9 * max(fixed)
 
 
-def test_budgets_shrink_as_the_batch_grows_where_rows_are_dear():
+def test_budgets_shrink_as_the_batch_grows_where_rows_are_expensive():
     """A pass over up to four rows is nearly free, each further row costs as much as a token is worth."""
 
     class Full(World):
@@ -149,8 +151,8 @@ def test_budgets_shrink_as_the_batch_grows_where_rows_are_dear():
 def test_sequences_get_budgets_of_their_own():
     world = World(acceptance=lambda step, seq: (0.05, 0.9)[seq], row_s=0.3)
     world.run(Adaptive(FULL), 1000, num_seqs=2)
-    unlucky, lucky = (sum(b[i] for b in world.budgets[600:]) for i in (0, 1))
-    assert lucky > 5 * unlucky
+    low, high = (sum(b[i] for b in world.budgets[600:]) for i in (0, 1))
+    assert high > 5 * low
 
 
 def test_nodes_that_only_pay_together_are_kept_together():
@@ -159,7 +161,7 @@ def test_nodes_that_only_pay_together_are_kept_together():
     class Late(World):
         def draft(self, step, seq, budget):
             num_nodes = min(budget, FULL)
-            return Trial(seq, num_nodes, (4, 5, 6) if num_nodes >= 7 else ())
+            return DraftResult(seq, num_nodes, (4, 5, 6) if num_nodes >= 7 else ())
 
     world = Late(row_s=0.1)
     world.run(Adaptive(FULL), 200)

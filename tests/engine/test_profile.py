@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from forerun.engine import profile
+from forerun.engine.prior import Prior
 from forerun.engine.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
-from forerun.engine.warmth import Warmth
 from tests.engine.test_figures import FIGURES, TIMES
 
 
@@ -116,11 +116,13 @@ def test_a_broken_profile_is_ignored_with_one_line(written, caplog, damage):
     assert len(record.getMessage().splitlines()) == 1
 
 
-def test_warmth_is_that_of_the_setting(written):
-    warm = written.warmth(FIGURES.drafter, 1)
-    assert (warm.pass_cost, warm.nodes) == (TIMES.costs(1), FIGURES.nodes)
-    assert warm.draft_cost == pytest.approx({0: 0.01, 1: 0.07 / 3, 2: 0.11 / 3, 3: 0.05})
-    assert written.warmth("lookahead", 8) == Warmth(TIMES.costs(8))
+def test_the_prior_is_that_of_the_setting(written):
+    prior = written.prior(FIGURES.drafter, 1)
+    assert (prior.pass_cost, prior.nodes) == (TIMES.costs(1), FIGURES.nodes)
+    assert [prior.draft_cost.predict(k) for k in range(4)] == pytest.approx(
+        [0.01, 0.07 / 3, 0.11 / 3, 0.05]
+    )
+    assert written.prior("lookahead", 8) == Prior(TIMES.costs(8))
 
 
 def test_choices_of_all_machines_are_listed(written, model):

@@ -12,10 +12,10 @@ from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.engine.acceptance import DraftResult
+from forerun.engine.calibration import ConfidenceCalibrator
 from forerun.engine.controller import Adaptive, Fixed
-from forerun.engine.luck import Trial
-from forerun.engine.trimmer import CAUTION, Trimmer
-from forerun.engine.trust import Trust
+from forerun.engine.trimmer import SAFETY_MARGIN, Trimmer
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -56,8 +56,8 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = Trust().reach(draft, 0.0)
-    gains = [sum(chances[:k]) - CAUTION * row * k for k in range(len(draft) + 1)]
+    chances = ConfidenceCalibrator().reach(draft, 0.0)
+    gains = [sum(chances[:k]) - SAFETY_MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
     kept = trimmer(row).trim({0: draft})[0]
@@ -84,57 +84,57 @@ def test_in_a_batch_the_node_of_a_slow_sequence_is_worth_more():
     drafts = {0: sure(0.5), 1: sure(0.5)}
     assert [len(d) for d in found.trim(drafts).values()] == [1, 1]
     for _ in range(50):  # the first emits three tokens a step, the second one, in the time of 1.2
-        found.learn([Trial(0, 0, (0, 0)), Trial(1, 0, ())], 1.2, None)
+        found.learn([DraftResult(0, 0, (0, 0)), DraftResult(1, 0, ())], 1.2, None)
     assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
 
 
-def test_trust_begins_with_the_drafters_word_and_ends_with_what_it_saw():
-    trust, rng = Trust(), random.Random(3)
-    assert trust.chance(0.9) == pytest.approx(0.9)
+def test_calibration_begins_with_what_the_drafter_says_and_ends_with_what_it_saw():
+    calibrator, rng = ConfidenceCalibrator(), random.Random(3)
+    assert calibrator.chance(0.9) == pytest.approx(0.9)
     for _ in range(400):
-        trust.judge(sure(0.9), (1,) if rng.random() < 0.3 else (5,), 0.0)
-    assert trust.chance(0.9) == pytest.approx(0.3, abs=0.08)
-    assert trust.chance(0.2) == pytest.approx(0.2)
+        calibrator.judge(sure(0.9), (1,) if rng.random() < 0.3 else (5,), 0.0)
+    assert calibrator.chance(0.9) == pytest.approx(0.3, abs=0.08)
+    assert calibrator.chance(0.2) == pytest.approx(0.2)
 
 
 def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
     """Of two children of the root one came true, and of its two children neither; the others are not judged."""
     draft = sure(0.5, 0.5, 0.1, 0.9, 0.1, parents=(-1, -1, 0, 1, 1))
-    seen, trust = Trust(), Trust()
+    seen, calibrator = ConfidenceCalibrator(), ConfidenceCalibrator()
     for confidence, is_hit in ((0.5, False), (0.5, True), (0.9, False), (0.1, False)):
         seen.judge(sure(confidence), (1,) if is_hit else (9,), 0.0)
-    trust.judge(draft, (2, 9), 0.0)
+    calibrator.judge(draft, (2, 9), 0.0)
     for confidence in (0.1, 0.5, 0.9):
-        assert trust.chance(confidence) == seen.chance(confidence)
+        assert calibrator.chance(confidence) == seen.chance(confidence)
 
 
 def test_a_sequence_that_disappoints_is_trusted_less_than_others():
-    trust, bias = Trust(), 0.0
+    calibrator, bias = ConfidenceCalibrator(), 0.0
     for _ in range(30):
-        bias = trust.judge(sure(0.7), (9,), bias)
-        trust.judge(sure(0.7), (1,), 0.0)
-    assert trust.chance(0.7, bias) < trust.chance(0.7) - 0.2
+        bias = calibrator.judge(sure(0.7), (9,), bias)
+        calibrator.judge(sure(0.7), (1,), 0.0)
+    assert calibrator.chance(0.7, bias) < calibrator.chance(0.7) - 0.2
 
 
 def test_who_brings_nothing_is_not_asked_and_one_good_draft_brings_it_back():
     found = trimmer(0.2)
     for _ in range(40):
         found.trim({0: EMPTY_DRAFT})
-        found.learn([Trial(0, 0, ())], 1.05, 0.05)
+        found.learn([DraftResult(0, 0, ())], 1.05, 0.05)
     assert found.wanted([0]) == []
     found.trim({0: sure(0.95, 0.95, 0.95)})
     assert found.wanted([0]) == [0]
 
 
-def test_one_slow_answer_does_not_make_asking_dear():
+def test_one_slow_answer_does_not_make_asking_expensive():
     found = trimmer(0.2)
     for ask_cost in (*[0.02] * 20, 50.0):
         found.trim({0: sure(0.7)})
-        found.learn([Trial(0, 0, ())], 1.05, ask_cost)
+        found.learn([DraftResult(0, 0, ())], 1.05, ask_cost)
     assert found.wanted([0]) == [0]
     for _ in range(60):  # but one that stays slow does
         found.trim({0: sure(0.7)})
-        found.learn([Trial(0, 0, ())], 1.05, 50.0)
+        found.learn([DraftResult(0, 0, ())], 1.05, 50.0)
     assert found.wanted([0]) == []
 
 
@@ -175,14 +175,16 @@ class Prophet:
     def draft(self) -> Draft:
         return sure(*[self.rng.choice(self.confidences)] * 4)
 
-    def trial(self, seq_id: int, draft: Draft | None, kept: Draft) -> Trial:
+    def trial(self, seq_id: int, draft: Draft | None, kept: Draft) -> DraftResult:
         right = 0
         for confidence in draft.confidence if draft else ():
             if self.rng.random() >= self.truth(confidence):
                 break
             right += 1
         path = tuple(range(min(right, len(kept))))
-        return Trial(seq_id, len(kept), path, (*kept.tokens[: len(path)], self.next(right, path)))
+        return DraftResult(
+            seq_id, len(kept), path, (*kept.tokens[: len(path)], self.next(right, path))
+        )
 
     def next(self, right: int, path: tuple[int, ...]) -> int:
         return len(path) + 1 if right > len(path) else 99
@@ -197,7 +199,7 @@ def test_a_drafter_that_knows_beats_every_fixed_budget(num_seqs, gain):
 
 @pytest.mark.parametrize("num_seqs", [1, 4, 8])
 @pytest.mark.parametrize("says", [(0.05,), (0.95,), (0.1, 0.5, 0.9)])
-def test_a_drafter_that_boasts_costs_less_than_two_percent(says, num_seqs):
+def test_an_overconfident_drafter_costs_less_than_two_percent(says, num_seqs):
     world = (says, lambda c: 0.02)
     plain_rate = Prophet(*world).run(Fixed(0), 100, num_seqs)
     assert Prophet(*world).run(Adaptive(4), 1500, num_seqs) > 0.98 * plain_rate
@@ -225,7 +227,7 @@ def test_a_seeded_request_is_not_cut_where_drafts_are_drawn():
     for _ in range(100):
         assert controller.budgets([seq]) == {0: 4}
         assert len(controller.trim({0: sure(0.05, 0.05)})[0]) == 2
-        controller.learn([Trial(0, 2, (), (9,))], 3, 0.01, 3.0)
+        controller.learn([DraftResult(0, 2, (), (9,))], 3, 0.01, 3.0)
 
 
 def test_what_is_said_of_a_draft_fits_it():

@@ -177,7 +177,7 @@ def test_instruction_sets_agree_to_the_bit(kind: str) -> None:
     assert all(same_bits(results[0], other) for other in results[1:])
 
 
-def test_a_poisoned_row_harms_only_those_who_see_it() -> None:
+def test_a_row_with_nan_harms_only_those_who_see_it() -> None:
     config, dtype = KINDS["q4"]
     weights = random_weights(config, dtype)
     embed = weights["embed"].dequantize()

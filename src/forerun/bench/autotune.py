@@ -30,10 +30,10 @@ from forerun.core import options, registry
 from forerun.core.params import SamplingParams
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
+from forerun.engine.acceptance import DraftResult
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.figures import DrafterFigures, PassTime, PassTimes
-from forerun.engine.luck import Trial
 from forerun.formats.tokenizer import Tokenizer
 from forerun.nn.model import Model
 
@@ -80,7 +80,7 @@ class Step:
     """One drafted step of one sequence: its draft's fate, and what the two halves of the step took."""
 
     is_first: bool
-    trial: Trial
+    trial: DraftResult
     num_rows: int
     draft_s: float
     pass_s: float
@@ -94,7 +94,7 @@ class Recorder(Fixed):
     _seen: set[int] = field(default_factory=set)
 
     def learn(
-        self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
+        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """Note the step, unless its pass also read the prompt."""
         if num_rows is None:
@@ -147,7 +147,7 @@ def _costs_by_size(steps: Sequence[Step], times: PassTimes) -> dict[int, float]:
     return {size: round(median(each), 5) for size, each in sorted(often.items())}
 
 
-def _nodes(trials: Sequence[Trial]) -> tuple[tuple[float, float], ...]:
+def _nodes(trials: Sequence[DraftResult]) -> tuple[tuple[float, float], ...]:
     """Of node i: the share of the drafts that had it, and the share of those in which it was accepted."""
     found = []
     for i in range(max((trial.num_nodes for trial in trials), default=0)):

@@ -9,9 +9,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from forerun.bench.record import Provenance
+from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 
 
@@ -45,13 +44,7 @@ class Prices:
 
     def v(self, rows: float) -> float:
         """A pass of so many rows over one of one row: straight between two measured widths, and on beyond the last."""
-        widths, ms = np.array([*self.ms], float), np.array([*self.ms.values()])
-        if rows <= widths[-1] or len(widths) == 1:
-            price = float(np.interp(rows, widths, ms))
-        else:
-            slope = (ms[-1] - ms[-2]) / (widths[-1] - widths[-2])
-            price = float(ms[-1] + slope * (rows - widths[-1]))
-        return price / self.ms[1]
+        return CostCurve(self.ms).v(rows)
 
 
 def is_document(path: Path) -> bool:

@@ -1,38 +1,71 @@
-"""What a step costs, learned while it runs: a cost for every size, from noisy and drifting measurements.
+"""What a step costs by its size: the one cost type, from a table, from measurements while it runs, or both.
 
-A size is the rows of a pass, or the nodes a drafter returned. Costs are relative: whoever records
-them divides by the machine's pace of the moment, so that a slow second does not look like a large
-pass. Nothing here reads a clock.
+A size is the rows of a pass, or the nodes a drafter returned. `v(k)` is the cost of a pass of k rows
+over that of one row. Costs learned at run time are relative: whoever records them divides by the
+machine's speed of the moment, so that a slow second does not look like a large pass. Nothing here
+reads a clock.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
 
 MEMORY = 32.0
 """Measurements of one size that count; older ones fade."""
 LINE_DECAY = 0.98
 LINE_WEIGHT = 4.0
-"""How many measurements of its own a size needs to weigh as much as the line through all sizes."""
-SEED_DECAY = 0.95
-"""What the costs of an earlier run count for after one more measurement."""
+"""How many measurements of its own a size needs to weigh as much as the table, or the line through all sizes."""
+TABLE_DECAY = 0.95
+"""What the table counts for after one more measurement."""
 OUTLIER = 2.0
 """A measurement counts as at most so many times what was known: the scheduler's hiccups."""
 
 
 class CostCurve:
-    """Decayed means of the sizes that were seen, and a line through all of them for the others.
+    """A table of points, whose place measurements take as they come.
 
+    Between points costs lie on straight lines, beyond the last the last line goes on. Sizes that were
+    measured have decayed means of their own; a line through all measurements stands in for the others.
     Unknown is cheap: without two different sizes the line is flat, so what was never tried is tried.
+
+    >>> curve = CostCurve({1: 2.0, 2: 3.0, 4: 4.0})
+    >>> curve.predict(3), curve.predict(6), curve.v(2)
+    (3.5, 5.0, 1.5)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, points: Mapping[int, float] | None = None) -> None:
+        """`points` are costs of an earlier run, by their sizes."""
+        self.points = dict(sorted((points or {}).items()))
+        self._sizes = [*self.points]
+        self._trust = 1.0 if self.points else 0.0  # in the points, against the line
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
-        self._seeds: dict[int, float] = {}
-        self._trust = 0.0  # in the seeds, against the line
         self._weight = self._size = self._cost = 0.0
         self._slope = 0.0
         self._variance = self._covariance = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CostCurve) and vars(self) == vars(other)
+
+    @classmethod
+    def from_json(cls, value: object) -> CostCurve:
+        """A table from an object of sizes and costs. Raises ValueError for anything else."""
+        if not isinstance(value, Mapping):
+            raise ValueError(f"costs must be an object, not {value!r}")
+        for cost in value.values():
+            if type(cost) not in (int, float) or not (math.isfinite(cost) and cost >= 0):
+                raise ValueError(f"a cost must be a number of at least 0, not {cost!r}")
+        return cls({int(size): cost for size, cost in value.items()})
+
+    def to_json(self) -> dict[str, float]:
+        """The table; what was measured since is not in it."""
+        return {str(size): cost for size, cost in self.points.items()}
+
+    @property
+    def widest(self) -> int:
+        """The largest size of the table."""
+        return self._sizes[-1]
 
     def record(self, size: int, cost: float) -> None:
         """Learn one measurement."""
@@ -42,27 +75,37 @@ class CostCurve:
         weight = min(weight + 1, MEMORY)
         self._means[size] = (weight, mean + (cost - mean) / weight)
         self._fit(size, cost)
-        self._trust *= SEED_DECAY
-
-    def seed(self, costs: Mapping[int, float]) -> None:
-        """Begin with costs of an earlier run, which stand in the line's place until real ones come."""
-        self._seeds, self._trust = dict(costs), 1.0
+        self._trust *= TABLE_DECAY
 
     def knows(self, size: int) -> bool:
         """True if that size was measured."""
         return size in self._means
 
+    def v(self, rows: float) -> float:
+        """The cost of so many rows over that of one."""
+        return self.predict(rows) / self.predict(1)
+
     def predict(self, size: float) -> float:
-        """The cost of a size, between whole sizes in proportion; 0 before the first measurement."""
+        """The cost of a size; 0 if nothing at all is known."""
         low = int(size)
         cost, share = self._at(low), size - low
         return cost + share * (self._at(low + 1) - cost) if share else cost
 
     def _at(self, size: int) -> float:
-        line = self._cost + self._slope * (size - self._size)
-        line += self._trust * (self._seeds.get(size, line) - line)
+        known = self._cost + self._slope * (size - self._size)
+        if self._trust:
+            known += self._trust * (self._between(size) - known)
         weight, mean = self._means.get(size, (0.0, 0.0))
-        return max(0.0, (weight * mean + LINE_WEIGHT * line) / (weight + LINE_WEIGHT))
+        return max(0.0, (weight * mean + LINE_WEIGHT * known) / (weight + LINE_WEIGHT))
+
+    def _between(self, size: int) -> float:
+        sizes, points = self._sizes, self.points
+        if len(sizes) == 1 or size <= sizes[0]:
+            return points[sizes[0]]
+        above = min(bisect_left(sizes, size), len(sizes) - 1)
+        low, high = sizes[above - 1], sizes[above]
+        share = (size - low) / (high - low)
+        return points[low] + share * (points[high] - points[low])
 
     def _fit(self, size: int, cost: float) -> None:
         """Least squares with decaying weights; the slope stays while only one size is seen."""

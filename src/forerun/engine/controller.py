@@ -1,6 +1,6 @@
 """How much to draft: the budget of every sequence in every step, zero included.
 
-Speculation pays if the tokens it adds are worth the drafter's time and the rows it adds to the
+Speculation pays if the tokens it adds outweigh the drafter's time and the rows it adds to the
 pass. Both are measured while the engine runs: the cost of drafts and passes by size (`costs`), and
 for every sequence the chance that node i of a draft comes to be and is accepted. A budget of k
 keeps a draft's first k nodes, so a draft of k nodes emits 1 + (sum of the chances of its first k
@@ -11,8 +11,8 @@ Drafts that say how sure they are need no such budget: they are asked for in ful
 before the pass (`trimmer`).
 
 For the others, what is not tried is not learned, so larger budgets are tried again now and then.
-Trials are paid from a purse that earns a small share of the running time, half as much after every
-trial in vain: a drafter that costs nothing is tried often, one that costs much and gives nothing seldom.
+Trials may cost a small share of the running time, the exploration budget, which is halved after
+every trial that gained nothing: a cheap drafter is tried often, an expensive useless one seldom.
 
 Nothing here reads a clock or draws a number: the same measurements give the same budgets. And no
 budget changes a token: a draft may always be smaller.
@@ -29,10 +29,10 @@ from typing import Protocol
 
 from forerun.core.costs import CostCurve
 from forerun.core.types import Draft, Seq
-from forerun.engine.corners import Step, corners
-from forerun.engine.luck import NO_NODE, Luck, Trial
+from forerun.engine.acceptance import NO_STATS, AcceptanceStats, DraftResult
+from forerun.engine.envelope import Increment, concave_envelope
+from forerun.engine.prior import Prior
 from forerun.engine.trimmer import Trimmer
-from forerun.engine.warmth import Warmth
 
 MEMORY_OF_ONE = 0.95
 MEMORY_OF_ALL = 0.99
@@ -47,10 +47,10 @@ PLAIN_FIRST = 2
 """Plain passes before anything is drafted."""
 TRIAL_STEPS = 2
 """Steps of a trial: a drafter's first answer after a pause is slow, it has to catch up."""
-TRIAL_SHARE = 0.015
-MIN_TRIAL_SHARE = 0.0025
-"""Share of the running time that trials may cost."""
-PACE_MEMORY = 0.2
+EXPLORATION_SHARE = 0.015
+MIN_EXPLORATION_SHARE = 0.0025
+"""Frequency of the running time that trials may cost."""
+SPEED_MEMORY = 0.2
 """Weight of the last pass in the estimate of the machine's present speed."""
 
 
@@ -66,7 +66,7 @@ class Controller(Protocol):
         ...
 
     def learn(
-        self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
+        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """The step is over. `num_rows` is None if its pass also read prompts: then its time says nothing."""
         ...
@@ -87,7 +87,7 @@ class Fixed:
         return drafts
 
     def learn(
-        self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
+        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """Nothing to learn."""
 
@@ -95,25 +95,24 @@ class Fixed:
 class Adaptive:
     """Chooses the budgets that promise the most tokens a second; `full` is the largest."""
 
-    def __init__(self, full: int, *, keeps_seeds: bool = False, warm: Warmth | None = None) -> None:
+    def __init__(self, full: int, *, keeps_seeds: bool = False, prior: Prior | None = None) -> None:
         """`keeps_seeds`: the drafter draws its drafts, so what a seeded request says depends on their size.
 
-        Such requests always draft in full: the same seed must give the same tokens. `warm` is what
+        Such requests always draft in full: the same seed must give the same tokens. `prior` is what
         an earlier run measured.
         """
         self.full = full
         self.keeps_seeds = keeps_seeds
-        self.pass_cost, self.draft_cost = CostCurve(), CostCurve()
+        prior = prior or Prior()
+        self.pass_cost = CostCurve(prior.pass_cost.points)
+        self.draft_cost = CostCurve(prior.draft_cost.points)
         self.draft_cost.record(0, 0.0)  # so a smaller draft than was tried is hoped to cost less
         self._trimmer = Trimmer(self.pass_cost)
         self._bound: frozenset[int] = frozenset()
-        self._all = Luck(MEMORY_OF_ALL, optimism=1.0)
-        if warm is not None:
-            self.pass_cost.seed(warm.pass_cost)
-            self.draft_cost.seed(warm.draft_cost)
-            self._all.seed(warm.nodes[:full])
-        self._each: dict[int, Luck] = {}
-        self._pace = 0.0  # seconds of a unit of cost
+        self._all = AcceptanceStats(MEMORY_OF_ALL, optimism=1.0)
+        self._all.seed(prior.nodes[:full])
+        self._each: dict[int, AcceptanceStats] = {}
+        self._unit_s = 0.0  # seconds of a unit of cost
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}
         self._warm: frozenset[int] = frozenset()
@@ -121,8 +120,8 @@ class Adaptive:
         self._plain_passes = self._steps_since_plain = 0
         self._trial_of = -1
         self._trial_steps = 0
-        self._purse = 0.0
-        self._trial_share = TRIAL_SHARE
+        self._exploration_budget = 0.0
+        self._exploration_share = EXPLORATION_SHARE
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """The plan, or a trial, or none to measure the plain pass; seeded requests as their seed wants it."""
@@ -138,13 +137,13 @@ class Adaptive:
         return drafts | self._trimmer.trim(free)
 
     def learn(
-        self, trials: Sequence[Trial], num_rows: int | None, draft_s: float, pass_s: float
+        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
-        """Update what drafts and passes cost, how lucky they are, and what trials may cost."""
+        """Update what drafts and passes cost, how often they are accepted, and what trials may cost."""
         tried = [trial for trial in trials if self._granted.get(trial.seq_id)]
         for trial in tried if not self._trimmer.is_confident else ():
-            luck = self._each.setdefault(trial.seq_id, Luck(MEMORY_OF_ONE))
-            luck.record(self._granted[trial.seq_id], trial)
+            stats = self._each.setdefault(trial.seq_id, AcceptanceStats(MEMORY_OF_ONE))
+            stats.record(self._granted[trial.seq_id], trial)
             self._all.record(self._granted[trial.seq_id], trial)
         if num_rows is not None:
             self._measure(tried, num_rows, draft_s, pass_s)
@@ -161,7 +160,7 @@ class Adaptive:
         if self._plain_passes < PLAIN_FIRST or self._steps_since_plain >= PLAIN_EVERY:
             return off
         if self._plan.keys() != off.keys():
-            self._each = {i: luck for i, luck in self._each.items() if i in off}
+            self._each = {i: stats for i, stats in self._each.items() if i in off}
             self._plan = {i: self._plan.get(i, 0) for i in ids}
             self._steps_held = HOLD_STEPS
         if self._trimmer.is_confident:
@@ -174,10 +173,10 @@ class Adaptive:
         return self._plan | self._trial()
 
     def _trial(self) -> dict[int, int]:
-        """A larger budget for the sequence whose turn it is, if the purse allows it."""
+        """A larger budget for the sequence whose turn it is, if the exploration budget allows it."""
         smaller = [i for i, budget in self._plan.items() if budget < self.full]
         if self._trial_of not in smaller or not self._trial_steps:
-            if self._purse < 0 or not smaller:
+            if self._exploration_budget < 0 or not smaller:
                 self._trial_steps = 0
                 return {}
             self._trial_of = min((i for i in smaller if i > self._trial_of), default=smaller[0])
@@ -204,21 +203,21 @@ class Adaptive:
         return best if rate > plain * MARGIN else off
 
     def _best(
-        self, off: dict[int, int], steps: dict[int, list[Step]]
+        self, off: dict[int, int], steps: dict[int, list[Increment]]
     ) -> tuple[dict[int, int], float]:
-        """Enlarge budgets, the worthiest nodes first, and keep the point with the highest rate."""
-        order = sorted((s for each in steps.values() for s in each), key=lambda s: -s.worth)
+        """Enlarge budgets, the nodes with the most tokens a row first, and keep the point with the highest rate."""
+        order = sorted((s for each in steps.values() for s in each), key=lambda s: -s.ratio)
         best, rate = 0, self._rate(len(off), [])
         for stop in range(1, len(order) + 1):
             if (found := self._rate(len(off), order[:stop])) > rate:
                 best, rate = stop, found
         return off | {step.seq_id: step.budget for step in order[:best]}, rate
 
-    def _rate_of(self, plan: dict[int, int], steps: dict[int, list[Step]]) -> float:
+    def _rate_of(self, plan: dict[int, int], steps: dict[int, list[Increment]]) -> float:
         taken = [s for i, each in steps.items() for s in each if s.budget <= plan[i]]
         return self._rate(len(plan), taken)
 
-    def _rate(self, num_seqs: int, steps: Sequence[Step]) -> float:
+    def _rate(self, num_seqs: int, steps: Sequence[Increment]) -> float:
         """Expected tokens over expected cost of a pass of that many sequences with these drafts."""
         rows = sum(step.rows for step in steps)
         plain = self.pass_cost.predict(num_seqs)
@@ -227,35 +226,35 @@ class Adaptive:
             cost += self.draft_cost.predict(rows)
         return (num_seqs + sum(step.tokens for step in steps)) / cost if cost else 0.0
 
-    def _steps(self, seq_id: int) -> list[Step]:
+    def _steps(self, seq_id: int) -> list[Increment]:
         """How a sequence's budget is best enlarged, by what became of its drafts and of others'."""
         mine = self._each[seq_id].nodes if seq_id in self._each else []
         nodes = []
-        for others, own in zip_longest(self._all.nodes, mine, fillvalue=NO_NODE):
+        for others, own in zip_longest(self._all.nodes, mine, fillvalue=NO_STATS):
             rows = own.drafted.given(others.drafted)
             nodes.append((rows * own.accepted.given(others.accepted), rows))
-        steps = corners(seq_id, nodes)
+        steps = concave_envelope(seq_id, nodes)
         if steps and steps[-1].budget == len(self._all.nodes):
             steps[-1] = replace(steps[-1], budget=self.full)
         return steps
 
     def _measure(
-        self, tried: Sequence[Trial], num_rows: int, draft_s: float, pass_s: float
+        self, tried: Sequence[DraftResult], num_rows: int, draft_s: float, pass_s: float
     ) -> None:
-        """Learn the costs, in units of the machine's present pace."""
+        """Learn the costs, in units of the machine's present speed."""
         known = self.pass_cost.predict(num_rows)
-        pace = pass_s / known if known else pass_s
-        if self._pace and not self.pass_cost.knows(num_rows):
-            pace = self._pace  # a size that is new says nothing about the machine
-        if self._pace:
-            pace = min(max(pace, self._pace / 2), self._pace * 2)
-        self._pace += (pace - self._pace) * (PACE_MEMORY if self._pace else 1)
-        if not self._pace:
+        unit_s = pass_s / known if known else pass_s
+        if self._unit_s and not self.pass_cost.knows(num_rows):
+            unit_s = self._unit_s  # a size that is new says nothing about the machine
+        if self._unit_s:
+            unit_s = min(max(unit_s, self._unit_s / 2), self._unit_s * 2)
+        self._unit_s += (unit_s - self._unit_s) * (SPEED_MEMORY if self._unit_s else 1)
+        if not self._unit_s:
             return
-        self.pass_cost.record(num_rows, pass_s / self._pace)
+        self.pass_cost.record(num_rows, pass_s / self._unit_s)
         num_nodes = sum(trial.num_nodes for trial in tried)
         if tried and self._warm.issuperset(trial.seq_id for trial in tried):
-            self.draft_cost.record(num_nodes, draft_s / self._pace)
+            self.draft_cost.record(num_nodes, draft_s / self._unit_s)
         self._steps_since_plain += 1
         if not num_nodes:
             self._plain_passes += 1
@@ -265,15 +264,17 @@ class Adaptive:
         self, num_asked: int, num_rows: int | None, draft_s: float, pass_s: float
     ) -> tuple[float | None, float | None]:
         """A step's cost in plain passes, and that of asking about one sequence, where they are known."""
-        plain_s = self.pass_cost.predict(len(self._granted)) * self._pace
+        plain_s = self.pass_cost.predict(len(self._granted)) * self._unit_s
         if num_rows is None or not plain_s:
             return None, None
-        asking = draft_s / self._pace / num_asked if num_asked else None
+        asking = draft_s / self._unit_s / num_asked if num_asked else None
         return (draft_s + pass_s) / plain_s, asking
 
-    def _pay(self, tried: Sequence[Trial], draft_s: float, pass_s: float) -> None:
-        """Put a share of the step's time into the purse; take out what a trial cost beyond its gain."""
-        self._purse = min(self._purse + self._trial_share * pass_s, pass_s)
+    def _pay(self, tried: Sequence[DraftResult], draft_s: float, pass_s: float) -> None:
+        """Add a share of the step's time to the exploration budget; take out what a trial cost beyond its gain."""
+        self._exploration_budget = min(
+            self._exploration_budget + self._exploration_share * pass_s, pass_s
+        )
         trial = next((t for t in tried if t.seq_id == self._trial_of), None)
         budget = self._plan.get(self._trial_of, self.full)
         if trial is None or self._granted[trial.seq_id] == budget:
@@ -281,8 +282,8 @@ class Adaptive:
         gained = sum(node >= budget for node in trial.path)
         extra = self.pass_cost.predict(len(self._plan) + trial.num_nodes)
         extra -= self.pass_cost.predict(len(self._plan) + min(budget, trial.num_nodes))
-        plain_s = self.pass_cost.predict(len(self._plan)) * self._pace
-        loss = draft_s * (not budget) + max(0.0, extra) * self._pace - gained * plain_s
-        self._purse -= max(0.0, loss)
-        share = TRIAL_SHARE if gained else self._trial_share / 2
-        self._trial_share = max(MIN_TRIAL_SHARE, share)
+        plain_s = self.pass_cost.predict(len(self._plan)) * self._unit_s
+        loss = draft_s * (not budget) + max(0.0, extra) * self._unit_s - gained * plain_s
+        self._exploration_budget -= max(0.0, loss)
+        share = EXPLORATION_SHARE if gained else self._exploration_share / 2
+        self._exploration_share = max(MIN_EXPLORATION_SHARE, share)

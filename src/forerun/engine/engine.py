@@ -19,15 +19,15 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, takes_the_likeliest, verify
 from forerun.drafters.base import Drafter
+from forerun.engine.acceptance import DraftResult
 from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.guard import Guard
-from forerun.engine.luck import Trial
+from forerun.engine.prior import Prior
 from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
-from forerun.engine.warmth import Warmth
 from forerun.nn.model import Hidden, Model
 
 
@@ -57,17 +57,17 @@ class Engine:
         options: EngineOptions,
         *,
         eos_ids: frozenset[int] = frozenset(),
-        warm: Warmth | None = None,
+        prior: Prior | None = None,
         cache: KVCache | None = None,
     ) -> None:
-        """`warm` is what an earlier run showed of this model and drafter; the controller begins with it.
+        """`prior` is what an earlier run showed of this model and drafter; the controller begins with it.
 
         `cache` is the model's, of the options' sizes, where the drafter was built with it; else one is made.
         """
         self.model = model
         self.stats = SpecStats()
         self.drafter = Guard(drafter, self.stats) if options.controller else drafter
-        self.controller = _controller(drafter, options, warm)
+        self.controller = _controller(drafter, options, prior)
         self.options = options
         self.eos_ids = eos_ids
         self.cache = cache or model.new_cache(options.max_num_seqs, options.max_len)
@@ -251,7 +251,7 @@ class Engine:
     ) -> None:
         """Tell the controller what the step brought and cost."""
         trials = [
-            Trial(r.rows.seq.id, len(r.rows.draft), r.outcome.path, r.outcome.emitted)
+            DraftResult(r.rows.seq.id, len(r.rows.draft), r.outcome.path, r.outcome.emitted)
             for r in results
         ]
         is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.seq_rows)
@@ -270,7 +270,7 @@ class Engine:
         del self.requests[request.seq.id]
 
 
-def _controller(drafter: Drafter, options: EngineOptions, warm: Warmth | None) -> Controller:
+def _controller(drafter: Drafter, options: EngineOptions, prior: Prior | None) -> Controller:
     if not options.controller:
         return Fixed(options.draft_budget)
-    return Adaptive(options.draft_budget, keeps_seeds=drafter.draws, warm=warm)
+    return Adaptive(options.draft_budget, keeps_seeds=drafter.draws, prior=prior)

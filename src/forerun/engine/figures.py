@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-import numpy as np
+from forerun.core.costs import CostCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,23 @@ class PassTimes:
 
     def cost(self, rows: float) -> float:
         """A pass of one sequence and so many rows, by the nearest that were measured."""
-        return between(self._alone, rows)
+        return self._alone.predict(rows)
 
-    def costs(self, max_seqs: int) -> dict[int, float]:
-        """The cost of every number of rows up to twice the largest that was measured, in batches up to `max_seqs`."""
-        known = self._mean(max_seqs)
-        return {rows: round(between(known, rows), 4) for rows in range(1, 2 * max(known) + 1)}
+    def costs(self, max_seqs: int) -> CostCurve:
+        """By rows, in batches up to `max_seqs`: the mean over contexts and batches.
 
-    @cached_property
-    def _alone(self) -> dict[int, float]:
-        return self._mean(1)
-
-    def _mean(self, max_seqs: int) -> dict[int, float]:
-        """Rows to cost, the mean over contexts and batches; more rows never cost less, whatever the noise says."""
+        More rows never cost less, whatever the noise says.
+        """
         plain, found = self._plain(), dict[int, list[float]]()
         for time in self.times:
             if time.num_seqs <= max_seqs:
                 found.setdefault(time.rows, []).append(time.ms / plain[time.context])
         means = [sum(found[rows]) / len(found[rows]) for rows in sorted(found)]
-        return dict(zip(sorted(found), accumulate(means, max), strict=True))
+        return CostCurve(dict(zip(sorted(found), accumulate(means, max), strict=True)))
+
+    @cached_property
+    def _alone(self) -> CostCurve:
+        return self.costs(1)
 
     @classmethod
     def from_json(cls, value: Sequence[Mapping[str, object]]) -> PassTimes:
@@ -124,15 +122,6 @@ class DrafterFigures:
             draft_total=_number(value, "draft_total"),
             nodes=tuple((_share(drafted), _share(accepted)) for drafted, accepted in nodes),
         )
-
-
-def between(known: Mapping[int, float], size: float) -> float:
-    """Straight lines between the known sizes; the last one goes on."""
-    sizes, costs = [*known], [*known.values()]
-    if size <= sizes[-1] or len(sizes) == 1:
-        return float(np.interp(size, sizes, costs))
-    slope = (costs[-1] - costs[-2]) / (sizes[-1] - sizes[-2])
-    return costs[-1] + slope * (size - sizes[-1])
 
 
 def _pass_time(row: Mapping[str, object]) -> PassTime:

@@ -1,6 +1,6 @@
 """A model's profile: what `forerun autotune` found out about one model on one machine, as a JSON file.
 
-`--drafter auto` takes its drafter from it, and the controller its first opinion (`engine/warmth.py`).
+`--drafter auto` takes its drafter from it, and the controller its first opinion (`engine/prior.py`).
 A profile belongs to a file's contents, a machine and a way of running, all of which are in its name
 and in the file: where one of them differs there is simply no profile. The format is described in
 docs/autotune.md. Nothing here measures anything.
@@ -18,8 +18,9 @@ from pathlib import Path
 
 import forerun
 from forerun.core import device
-from forerun.engine.figures import DrafterFigures, PassTimes, between
-from forerun.engine.warmth import Warmth
+from forerun.core.costs import CostCurve
+from forerun.engine.figures import DrafterFigures, PassTimes
+from forerun.engine.prior import Prior
 from forerun.formats.hub import cache_dir
 
 VERSION = 1
@@ -70,16 +71,13 @@ class Profile:
     measured: Mapping[str, object]
     """The chosen setting beside plain decoding: `speedup`, `speedup_lo`, `speedup_hi`, and on how many prompts."""
 
-    def warmth(self, drafter: str, max_seqs: int) -> Warmth:
+    def prior(self, drafter: str, max_seqs: int) -> Prior:
         """What a controller may know beforehand; of a setting that was never tried, only what passes cost."""
         passes = self.passes.costs(max_seqs)
         for figures in self.drafters:
             if figures.drafter == drafter:
-                known = figures.draft_cost
-                sizes = range(max(known, default=-1) + 1)
-                drafts = {size: between(known, size) for size in sizes}
-                return Warmth(passes, drafts, figures.nodes)
-        return Warmth(passes)
+                return Prior(passes, CostCurve(figures.draft_cost), figures.nodes)
+        return Prior(passes)
 
     def document(self) -> dict[str, object]:
         """The file's contents as JSON values."""

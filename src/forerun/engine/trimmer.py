@@ -6,7 +6,7 @@ what was cut is held against the tokens that came, which costs nothing. Whether 
 learned in the same way: what the kept nodes promise beyond their rows against the drafter's time.
 
 In a batch a row delays everyone. What counts for a sequence is its own speed, and the slow ones
-count most: a node is worth its chance over the `FAIRNESS`th power of the speed-up its sequence
+count most: a node is worth its chance over the `ALPHA`th power of the speed-up its sequence
 has; a pass, the sum of what the delay takes from all. Alone in a batch this comes down to the tokens
 a second of that sequence.
 
@@ -21,36 +21,36 @@ from dataclasses import dataclass
 
 from forerun.core.costs import CostCurve
 from forerun.core.types import Draft
-from forerun.engine.corners import Step, corners
-from forerun.engine.luck import Trial
-from forerun.engine.trust import Trust
+from forerun.engine.acceptance import DraftResult
+from forerun.engine.calibration import ConfidenceCalibrator
+from forerun.engine.envelope import Increment, concave_envelope
 
-FAIRNESS = 8
+ALPHA = 8
 """1 is proportional fairness; 2 the least waiting time on average; more looks at the slowest only."""
-CAUTION = 1.2
+SAFETY_MARGIN = 1.2
 """Nodes must promise so many times what their rows take: those that look best look better than they are."""
-SPEED_MEMORY = 0.98
-SPEED_PRIOR = 40.0
+SPEEDUP_MEMORY = 0.98
+SPEEDUP_PRIOR = 40.0
 """Steps at the plain speed that a sequence begins with."""
-WORTH_MEMORY = 0.8
-WORTH_MEMORY_OF_ALL = 0.98
-FIRST_WORTH = 0.5
+BENEFIT_MEMORY = 0.8
+BENEFIT_MEMORY_OF_ALL = 0.98
+FIRST_BENEFIT = 0.5
 """Tokens that asking is hoped to bring before anything is known."""
 COST_RATE = 0.1
 COST_OUTLIER = 2.0
 """Asking counts as at most so many times what it took before: one of two drafters may be tried now and then."""
 SILENCE_RATE = 0.02
 MOST_SILENCE = 0.1
-"""Share of drafts that may fail to say how sure they are while what the others say decides."""
+"""Frequency of drafts that may fail to say how sure they are while what the others say decides."""
 
 
 @dataclass(slots=True)
-class Standing:
+class SequenceState:
     """What is known of one sequence: tokens and time, both in plain steps, what asking brings, its bias."""
 
-    worth: float
-    tokens: float = SPEED_PRIOR
-    time: float = SPEED_PRIOR
+    benefit: float
+    tokens: float = SPEEDUP_PRIOR
+    time: float = SPEEDUP_PRIOR
     bias: float = 0.0
 
     @property
@@ -64,14 +64,14 @@ class Trimmer:
 
     def __init__(self, pass_cost: CostCurve) -> None:
         self.pass_cost = pass_cost
-        self.trust = Trust()
+        self.calibrator = ConfidenceCalibrator()
         self._silence, self._num_drafts = (
             1.0,
             0,
         )  # share of drafts that do not say how sure they are
-        self._standings: dict[int, Standing] = {}
+        self._states: dict[int, SequenceState] = {}
         self._proposed: dict[int, Draft] = {}
-        self._worth = FIRST_WORTH
+        self._benefit = FIRST_BENEFIT
         self._ask_cost, self._num_asks = 0.0, 0
 
     @property
@@ -81,12 +81,12 @@ class Trimmer:
 
     def follow(self, ids: Iterable[int]) -> None:
         """These sequences run now: forget the others."""
-        self._standings = {i: self._standings.get(i) or Standing(self._worth) for i in ids}
+        self._states = {i: self._states.get(i) or SequenceState(self._benefit) for i in ids}
 
     def wanted(self, ids: Sequence[int]) -> list[int]:
         """Those of these sequences of which asking the drafter pays."""
-        price = self._ask_cost * self._price_of_time()
-        return [i for i in ids if self._standings[i].worth >= price]
+        price = self._ask_cost * self._weight_of_time()
+        return [i for i in ids if self._states[i].benefit >= price]
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """Cut the drafts where they stop paying; those that do not say how sure they are stay whole."""
@@ -95,7 +95,7 @@ class Trimmer:
             miss = (draft.confidence is None) - self._silence
             self._silence += miss * max(SILENCE_RATE, 1 / self._num_drafts)
         self._proposed = {i: d for i, d in drafts.items() if d.confidence is not None}
-        num_rows = len(self._standings) + sum(
+        num_rows = len(self._states) + sum(
             len(draft) for i, draft in drafts.items() if i not in self._proposed
         )
         steps = [step for i, draft in self._proposed.items() for step in self._steps(i, draft)]
@@ -105,18 +105,20 @@ class Trimmer:
             self._value(i, [step for step in taken if step.seq_id == i], row_price)
         return {i: d.trim(budgets[i]) if i in budgets else d for i, d in drafts.items()}
 
-    def learn(self, trials: Sequence[Trial], cost: float | None, ask_cost: float | None) -> None:
+    def learn(
+        self, trials: Sequence[DraftResult], cost: float | None, ask_cost: float | None
+    ) -> None:
         """What came of a step: its cost in plain passes of the batch, and of asking about one sequence."""
         for trial in trials:
-            standing = self._standings.get(trial.seq_id)
-            if standing is None:
+            state = self._states.get(trial.seq_id)
+            if state is None:
                 continue
             draft = self._proposed.get(trial.seq_id)
             if draft is not None:
-                standing.bias = self.trust.judge(draft, trial.tokens, standing.bias)
+                state.bias = self.calibrator.judge(draft, trial.tokens, state.bias)
             if cost is not None:
-                standing.tokens = standing.tokens * SPEED_MEMORY + 1 + len(trial.path)
-                standing.time = standing.time * SPEED_MEMORY + cost
+                state.tokens = state.tokens * SPEEDUP_MEMORY + 1 + len(trial.path)
+                state.time = state.time * SPEEDUP_MEMORY + cost
         if ask_cost is not None:
             self._record_ask(ask_cost)
         self._proposed = {}
@@ -128,22 +130,22 @@ class Trimmer:
             cost = min(cost, COST_OUTLIER * self._ask_cost)
         self._ask_cost += (cost - self._ask_cost) * rate
 
-    def _price_of_time(self) -> float:
-        """What a unit of cost takes from all sequences together, with caution."""
-        lost = sum(standing.speedup ** (1 - FAIRNESS) for standing in self._standings.values())
-        plain = self.pass_cost.predict(len(self._standings))
-        return CAUTION * lost / plain if plain else 0.0
+    def _weight_of_time(self) -> float:
+        """What a unit of cost takes from all sequences together, with the safety margin."""
+        lost = sum(state.speedup ** (1 - ALPHA) for state in self._states.values())
+        plain = self.pass_cost.predict(len(self._states))
+        return SAFETY_MARGIN * lost / plain if plain else 0.0
 
-    def _steps(self, seq_id: int, draft: Draft) -> list[Step]:
-        standing = self._standings[seq_id]
-        weight = standing.speedup**-FAIRNESS
-        reach = self.trust.reach(draft, standing.bias)
-        return corners(seq_id, ((chance * weight, 1.0) for chance in reach))
+    def _steps(self, seq_id: int, draft: Draft) -> list[Increment]:
+        state = self._states[seq_id]
+        weight = state.speedup**-ALPHA
+        reach = self.calibrator.reach(draft, state.bias)
+        return concave_envelope(seq_id, ((chance * weight, 1.0) for chance in reach))
 
-    def _choose(self, steps: list[Step], num_rows: int) -> tuple[list[Step], float]:
-        """The worthiest steps, as many as pay, and what one of their rows costs."""
-        order = sorted(steps, key=lambda step: -step.worth)
-        price, plain = self._price_of_time(), self.pass_cost.predict(num_rows)
+    def _choose(self, steps: list[Increment], num_rows: int) -> tuple[list[Increment], float]:
+        """The increments with the most tokens a row, while the net gain grows, and the cost of a row."""
+        order = sorted(steps, key=lambda step: -step.ratio)
+        price, plain = self._weight_of_time(), self.pass_cost.predict(num_rows)
         tokens = rows = most = cost = 0.0
         best, row_price = 0, 0.0
         for stop, step in enumerate(order, 1):
@@ -153,9 +155,9 @@ class Trimmer:
                 best, most, row_price = stop, tokens - cost, cost / rows
         return order[:best], row_price
 
-    def _value(self, seq_id: int, taken: list[Step], row_price: float) -> None:
+    def _value(self, seq_id: int, taken: list[Increment], row_price: float) -> None:
         """Learn what asking brought: what the kept nodes promise beyond their rows."""
         net = sum(step.tokens - row_price * step.rows for step in taken)
-        standing = self._standings[seq_id]
-        standing.worth += (net - standing.worth) * (1 - WORTH_MEMORY)
-        self._worth += (net - self._worth) * (1 - WORTH_MEMORY_OF_ALL)
+        state = self._states[seq_id]
+        state.benefit += (net - state.benefit) * (1 - BENEFIT_MEMORY)
+        self._benefit += (net - self._benefit) * (1 - BENEFIT_MEMORY_OF_ALL)

@@ -1,4 +1,4 @@
-"""How lucky drafts are, node by node: what the controller knows of a sequence, and of all of them.
+"""How often drafts are accepted, node by node: what the controller knows of a sequence, and of all of them.
 
 Nodes are told apart by their index, not by their depth: a budget keeps a draft's first nodes, so an
 index is what a budget buys, in a chain and in any tree.
@@ -16,7 +16,7 @@ SEED_TRIALS = 16.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DraftResult:
     """What became of one sequence's draft in one step."""
 
     seq_id: int
@@ -27,7 +27,7 @@ class Trial:
 
 
 @dataclass(slots=True)
-class Share:
+class Frequency:
     """How often something happened, recent cases first: each case counts `memory` times what the next one does."""
 
     cases: float = 0.0
@@ -38,25 +38,25 @@ class Share:
         self.cases = self.cases * memory + 1
         self.hits = self.hits * memory + is_hit
 
-    def given(self, prior: Share) -> float:
+    def given(self, prior: Frequency) -> float:
         """The share to expect, where `prior` is what others saw."""
         weight = PRIOR_TRIALS / prior.cases
         return (self.hits + weight * prior.hits) / (self.cases + PRIOR_TRIALS)
 
 
 @dataclass(slots=True)
-class Node:
-    """Node i of a draft: how often drafts that might have had it did, and how often it was accepted then."""
+class NodeStats:
+    """NodeStats i of a draft: how often drafts that might have had it did, and how often it was accepted then."""
 
-    drafted: Share = field(default_factory=Share)
-    accepted: Share = field(default_factory=Share)
+    drafted: Frequency = field(default_factory=Frequency)
+    accepted: Frequency = field(default_factory=Frequency)
 
 
-NO_NODE = Node()
+NO_STATS = NodeStats()
 
 
 @dataclass(slots=True)
-class Luck:
+class AcceptanceStats:
     """What is known about each node of the drafts of one sequence, or of all.
 
     `optimism` cases in favour of a node are there before the first: one bad draft is not the end.
@@ -64,19 +64,22 @@ class Luck:
 
     memory: float
     optimism: float = 0.0
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[NodeStats] = field(default_factory=list)
 
     def seed(self, nodes: Sequence[tuple[float, float]]) -> None:
         """Begin with the shares of an earlier run: how often node i was drafted, and accepted then."""
         self.nodes = [
-            Node(*(Share(SEED_TRIALS, SEED_TRIALS * share) for share in shares)) for shares in nodes
+            NodeStats(*(Frequency(SEED_TRIALS, SEED_TRIALS * share) for share in shares))
+            for shares in nodes
         ]
 
-    def record(self, budget: int, trial: Trial) -> None:
+    def record(self, budget: int, trial: DraftResult) -> None:
         """Learn one trial."""
         hope = self.optimism
         for i in range(len(self.nodes), trial.num_nodes):
-            self.nodes.append(Node(Share(hope, hope), Share(hope, hope * 0.5 ** (i + 1))))
+            self.nodes.append(
+                NodeStats(Frequency(hope, hope), Frequency(hope, hope * 0.5 ** (i + 1)))
+            )
         path = {*trial.path}
         for i, node in enumerate(self.nodes[:budget]):
             node.drafted.record(i < trial.num_nodes, self.memory)

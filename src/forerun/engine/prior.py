@@ -1,4 +1,4 @@
-"""What a controller may know before its first step: costs and luck that were measured earlier.
+"""What a controller may know before its first step: costs and acceptance that were measured earlier.
 
 It is an opinion, not a rule: it weighs as much as a few measurements and fades as real ones come.
 Where it comes from, `engine/profile.py` knows; here are only the numbers.
@@ -6,17 +6,18 @@ Where it comes from, `engine/profile.py` knows; here are only the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from forerun.core.costs import CostCurve
 
 
 @dataclass(frozen=True, slots=True)
-class Warmth:
-    """Costs in plain passes of one sequence, so that the machine's pace of the day does not matter."""
+class Prior:
+    """Costs in plain passes of one sequence, so that the machine's speed of the day does not matter."""
 
-    pass_cost: Mapping[int, float] = field(default_factory=dict)
+    pass_cost: CostCurve = field(default_factory=CostCurve)
     """A pass by its rows."""
-    draft_cost: Mapping[int, float] = field(default_factory=dict)
+    draft_cost: CostCurve = field(default_factory=CostCurve)
     """A proposal by the nodes it returned."""
     nodes: tuple[tuple[float, float], ...] = ()
     """Of node i: how often drafts had it, and how often it was accepted then."""

@@ -1,8 +1,8 @@
-"""Which budgets are worth considering: the corners of a draft's tokens over its rows.
+"""Which budgets to consider: the concave envelope of a draft's expected tokens over its rows.
 
 Between two corners a larger budget is better: nodes that gain little themselves are judged with
-those that come after them. From corner to corner a row is worth ever less, so whoever adds the
-worthiest steps of several drafts first adds each draft's nodes in their order.
+those that come after them. Tokens a row fall from corner to corner, so adding the increments of
+several drafts by descending tokens a row adds each draft's nodes in their order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Increment:
     """One enlargement of one sequence's budget, and what it is expected to add."""
 
     seq_id: int
@@ -21,22 +21,22 @@ class Step:
     rows: float
 
     @property
-    def worth(self) -> float:
+    def ratio(self) -> float:
         """Tokens a row."""
         return self.tokens / self.rows if self.rows else float("inf")
 
 
-def corners(seq_id: int, nodes: Iterable[tuple[float, float]]) -> list[Step]:
+def concave_envelope(seq_id: int, nodes: Iterable[tuple[float, float]]) -> list[Increment]:
     """The steps from corner to corner of a draft whose nodes add (tokens, rows) each.
 
-    >>> [(s.budget, s.tokens) for s in corners(0, [(0.9, 1), (0.1, 1), (0.5, 1)])]
+    >>> [(s.budget, s.tokens) for s in concave_envelope(0, [(0.9, 1), (0.1, 1), (0.5, 1)])]
     [(1, 0.9), (3, 0.6)]
     """
-    found: list[Step] = []
+    found: list[Increment] = []
     for i, (tokens, rows) in enumerate(nodes, 1):
-        step = Step(seq_id, i, tokens, rows)
-        while found and step.worth >= found[-1].worth:
+        step = Increment(seq_id, i, tokens, rows)
+        while found and step.ratio >= found[-1].ratio:
             last = found.pop()
-            step = Step(seq_id, i, last.tokens + step.tokens, last.rows + step.rows)
+            step = Increment(seq_id, i, last.tokens + step.tokens, last.rows + step.rows)
         found.append(step)
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from forerun.core.types import Draft
-from forerun.engine.luck import Share
+from forerun.engine.acceptance import Frequency
 
 PRIOR_CASES = 4.0
 """Cases of a level that weigh as much as the drafter's word."""
@@ -19,16 +19,16 @@ BIAS_RATE = 0.1
 BIAS_MEMORY = 0.99
 
 
-class Trust:
+class ConfidenceCalibrator:
     """The chance of a node to be accepted once its parent is, by what the drafter says of it."""
 
     def __init__(self) -> None:
-        self._levels: dict[int, Share] = {}
+        self._levels: dict[int, Frequency] = {}
 
     def chance(self, confidence: float, bias: float = 0.0) -> float:
         """The chance, in a sequence with that bias."""
         word = _inside(confidence)
-        seen = self._levels.get(_level(word), Share())
+        seen = self._levels.get(_level(word), Frequency())
         chance = (seen.hits + PRIOR_CASES * word) / (seen.cases + PRIOR_CASES)
         return 1 / (1 + (1 - chance) / chance * math.exp(-bias))
 
@@ -52,7 +52,7 @@ class Trust:
 
     def _record(self, confidence: float, is_hit: bool, bias: float) -> float:
         miss = is_hit - self.chance(confidence, bias)
-        self._levels.setdefault(_level(_inside(confidence)), Share()).record(is_hit, MEMORY)
+        self._levels.setdefault(_level(_inside(confidence)), Frequency()).record(is_hit, MEMORY)
         return BIAS_MEMORY * bias + BIAS_RATE * miss
 
 

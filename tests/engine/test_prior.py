@@ -1,0 +1,85 @@
+"""What an earlier run knew: it is used at once, it fades, and a wrong opinion does no lasting harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from forerun.core.costs import CostCurve
+from forerun.core.params import SamplingParams
+from forerun.core.types import Seq
+from forerun.engine.controller import Adaptive
+from forerun.engine.prior import Prior
+from tests.engine.test_controller import FULL, WORLDS, Fixed, World, always, rate
+
+COSTS = CostCurve({1: 1.0, 16: 2.5})
+FREE = CostCurve({FULL: 0.0})
+
+
+def nodes(acceptance: float, length: int = FULL) -> tuple[tuple[float, float], ...]:
+    """The acceptance of a chain whose every token is accepted with that chance if those before it are."""
+    return tuple((1.0, acceptance ** (i + 1)) for i in range(length))
+
+
+def budgets(world: World, controller: Adaptive, num_steps: int) -> list[int]:
+    world.run(controller, num_steps)
+    return [granted[0] for granted in world.budgets]
+
+
+def test_it_drafts_the_right_amount_from_the_first_step_on():
+    prior = Adaptive(FULL, prior=Prior(COSTS, FREE, nodes(0.5)))
+    granted = budgets(World(acceptance=always(0.5)), prior, 8)
+    settled = budgets(World(acceptance=always(0.5)), Adaptive(FULL), 1000)[-200:]
+    assert granted[:2] == [0, 0]  # the plain pass is always measured
+    assert all(0 < budget < FULL for budget in granted[2:])
+    assert min(settled) <= granted[2] <= max(settled)
+
+
+def test_what_is_known_not_to_pay_is_not_bought_first():
+    world = {"acceptance": always(0.05), "row_s": 0.3}
+    costs = CostCurve({1: 1.0, 16: 5.5})
+    prior = Adaptive(FULL, prior=Prior(costs, FREE, nodes(0.05)))
+    assert sum(budgets(World(**world), prior, 40)) < sum(
+        budgets(World(**world), Adaptive(FULL), 40)
+    )
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(("factor", "acceptance"), [(0.5, 0.9), (2.0, 0.1)], ids=["rosy", "gloomy"])
+def test_a_wrong_opinion_fades(name, factor, acceptance):
+    """Half or twice the cost of rows and drafts, and acceptance as on the easiest or the hardest prompts."""
+    world = WORLDS[name]
+    true = World(**world)
+    passes = CostCurve({k: 1 + factor * true.row_s * (k - 1) for k in range(1, 17)})
+    drafts = CostCurve({k: factor * true.draft_s(k) for k in range(FULL + 1)})
+    wrong = Prior(passes, drafts, nodes(acceptance))
+    fixed = {k: rate(400, 1, Fixed(k), **world) for k in (0, 1, 2, 3, 4, 6, FULL)}
+    found = rate(2000, 1, Adaptive(FULL, prior=wrong), **world)
+    assert found >= 0.96 * fixed[0]
+    assert found >= 0.9 * max(fixed.values())
+
+
+def test_the_same_measurements_and_prior_give_the_same_budgets():
+    prior = Prior(COSTS, FREE, nodes(0.6))
+    first, second = (World(noise=0.3, acceptance=always(0.5)) for _ in range(2))
+    assert budgets(first, Adaptive(FULL, prior=prior), 300) == budgets(
+        second, Adaptive(FULL, prior=prior), 300
+    )
+
+
+def test_without_a_prior_nothing_changes():
+    first, second = (World(noise=0.3, acceptance=always(0.5)) for _ in range(2))
+    assert budgets(first, Adaptive(FULL), 300) == budgets(second, Adaptive(FULL, prior=None), 300)
+
+
+def test_nodes_beyond_the_budget_are_left_out():
+    controller = Adaptive(4, prior=Prior(COSTS, FREE, nodes(0.99, length=12)))
+    world = World(acceptance=always(0.99))
+    assert max(budgets(world, controller, 20)) == 4
+
+
+def test_passes_alone_can_be_known():
+    controller = Adaptive(FULL, prior=Prior(COSTS))
+    seqs = [Seq(0, [1], SamplingParams(temperature=0), 0)]
+    controller.budgets(seqs)
+    assert controller.pass_cost.predict(4) == COSTS.predict(4)
+    assert controller.draft_cost.predict(4) == 0
