@@ -167,9 +167,9 @@ def replay(
     built = DrafterSpec.of(drafter).build(target)
     propose = built.propose
 
-    def timed(seqs: Sequence[Seq], budget: int) -> list:
+    def timed(seqs: Sequence[Seq], budgets: Sequence[int]) -> list:
         clock.now += PROPOSAL * len(seqs)
-        return propose(seqs, budget)
+        return propose(seqs, budgets)
 
     built.propose = timed  # type: ignore[method-assign]
     engine = Engine(model, built, EngineOptions(num_seqs, max_len))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
-from forerun.drafters.base import Drafter, Target
+from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import profile
 from forerun.engine.engine import Engine, EngineOptions
 from forerun.engine.request import RequestState
@@ -226,6 +226,21 @@ class LLM:
             return self.tokenizer.encode(self.tokenizer.apply_chat_template(prompt), bos=False)
         return [*cast(Sequence[int], prompt)]
 
+    def load(
+        self, model: str, *, quant: Scheme = "none", head_bits: int | None = None
+    ) -> LoadedModel:
+        """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
+        checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
+        loaded = load_model(
+            checkpoint,
+            device=self.device,
+            backend=self.backend,
+            quant=quant,
+            head_bits=head_bits,
+            weight_cache=self.weight_cache,
+        )
+        return LoadedModel(loaded, checkpoint.tokenizer())
+
     def _new_engine(self) -> Engine:
         cache = self.model.new_cache(self.options.max_num_seqs, self.options.max_len)
         target = Target(
@@ -233,11 +248,8 @@ class LLM:
             self.tokenizer,
             max_num_seqs=self.options.max_num_seqs,
             max_len=self.options.max_len,
-            device=self.device,
-            backend=self.backend,
-            path=self.path,
-            weight_cache=self.weight_cache,
             cache=cache,
+            load=self.load,
         )
         drafter = self._new_drafter(target)
         return Engine(

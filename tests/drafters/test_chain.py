@@ -44,9 +44,9 @@ class Counting(Scripted):
         self.silent = silent
         self.asked = 0
 
-    def propose(self, seqs, budget):
+    def propose(self, seqs, budgets):
         self.asked += 1
-        drafts = super().propose(seqs, budget)
+        drafts = super().propose(seqs, budgets)
         is_silent = [self.silent(self.steps[seq.id]) for seq in seqs]
         return [EMPTY_DRAFT if s else d for s, d in zip(is_silent, drafts, strict=True)]
 
@@ -140,9 +140,9 @@ def test_a_step_is_learned_from_only_if_all_it_drafted_for_are_there():
     one, other, beside = (Seq(i, [1], GREEDY, 0) for i in range(3))
 
     def step(drafted, left):
-        chain.propose(drafted, 4)
+        chain.propose(drafted, [4] * len(drafted))
         clock.now += 1
-        chain.observe(left, [Outcome((), (5,), best=(5,)) for _ in left])
+        chain.observe(left, [EMPTY_DRAFT] * len(left), [Outcome((), (5,), best=(5,)) for _ in left])
 
     step([one, other], [other, beside])
     assert chain._price.steps_alone == 0
@@ -159,7 +159,7 @@ def test_sequences_beside_those_that_were_asked_about_are_expected_to_say_a_toke
     for asked in ({}, {0: 1}):
         chain._turn = Turn(clock(), {0: EMPTY_DRAFT}, asked, {0: 1.0})
         clock.now += 1
-        chain.observe(seqs, outcomes)
+        chain.observe(seqs, [EMPTY_DRAFT] * 3, outcomes)
     assert chain._ledger.accounts == {0: 0}, "as many tokens as without, in as much time"
 
 

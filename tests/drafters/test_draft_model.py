@@ -17,7 +17,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.decoding.verify import verify
-from forerun.drafters.base import Target
+from forerun.drafters.base import SELF, LoadedModel, Target
 from forerun.drafters.draft_model import Options, build
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.nn.decoder import Decoder
@@ -86,7 +86,7 @@ def test_the_target_as_its_own_draft_is_always_right_when_greedy() -> None:
     drafter = drafter_of(TARGET_MODEL, num_draft=4)
     (seq,) = begun(drafter, seq_of([1, 2, 3]))
     for _ in range(6):
-        (draft,) = drafter.propose([seq], 8)
+        (draft,) = drafter.propose([seq], [8])
         assert draft.probs is None
         assert judge(seq, draft).path == (0, 1, 2, 3)
 
@@ -109,10 +109,10 @@ def test_what_the_cache_keeps_changes_no_draft(
     (seq,) = begun(drafter, seq_of([1, 2, 3], params=params))
     num_accepted: Counter[int] = Counter()
     for budget in itertools.islice(itertools.cycle([9, 9, 2, 0, 9]), 15):
-        (draft,) = drafter.propose([seq], budget)
+        (draft,) = drafter.propose([seq], [budget])
         fresh = drafter_of(num_draft=3, branch=branch)
         begun(fresh, seq)
-        assert same(draft, fresh.propose([seq], budget)[0])
+        assert same(draft, fresh.propose([seq], [budget])[0])
         num_accepted[len(judge(seq, draft.trim_depth(2)).path)] += 1
     assert num_accepted[0], "no draft was rejected"
     assert num_accepted[1] + num_accepted[2], "no draft was accepted"
@@ -124,11 +124,11 @@ def test_a_batch_drafts_what_each_sequence_drafts_alone(params: SamplingParams) 
     together = drafter_of(branch=(2, 2))
     seqs = begun(together, *(seq_of(p, i, params) for i, p in enumerate(prompts)))
     for _ in range(3):
-        drafts = together.propose(seqs, 8)
+        drafts = together.propose(seqs, [8] * len(seqs))
         for seq, draft in zip(seqs, drafts, strict=True):
             alone = drafter_of(branch=(2, 2))
             begun(alone, seq)
-            assert same(draft, alone.propose([seq], 8)[0])
+            assert same(draft, alone.propose([seq], [8])[0])
             judge(seq, draft)
 
 
@@ -136,10 +136,10 @@ def test_no_row_is_computed_twice() -> None:
     counting = CountingModel(TARGET_MODEL)
     drafter = drafter_of(counting, num_draft=3)
     (seq,) = begun(drafter, seq_of([1, 2, 3, 4, 5]))
-    judge(seq, drafter.propose([seq], 8)[0])
+    judge(seq, drafter.propose([seq], [8])[0])
     assert counting.num_rows == [5, 1, 1]
     counting.num_rows.clear()
-    drafter.propose([seq], 8)
+    drafter.propose([seq], [8])
     assert counting.num_rows == [2, 1, 1]  # all was accepted: the last guess and the bonus token
 
 
@@ -147,11 +147,11 @@ def test_a_rejected_row_is_replaced() -> None:
     counting = CountingModel(TARGET_MODEL)
     drafter = drafter_of(counting, num_draft=3)
     (seq,) = begun(drafter, seq_of([1, 2, 3]))
-    (draft,) = drafter.propose([seq], 8)
+    (draft,) = drafter.propose([seq], [8])
     wrong = (draft.tokens[1] + 1) % VOCAB_SIZE
     seq.tokens += [draft.tokens[0], wrong]
     counting.num_rows.clear()
-    (after,) = drafter.propose([seq], 8)
+    (after,) = drafter.propose([seq], [8])
     assert counting.num_rows == [1, 1, 1]
     assert after.tokens[0] == int(logits_of(TARGET_MODEL, seq.tokens).argmax())
 
@@ -162,7 +162,7 @@ def test_a_long_prompt_is_read_in_parts() -> None:
     counting = CountingModel(model)
     drafter = drafter_of(counting, target, num_draft=1)
     (seq,) = begun(drafter, seq_of([i % VOCAB_SIZE for i in range(600)]))
-    (draft,) = drafter.propose([seq], 8)
+    (draft,) = drafter.propose([seq], [8])
     assert counting.num_rows == [256, 256, 88]
     assert draft.tokens == (int(logits_of(model, seq.tokens).argmax()),)
 
@@ -173,7 +173,7 @@ def test_beyond_its_context_the_draft_is_silent() -> None:
     (seq,) = begun(drafter, seq_of([1] * 10))
     sizes = []
     for _ in range(12):
-        (draft,) = drafter.propose([seq], 8)
+        (draft,) = drafter.propose([seq], [8])
         sizes.append(len(draft))
         seq.tokens.append(2)
     assert sizes == [4, 4, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
@@ -182,7 +182,7 @@ def test_beyond_its_context_the_draft_is_silent() -> None:
 def test_a_token_the_draft_has_no_row_for_silences_it() -> None:
     drafter = drafter_of(tiny(seed=2, vocab_size=8))
     seqs = begun(drafter, seq_of([1, 9, 2], 0), seq_of([1, 7, 2], 1))
-    silent, speaking = drafter.propose(seqs, 8)
+    silent, speaking = drafter.propose(seqs, [8] * len(seqs))
     assert len(silent) == 0
     assert len(speaking) == 5
 
@@ -190,7 +190,7 @@ def test_a_token_the_draft_has_no_row_for_silences_it() -> None:
 def test_a_wider_padded_draft_guesses_only_the_targets_tokens() -> None:
     drafter = drafter_of(tiny(seed=3, vocab_size=40), num_draft=8)
     seqs = begun(drafter, seq_of([1, 2], 0), seq_of([3], 1, WARM))
-    for draft in drafter.propose(seqs, 8):
+    for draft in drafter.propose(seqs, [8] * len(seqs)):
         assert len(draft) == 8
         assert max(draft.tokens) < VOCAB_SIZE
 
@@ -206,7 +206,11 @@ class OtherVocabulary:
 
 def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "small.gguf", tokenizer="gpt2")
-    target = replace(TARGET, vocabulary=OtherVocabulary())
+
+    def load(model, **options):
+        return LoadedModel(DRAFT_MODEL, open_checkpoint(Path(model)).tokenizer())
+
+    target = replace(TARGET, vocabulary=OtherVocabulary(), load=load)
     with pytest.raises(ConfigError, match="token id 65 is 'B' to the target and 'A' to the draft"):
         build(Options(model=str(path)), target)
 
@@ -216,7 +220,7 @@ def test_slots_are_given_back_and_start_empty() -> None:
     expected = None
     for i in range(3 * TARGET.max_num_seqs):
         (seq,) = begun(drafter, seq_of([i % 3, 2, 3], i))
-        (draft,) = drafter.propose([seq], 8)
+        (draft,) = drafter.propose([seq], [8])
         if i % 3 == 0:
             expected = expected or draft
             assert draft == expected
@@ -227,7 +231,7 @@ def test_slots_are_given_back_and_start_empty() -> None:
 def test_nbytes_counts_weights_cache_and_rows() -> None:
     drafter = drafter_of(branch=(2, 2))
     seqs = begun(drafter, *(seq_of([1, 2], i, WARM) for i in range(4)))
-    drafts = drafter.propose(seqs, 9)
+    drafts = drafter.propose(seqs, [9] * len(seqs))
     rows = sum(row.nbytes for d in drafts for row in d.probs or () if row is not None)
     held = DRAFT_MODEL.nbytes() + drafter.cache.nbytes() + rows
     assert held <= drafter.nbytes(TARGET.max_num_seqs, TARGET.max_len)
@@ -244,8 +248,12 @@ def half_folder(tmp_path_factory) -> Path:
 
 
 def self_target(folder: Path) -> Target:
-    model = load_model(open_checkpoint(folder))
-    return Target(model, None, max_num_seqs=2, max_len=64, path=folder)
+    def load(model, **options):
+        assert model == SELF
+        checkpoint = open_checkpoint(folder)
+        return LoadedModel(load_model(checkpoint, **options), None)
+
+    return Target(load(SELF).model, None, max_num_seqs=2, max_len=64, load=load)
 
 
 @pytest.mark.parametrize("params", [GREEDY, replace(WARM, seed=5)])
@@ -273,5 +281,5 @@ def test_a_rounded_self_is_smaller(half_folder: Path) -> None:
 
 
 def test_self_needs_a_file() -> None:
-    with pytest.raises(ConfigError, match="needs a target that was loaded from a file"):
+    with pytest.raises(ConfigError, match="'self' cannot be loaded"):
         build(Options(model="self", quant="int4"), TARGET)

@@ -67,13 +67,13 @@ def same(a: Draft, b: Draft) -> bool:
 @pytest.mark.parametrize("depth", [1, 2])
 def test_an_exit_drafts_what_its_layers_as_a_model_of_their_own_draft(depth, branch, params):
     seqs = seqs_of(params)
-    drafts = drafter_after(seqs, exit=depth, branch=branch).propose(seqs, 20)
+    drafts = drafter_after(seqs, exit=depth, branch=branch).propose(seqs, [20] * len(seqs))
     target = Target(MODEL, None, max_num_seqs=len(seqs), max_len=64)
     options = DraftModelOptions(model="first layers", branch=branch)
     other = DraftModel(FIRST_LAYERS[depth], options, target)
     for seq in seqs:
         other.begin(seq, NO_OUTCOME)
-    assert all(map(same, drafts, other.propose(seqs, 20)))
+    assert all(map(same, drafts, other.propose(seqs, [20] * len(seqs))))
     assert all(len(draft) >= 3 for draft in drafts)
 
 
@@ -81,7 +81,7 @@ def test_a_skip_set_reads_the_targets_keys_and_values():
     seqs = seqs_of(GREEDY)
     drafter = drafter_after(seqs, skip_attn=(1,), skip_mlp=(0, 2), num_draft=3)
     assert drafter.plan == LayerPlan((0, 3, 4, 6, 7))
-    for seq, draft in zip(seqs, drafter.propose(seqs, 8), strict=True):
+    for seq, draft in zip(seqs, drafter.propose(seqs, [8] * len(seqs)), strict=True):
         # One row a pass over a cache that the whole model filled: no batch, no tree, no drafter.
         cache = MODEL.new_cache(1, 64)
         base = len(seq.tokens) - 1

@@ -47,7 +47,7 @@ def test_drafts_are_trees_within_budget_and_options(
 ) -> None:
     drafter = drafter_of(branch=tuple(branch), num_draft=num_draft, min_confidence=confidence)
     (seq,) = begun(drafter, seq_of([1, 2], params=params))
-    (draft,) = drafter.propose([seq], budget)
+    (draft,) = drafter.propose([seq], [budget])
     check_draft(draft, budget)
     widths = branch or [1] * num_draft
     for node, children in tree.children(draft.parents).items():
@@ -60,7 +60,7 @@ def test_drafts_are_trees_within_budget_and_options(
 def test_a_tree_has_the_likeliest_tokens() -> None:
     drafter = drafter_of(branch=(3, 2))
     (seq,) = begun(drafter, seq_of([1, 2]))
-    (draft,) = drafter.propose([seq], 20)
+    (draft,) = drafter.propose([seq], [20])
     assert tree.children(draft.parents) == {-1: [0, 1, 2], 0: [3, 4], 1: [5, 6], 2: [7, 8]}
     best = logits_of(DRAFT_MODEL, seq.tokens).topk(3).indices.tolist()
     assert list(draft.tokens[:3]) == best
@@ -72,7 +72,7 @@ def test_every_drawn_node_carries_its_true_distribution() -> None:
     params = replace(WARM, repetition_penalty=1.3)
     drafter = drafter_of(branch=(3, 2))
     (seq,) = begun(drafter, seq_of([1, 2, 3], params=params))
-    (draft,) = drafter.propose([seq], 20)
+    (draft,) = drafter.propose([seq], [20])
     assert draft.probs is not None
     for parent, children in tree.children(draft.parents).items():
         said = [draft.tokens[i] for i in tree.path_to(parent, draft.parents)]
@@ -116,7 +116,7 @@ def test_tokens_are_drawn_from_the_rows_they_carry() -> None:
     model, num_runs = MarkovModel(seed=0), 2000
     drafter = drafter_of(model, replace(TARGET, max_num_seqs=num_runs, max_len=8), branch=(2, 1))
     seqs = begun(drafter, *(seq_of([3, 4], i, WARM) for i in range(num_runs)))
-    drafts = drafter.propose(seqs, 8)
+    drafts = drafter.propose(seqs, [8] * len(seqs))
     laws = [warp(row, WARM, prompt=[0], generated=[]).double() for row in model.logits]
     first = laws[4]
     siblings = {
@@ -149,7 +149,7 @@ def _chi_square(
 def test_temperature_zero_drafts_point_masses_for_every_request() -> None:
     drafter = drafter_of(temperature=0.0, num_draft=2)
     (seq,) = begun(drafter, seq_of([1, 2, 3], params=WARM))
-    (draft,) = drafter.propose([seq], 8)
+    (draft,) = drafter.propose([seq], [8])
     assert draft.probs is None
     assert draft.tokens[0] == int(logits_of(DRAFT_MODEL, seq.tokens).argmax())
 
@@ -158,10 +158,10 @@ def test_greedy_drafts_follow_bias_and_penalties() -> None:
     biased = replace(GREEDY, logit_bias={7: 100.0})
     drafter = drafter_of(num_draft=3)
     (seq,) = begun(drafter, seq_of([1, 2], params=biased))
-    assert drafter.propose([seq], 8)[0].tokens == (7, 7, 7)
+    assert drafter.propose([seq], [8])[0].tokens == (7, 7, 7)
     drafter.end(seq)
     (seq,) = begun(drafter, seq_of([1, 2], params=replace(GREEDY, presence_penalty=2.0)))
-    (draft,) = drafter.propose([seq], 8)
+    (draft,) = drafter.propose([seq], [8])
     expected = logits_of(DRAFT_MODEL, [1, 2, draft.tokens[0]]).clone()
     expected[draft.tokens[0]] -= 2.0
     assert draft.tokens[1] == int(expected.argmax())
@@ -172,7 +172,7 @@ def test_nothing_is_guessed_below_a_token_without_confidence() -> None:
     lengths = set()
     for i in range(40):
         (seq,) = begun(drafter, seq_of([i % VOCAB_SIZE, i // VOCAB_SIZE]))
-        (draft,) = drafter.propose([seq], 8)
+        (draft,) = drafter.propose([seq], [8])
         drafter.end(seq)
         contexts = [[*seq.tokens, *draft.tokens[:j]] for j in range(len(draft))]
         confident = [bool(logits_of(DRAFT_MODEL, c).softmax(0).max() >= 0.5) for c in contexts]

@@ -61,7 +61,7 @@ def test_mask_and_positions_are_those_of_the_paper(sizes):
         pool.add([(current, *(token["guess", g, j] for j in range(n - 1)))])
     lookahead = drafter(*sizes)
     lookahead.states[0] = State(pool, Window(rows, n - 1))
-    (draft,) = lookahead.propose([sequence([current])], 1000)
+    (draft,) = lookahead.propose([sequence([current])], [1000])
 
     assert draft.tokens == tuple(range(len(places)))
     assert [1 + depth for depth in tree.depths(draft.parents)] == [position(p) for p in places]
@@ -132,14 +132,14 @@ def test_the_window_moves_as_by_hand(sizes, seed):
     add = Pool.add
     hand = ByHand(state.window.rows[0], n)
     for step in range(n + 6):
-        (draft,) = lookahead.propose([seq], 10_000)
+        (draft,) = lookahead.propose([seq], [10_000])
         outcome = outcome_of(seq, draft)
         expected = hand.step(tuple(seq.tokens))
         assert bool(expected) == (step >= n - 2)
         seq.tokens += outcome.emitted
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Pool, "add", lambda self, grams: pooled.extend(grams) or add(self, grams))
-            lookahead.observe([seq], [outcome])
+            lookahead.observe([seq], [draft], [outcome])
         assert pooled == expected
         pooled.clear()
         assert [list(row.values()) for row in hand.table] == state.window.rows
@@ -159,7 +159,7 @@ def test_every_guess_can_be_walked_down_within_the_budget(sizes, grams, budget):
     lookahead.begin(seq, Outcome((), (0,)))
     pool = lookahead.states[0].pool
     pool.add((0, *gram[: n - 1]) for gram in grams)
-    (draft,) = lookahead.propose([seq], budget)
+    (draft,) = lookahead.propose([seq], [budget])
     assert len(draft) <= budget
     children = tree.children(draft.parents)
     for guess in pool.after(0) if budget >= 80 else []:
@@ -227,11 +227,12 @@ def test_a_draft_that_was_cut_leaves_the_window_as_it_was():
     lookahead.begin(seq, Outcome((), (4,)))
     window = lookahead.states[0].window
     before = [[*row] for row in window.rows]
-    lookahead.propose([seq], 63)
+    (draft,) = lookahead.propose([seq], [63])
     seq.tokens.append(5)
-    lookahead.observe([seq], [Outcome((), (5,), torch.zeros(3, VOCAB))])
+    lookahead.observe([seq], [draft.trim(2)], [Outcome((), (5,), torch.zeros(3, VOCAB))])
     assert window.rows == before
-    lookahead.observe([seq], [Outcome((), (5,), torch.zeros(1, VOCAB))])  # nothing was proposed
+    nothing = Outcome((), (5,), torch.zeros(1, VOCAB))
+    lookahead.observe([seq], [EMPTY_DRAFT], [nothing])  # nothing was proposed
     assert window.rows == before
 
 
@@ -243,7 +244,7 @@ def test_the_window_works_on_to_the_end_of_an_answer(sizes):
     seq = Seq(0, [1, 2, 3, 4, 5], SamplingParams(temperature=0, max_tokens=30), 0)
     lookahead.begin(seq, Outcome((), (seq.tokens[-1],)))
     while (left := 30 - len(seq.generated)) > 0:
-        (draft,) = lookahead.propose([seq], 1000)
+        (draft,) = lookahead.propose([seq], [1000])
         window = lookahead.states[0].window
         assert (window is None) == (left < n - 1)
         if window is not None:
@@ -251,7 +252,7 @@ def test_the_window_works_on_to_the_end_of_an_answer(sizes):
             assert max(depths, default=-1) + 1 == min(width + n - 3, left - 1)
         said = outcome_of(seq, draft)
         seq.tokens.append(said.emitted[0])
-        lookahead.observe([seq], [Outcome((), said.emitted[:1], said.logits)])
+        lookahead.observe([seq], [draft], [Outcome((), said.emitted[:1], said.logits)])
 
 
 def test_the_window_begins_with_words_of_the_prompt_chosen_by_the_seed():
@@ -276,7 +277,7 @@ def test_the_pool_forgets_what_was_seen_longest_ago():
 def test_without_a_window_and_anything_said_before_nothing_is_drafted():
     lookahead, seq = drafter(window=0), sequence([1, 2, 3, 4])
     lookahead.begin(seq, Outcome((), (4,)))
-    assert lookahead.propose([seq], 63) == [EMPTY_DRAFT]
+    assert lookahead.propose([seq], [63]) == [EMPTY_DRAFT]
 
 
 @pytest.mark.parametrize("wrong", [{"window": -1}, {"ngram": 1}, {"guesses": 0}])
@@ -289,10 +290,10 @@ def test_nbytes_is_never_less_than_what_is_held():
     lookahead, seq = drafter(window=6, ngram=5, guesses=3), sequence(range(1, 9))
     lookahead.begin(seq, Outcome((), ()))
     for _ in range(300):
-        (draft,) = lookahead.propose([seq], 63)
+        (draft,) = lookahead.propose([seq], [63])
         outcome = outcome_of(seq, draft)
         seq.tokens += outcome.emitted
-        lookahead.observe([seq], [outcome])
+        lookahead.observe([seq], [draft], [outcome])
     held = held_nbytes(lookahead.states)
     assert held > 10_000
     assert lookahead.nbytes(1, len(seq.tokens)) >= held

@@ -16,7 +16,7 @@ TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 def drafter_with(tokens: list[int], **options: float) -> tuple[PromptLookup, list[int]]:
     drafter, seq = PromptLookup(Options(**{"factor": 9.0, **options})), sequence(tokens)
     drafter.begin(seq, NO_OUTCOME)
-    (draft,) = drafter.propose([seq], budget=64)
+    (draft,) = drafter.propose([seq], [64])
     return drafter, list(draft.tokens)
 
 
@@ -80,7 +80,7 @@ def test_drafts_are_chains_within_budget_and_options(
     drafter = PromptLookup(Options(num_draft=num_draft, factor=factor))
     seq = sequence(tokens)
     drafter.begin(seq, NO_OUTCOME)
-    (draft,) = drafter.propose([seq], budget)
+    (draft,) = drafter.propose([seq], [budget])
     check_draft(draft, min(budget, num_draft))
     assert draft.probs is None
 
@@ -91,11 +91,11 @@ def test_a_sequence_that_comes_back_gets_the_same_drafts(head: list[int], tail: 
     seq = sequence(head)
     for drafter in (stayed, left):
         drafter.begin(seq, NO_OUTCOME)
-        drafter.propose([seq], 7)
+        drafter.propose([seq], [7])
     left.end(seq)
     seq.tokens.extend(tail)
     left.begin(seq, NO_OUTCOME)
-    assert stayed.propose([seq], 7) == left.propose([seq], 7)
+    assert stayed.propose([seq], [7]) == left.propose([seq], [7])
 
 
 def test_sequences_of_a_batch_do_not_see_each_other() -> None:
@@ -103,13 +103,13 @@ def test_sequences_of_a_batch_do_not_see_each_other() -> None:
     seqs = [sequence([1, 2, 3, 1], 0), sequence([1, 5, 6, 1], 1), sequence([1, 2], 2)]
     for seq in seqs:
         drafter.begin(seq, NO_OUTCOME)
-    assert [d.tokens for d in drafter.propose(seqs, 7)] == [(2, 3), (5, 6), ()]
+    assert [d.tokens for d in drafter.propose(seqs, [7] * len(seqs))] == [(2, 3), (5, 6), ()]
 
 
 def test_end_forgets_the_sequence_and_an_unknown_one_is_harmless() -> None:
     drafter, seq = PromptLookup(Options()), sequence([1, 2, 1])
     drafter.begin(seq, NO_OUTCOME)
-    drafter.propose([seq], 7)
+    drafter.propose([seq], [7])
     drafter.end(seq)
     drafter.end(seq)
     assert not drafter.indexes
@@ -121,7 +121,7 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     drafter, seqs = PromptLookup(Options()), [sequence(tokens, i) for i in range(2)]
     for seq in seqs:
         drafter.begin(seq, NO_OUTCOME)
-    drafter.propose(seqs, 7)
+    drafter.propose(seqs, [7] * len(seqs))
     held = held_nbytes(drafter.indexes) - held_nbytes(*tokens)  # the ids belong to the sequence
     assert 0 < held <= drafter.nbytes(len(seqs), length)
     assert drafter.nbytes(0, length) == 0
@@ -140,7 +140,7 @@ def test_the_longer_the_match_the_surer_it_is_and_surer_still_where_it_comes_tru
     def confidence(tokens: list[int]) -> tuple[float, ...] | None:
         drafter, seq = PromptLookup(Options()), sequence(tokens)
         drafter.begin(seq, NO_OUTCOME)
-        return drafter.propose([seq], budget=64)[0].confidence
+        return drafter.propose([seq], [64])[0].confidence
 
     assert confidence([1, 2, 3, 4, 9, 8, 3]) == (1 / 2,)
     assert confidence([1, 2, 3, 4, 9, 8, 1, 2, 3]) == (3 / 4, 4 / 5, 5 / 6)

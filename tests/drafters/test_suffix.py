@@ -41,7 +41,7 @@ def finished(drafter: Suffix, prompt: list[int], output: list[int], seq_id: int)
 
 
 def proposed(drafter: Suffix, seq: Seq, budget: int = 64) -> Draft:
-    (draft,) = drafter.propose([seq], budget)
+    (draft,) = drafter.propose([seq], [budget])
     return draft
 
 
@@ -128,7 +128,7 @@ def test_running_requests_learn_from_each_other() -> None:
     first, second = begun(drafter, [1, 21], 1), begun(drafter, [2, 31], 2)
     first.tokens += [22, 23]
     second.tokens += [21, 22]
-    drafts = drafter.propose([first, second], 8)
+    drafts = drafter.propose([first, second], [8] * 2)
     assert [d.tokens for d in drafts] == [(), (23,)]
 
 
@@ -182,7 +182,7 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     for i in range(10, 30):
         finished(drafter, [1], [rng.randrange(90) for _ in range(100)], i)
     seqs = [begun(drafter, [rng.randrange(90) for _ in range(length)], i) for i in range(3)]
-    drafter.propose(seqs, 8)
+    drafter.propose(seqs, [8] * len(seqs))
     held = held_nbytes(drafter.shared, drafter.histories)
     assert 1000 < held <= drafter.nbytes(len(seqs), length)
 

@@ -73,9 +73,9 @@ class Clock:
         """From now on each proposal of the drafter takes so long."""
         propose = drafter.propose
 
-        def slow(seqs: Sequence[Seq], budget: int) -> list[Draft]:
+        def slow(seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
             self.now += seconds
-            return propose(seqs, budget)
+            return propose(seqs, budgets)
 
         drafter.propose = slow
 
@@ -111,18 +111,24 @@ class Scripted:
     length: int = 4
     vocab_size: int = 24
     features: Features = NO_FEATURES
+    draws: bool = False
     steps: dict[int, int] = field(default_factory=dict)
     began: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         self.began.append(seq.id)
         self.steps[seq.id] = 0
+        self.drafts.append(EMPTY_DRAFT)
         self.outcomes.append(outcome)
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
-        return [self._propose_one(seq, min(budget, self.length)) for seq in seqs]
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        return [
+            self._propose_one(seq, min(budget, self.length))
+            for seq, budget in zip(seqs, budgets, strict=True)
+        ]
 
     def _propose_one(self, seq: Seq, length: int) -> Draft:
         answer = self.answers[tuple(seq.tokens[: seq.num_prompt])]
@@ -132,7 +138,10 @@ class Scripted:
         guesses = [t if i < right else (t + 1) % self.vocab_size for i, t in enumerate(coming)]
         return Draft.chain(guesses) if guesses else EMPTY_DRAFT
 
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        self.drafts += drafts
         self.outcomes += outcomes
 
     def end(self, seq: Seq) -> None:

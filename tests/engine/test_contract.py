@@ -124,7 +124,7 @@ def test_leaving_and_coming_back_changes_nothing(name, variant):
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_seeded_point_mass_run_says_what_plain_sampling_says(name, variant):
-    if getattr(build(name, variant), "draws", False):
+    if build(name, variant).draws:
         pytest.skip("its drafts are drawn: rule two keeps the law, not the numbers")
     params = SamplingParams(temperature=0.9, top_p=0.9, seed=11, max_tokens=40)
     engine = engine_with(name, variant)
@@ -142,7 +142,7 @@ def test_drafts_are_trees_within_the_budget(name, variant, data):
     drafter = engine.drafter
     proposed = []
     propose = drafter.propose
-    drafter.propose = lambda seqs, most: proposed.append(propose(seqs, most)) or proposed[-1]  # type: ignore[method-assign, func-returns-value]
+    drafter.propose = lambda seqs, each: proposed.append(propose(seqs, each)) or proposed[-1]  # type: ignore[method-assign, func-returns-value]
     prompt = data.draw(st.lists(st.integers(0, 23), min_size=1, max_size=20))
     complete(engine, [prompt, *LOOPING], SamplingParams(temperature=0, max_tokens=12))
     for draft in itertools.chain.from_iterable(proposed):
@@ -157,7 +157,7 @@ def test_ending_an_unknown_sequence_is_harmless_and_an_ended_one_is_forgotten(na
     drafter = engine.drafter
     (run,) = complete(engine, LOOPING[:1], GREEDY)
     drafter.end(run.seq)
-    assert drafter.propose([], 4) == []
+    assert drafter.propose([], []) == []
 
 
 def exact_law(model, prompt, length, temperature) -> dict[tuple[int, ...], float]:

@@ -162,19 +162,32 @@ def test_the_context_is_filled_to_the_last_token_and_not_beyond():
 
 
 def test_features_arrive_for_the_prompt_and_for_every_node():
-    drafter = scripted(lambda step: 2, features=Features(last=True, layers=(0,)))
+    drafter = scripted(lambda step: 2, features=Features(last=True, layers=(0,), whole_prompt=True))
     engine = engine_for(MODEL, drafter, prefill_chunk=3)
     (run,) = complete(engine, LOOPING[:1], GREEDY)
     prompt, *later = drafter.outcomes
     width = MODEL.config.hidden_size
     assert prompt.hidden.shape == (len(LOOPING[0]), 2 * width)
-    for outcome in later:
-        assert len(outcome.hidden) == 1 + outcome.num_nodes
+    for draft, outcome in zip(drafter.drafts[1:], later, strict=True):
+        assert len(outcome.hidden) == 1 + len(draft)
         assert outcome.hidden.shape[1] == 2 * width
     best = MODEL.argmax(later[0].hidden[:, width:])
     assert best.tolist() == [*later[0].best], "the last feature is what the head reads"
     assert run.seq.generated == ANSWERS[tuple(LOOPING[0])]
     assert LAST_HIDDEN.last
+
+
+@pytest.mark.parametrize("features", [LAST_HIDDEN, replace(LAST_HIDDEN, whole_prompt=True)])
+def test_only_features_of_the_whole_prompt_switch_prefix_reuse_off(features):
+    drafter = scripted(lambda step: 2, features=features)
+    engine = engine_for(MODEL, drafter, max_num_seqs=1)
+    again = [*LOOPING[0][:5], 9, 8]
+    complete(engine, LOOPING[:1], GREEDY)
+    drafter.answers[tuple(again)] = plain(MODEL, [again], GREEDY)[0]
+    drafter.outcomes.clear()
+    (run,) = complete(engine, [again], GREEDY)
+    assert len(drafter.outcomes[0].hidden) == (7 if features.whole_prompt else 2)
+    assert run.seq.generated == drafter.answers[tuple(again)]
 
 
 @pytest.mark.parametrize("asks", [{"logprobs": 0}, {"presence_penalty": 0.5}, {"temperature": 1.0}])
@@ -183,12 +196,15 @@ def test_logits_are_written_only_where_somebody_looks_at_them(asks):
     engine = engine_for(MODEL, drafter)
     complete(engine, LOOPING[:1], GREEDY)
     assert drafter.outcomes
-    assert all(o.logits is None and len(o.best) == 1 + o.num_nodes for o in drafter.outcomes)
+    assert all(o.logits is None for o in drafter.outcomes)
+    assert [len(o.best) for o in drafter.outcomes] == [1 + len(d) for d in drafter.drafts]
+    drafter.drafts.clear()
     drafter.outcomes.clear()
     params = replace(GREEDY, **asks)
     complete(engine, LOOPING[:2], params)
     assert drafter.outcomes
-    assert all(len(o.logits) == 1 + o.num_nodes and o.best is None for o in drafter.outcomes)
+    assert all(o.best is None for o in drafter.outcomes)
+    assert [len(o.logits) for o in drafter.outcomes] == [1 + len(d) for d in drafter.drafts]
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ class Failing(Scripted):
         self._call("begin")
         super().begin(seq, outcome)
 
-    def propose(self, seqs, budget):
+    def propose(self, seqs, budgets):
         self._call("propose")
-        return super().propose(seqs, budget)
+        return super().propose(seqs, budgets)
 
-    def observe(self, seqs, outcomes):
+    def observe(self, seqs, drafts, outcomes):
         self._call("observe")
-        super().observe(seqs, outcomes)
+        super().observe(seqs, drafts, outcomes)
 
     def end(self, seq):
         self._call("end")

@@ -103,7 +103,10 @@ def drafts(
             for seq in seqs:
                 drafter.begin(seq, Outcome((), tuple(seq.generated)))
             for _ in range(12):
-                said += [(d.tokens, d.parents, d.confidence) for d in drafter.propose(seqs, 8)]
+                said += [
+                    (d.tokens, d.parents, d.confidence)
+                    for d in drafter.propose(seqs, [8] * len(seqs))
+                ]
                 for seq in seqs:
                     seq.tokens += [rng.randrange(num_words) for _ in range(rng.randint(1, 3))]
             for seq in seqs:

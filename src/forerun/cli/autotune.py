@@ -149,9 +149,7 @@ def _search(
         "setting": digest_of(llm.subject.setting),
         "prompts": digest_of([token_ids, max_tokens]),
     }
-    target = Target(
-        llm.model, llm.tokenizer, 1, llm.options.max_len, device=llm.device, backend=llm.backend
-    )
+    target = Target(llm.model, llm.tokenizer, 1, llm.options.max_len, load=llm.load)
     return Autotune(
         lambda drafter: llm.with_drafter(drafter).engine,
         target,

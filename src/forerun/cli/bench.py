@@ -208,7 +208,7 @@ def _peers(
 def _draft(specs: Sequence[str]) -> Path | None:
     """The file of the first draft model among these drafters."""
     from forerun.drafters._spec import DrafterSpec
-    from forerun.drafters.draft_model import SELF
+    from forerun.drafters.base import SELF
     from forerun.formats.hub import resolve
 
     chosen = [DrafterSpec.of(spec) for spec in specs]

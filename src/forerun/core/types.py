@@ -106,7 +106,7 @@ class Outcome:
     `path` holds the accepted nodes from the root down; `emitted` the tokens now final: those nodes' tokens and the
     target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i),
     None where nobody asked for more than `best`, the likeliest token of each of those rows. `hidden` (1 + N, D) are the
-    target's features there (for `begin`: one row a prompt token), None if the drafter asked for none.
+    target's features there (for `begin`: of the prompt, see `Features`), None if the drafter asked for none.
     """
 
     path: tuple[int, ...]
@@ -114,12 +114,6 @@ class Outcome:
     logits: Tensor | None = None
     hidden: Tensor | None = None
     best: tuple[int, ...] | None = None
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes of the draft that was verified."""
-        rows = self.best if self.logits is None else self.logits
-        return 0 if rows is None else len(rows) - 1
 
     def likeliest(self, rows: slice) -> list[int]:
         """The target's likeliest tokens of some rows, the first of equal ones."""
@@ -132,13 +126,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What of the target's pass a drafter wants to see: the last hidden state, or the outputs of some layers.
+    """What of the target's pass a drafter wants to see; the rows arrive in `Outcome.hidden`.
 
-    LAST is the state the LM head reads (after the final norm). Layers are concatenated on the last axis.
+    Concatenated on the last axis: the outputs of `layers` in their order, then, with `last`, the state that the LM
+    head reads (after the final norm).
     """
 
     last: bool = False
     layers: tuple[int, ...] = ()
+    whole_prompt: bool = False
+    """`begin` gets a row for every prompt token, so cached prefixes are computed again. Without it `begin` gets the
+    rows computed in this admission: those after the reused prefix, the last prompt token's at least."""
 
 
 NO_FEATURES = Features()

@@ -14,7 +14,7 @@ always has them from the part that draws.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
@@ -50,26 +50,32 @@ class Chain(Pair):
         self._turn: Turn | None = None
         self._trial_of, self._trial_steps = -1, 0
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """The first's drafts, or the second's where it expects more of them."""
         start_s = self.clock()
-        drafts = {seq.id: d for seq, d in zip(seqs, self.first.propose(seqs, budget), strict=True)}
+        firsts = self.first.propose(seqs, budgets)
+        drafts = {seq.id: draft for seq, draft in zip(seqs, firsts, strict=True)}
         tokens = {seq_id: 1 + self._of_first.of(len(draft)) for seq_id, draft in drafts.items()}
         asked: dict[int, int] = {}
-        for num_nodes, group in self._choose(seqs, tokens, budget):
-            for seq, draft in zip(group, self.second.propose(group, num_nodes), strict=True):
-                asked[seq.id] = len(draft)
-                if len(draft):
-                    drafts[seq.id] = self._confident(draft)
+        chosen = self._choose(seqs, tokens, budgets)
+        group = [seq for seq in seqs if seq.id in chosen]
+        seconds = self.second.propose(group, [chosen[seq.id] for seq in group]) if group else []
+        for seq, draft in zip(group, seconds, strict=True):
+            asked[seq.id] = len(draft)
+            if len(draft):
+                drafts[seq.id] = self._confident(draft)
         self._turn = Turn(start_s, drafts, asked, tokens)
         return [drafts[seq.id] for seq in seqs]
 
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
         """Learn who was right how far and how long it took, and tell both."""
         if self._turn is not None:
-            self._learn(self._turn, self.clock() - self._turn.start_s, seqs, outcomes)
+            seconds = self.clock() - self._turn.start_s
+            self._learn(self._turn, seconds, seqs, drafts, outcomes)
             self._turn = None
-        super().observe(seqs, outcomes)
+        super().observe(seqs, drafts, outcomes)
 
     def end(self, seq: Seq) -> None:
         """Both forget the sequence."""
@@ -77,21 +83,20 @@ class Chain(Pair):
         super().end(seq)
 
     def _choose(
-        self, seqs: Sequence[Seq], tokens: dict[int, float], budget: int
-    ) -> Iterator[tuple[int, list[Seq]]]:
-        """Those of whom the second is asked, by the nodes it may draft; the first is expected to bring `tokens`."""
-        is_bound = {seq.id: self._is_bound(seq) for seq in seqs}
-        bound = [seq for seq in seqs if is_bound[seq.id]]
-        free = [seq for seq in seqs if not is_bound[seq.id]]
-        if bound and getattr(self.second, "draws", False):
-            yield budget, bound
+        self, seqs: Sequence[Seq], tokens: dict[int, float], budgets: Sequence[int]
+    ) -> dict[int, int]:
+        """Those of whom the second is asked, and the nodes it may draft; the first is expected to bring `tokens`."""
+        granted = {seq.id: budget for seq, budget in zip(seqs, budgets, strict=True)}
+        bound = {seq.id for seq in seqs if self._is_bound(seq)}
+        chosen = {seq_id: granted[seq_id] for seq_id in bound if self.second.draws}
+        free = [seq.id for seq in seqs if seq.id not in bound]
         if not free or self._price.wants_alone:
-            return
-        num_nodes, rate = self._best(budget)
-        if weak := [s for s in free if tokens[s.id] < rate and self._ledger.pays(s.id)]:
-            yield num_nodes, weak
-        elif tried := self._trial(free, tokens):
-            yield budget, tried
+            return chosen
+        best = {seq_id: self._best(granted[seq_id]) for seq_id in free}
+        weak = [i for i in free if tokens[i] < best[i][1] and self._ledger.pays(i)]
+        if weak:
+            return chosen | {seq_id: best[seq_id][0] for seq_id in weak}
+        return chosen | {seq_id: granted[seq_id] for seq_id in self._trial(free, tokens)}
 
     def _is_bound(self, seq: Seq) -> bool:
         return self.draws and not seq.params.is_greedy and seq.params.seed is not None
@@ -105,21 +110,26 @@ class Chain(Pair):
         best = max(rates, key=rates.__getitem__, default=0)
         return best, rates.get(best, 0.0)
 
-    def _trial(self, seqs: Sequence[Seq], tokens: dict[int, float]) -> list[Seq]:
+    def _trial(self, ids: Sequence[int], tokens: dict[int, float]) -> list[int]:
         """The sequence of which the first knows least, if the purse allows it."""
         if not self._trial_steps:
             if self._ledger.purse < 0:
                 return []
-            self._trial_of = min((seq.id for seq in seqs), key=tokens.__getitem__)
+            self._trial_of = min(ids, key=tokens.__getitem__)
             self._trial_steps = TRIAL_STEPS
         self._trial_steps -= 1
-        return [seq for seq in seqs if seq.id == self._trial_of]
+        return [seq_id for seq_id in ids if seq_id == self._trial_of]
 
     def _learn(
-        self, turn: Turn, seconds: float, seqs: Sequence[Seq], outcomes: Sequence[Outcome]
+        self,
+        turn: Turn,
+        seconds: float,
+        seqs: Sequence[Seq],
+        verified: Sequence[Draft],
+        outcomes: Sequence[Outcome],
     ) -> None:
         num_tokens = num_rows = len(seqs)
-        for seq, outcome in zip(seqs, outcomes, strict=True):
+        for seq, kept, outcome in zip(seqs, verified, outcomes, strict=True):
             draft = turn.drafts.get(seq.id, EMPTY_DRAFT)
             if turn.asked.get(seq.id):
                 num_tokens += self._of_second.record(draft, outcome.emitted)
@@ -127,7 +137,7 @@ class Chain(Pair):
                 num_said = sum(is_hit for _, is_hit in draft.judged(outcome.emitted))
                 self._of_first.record(len(draft), num_said)
                 num_tokens += num_said
-                num_rows += outcome.num_nodes
+                num_rows += len(kept)
         ids = [seq.id for seq in seqs]  # also those that nothing was drafted for
         if not turn.drafts.keys() <= {*ids}:
             return  # what those that ended had is not known

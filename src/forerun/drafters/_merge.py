@@ -24,15 +24,16 @@ class Merge(Pair):
     """Asks both drafters and merges their trees; the second's own nodes are where they would be without the first's."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
-        if getattr(first, "draws", False):
+        if first.draws:
             raise ConfigError("only the last of merged drafters may draw its guesses: put it last")
         super().__init__(first, second)
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence: the second's, with what the first adds to it."""
-        firsts, seconds = self.first.propose(seqs, budget), self.second.propose(seqs, budget)
+        firsts, seconds = self.first.propose(seqs, budgets), self.second.propose(seqs, budgets)
         return [
-            merge(draft, more).trim(budget) for draft, more in zip(seconds, firsts, strict=True)
+            merge(draft, more).trim(budget)
+            for draft, more, budget in zip(seconds, firsts, budgets, strict=True)
         ]
 
 

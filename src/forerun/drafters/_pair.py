@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forerun.core.errors import ConfigError
-from forerun.core.types import NO_FEATURES, Features, Outcome, Seq
+from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.base import Drafter
 
 
@@ -15,17 +15,19 @@ class Pair:
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self.first, self.second = first, second
         self.features = common_features(first.features, second.features)
-        self.draws = any(getattr(drafter, "draws", False) for drafter in (first, second))
+        self.draws = first.draws or second.draws
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Both take the sequence."""
         self.first.begin(seq, outcome)
         self.second.begin(seq, outcome)
 
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """Tell both."""
-        self.first.observe(seqs, outcomes)
-        self.second.observe(seqs, outcomes)
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Tell both: of the one draft they made together."""
+        self.first.observe(seqs, drafts, outcomes)
+        self.second.observe(seqs, drafts, outcomes)
 
     def end(self, seq: Seq) -> None:
         """Both forget the sequence."""
@@ -39,6 +41,8 @@ class Pair:
 
 def common_features(first: Features, second: Features) -> Features:
     """What both want to see of the target's pass. Raises ConfigError if that differs."""
-    if first != second and NO_FEATURES not in (first, second):
+    wanted = {(f.last, f.layers) for f in (first, second)} - {(False, ())}
+    if len(wanted) > 1:
         raise ConfigError("these drafters want to see different layers of the model: choose one")
-    return second if first == NO_FEATURES else first
+    last, layers = wanted.pop() if wanted else (False, ())
+    return Features(last, layers, first.whole_prompt or second.whole_prompt)

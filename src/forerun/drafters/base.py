@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 from forerun.cache.base import KVCache
-from forerun.core.types import Draft, Features, Outcome, Seq
+from forerun.core.errors import ConfigError
+from forerun.core.types import NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.nn.model import Model
+from forerun.quant.rtn import Scheme
 
-if TYPE_CHECKING:
-    import torch
+SELF = "self"
+"""The name under which `Target.load` loads the target's own file again."""
 
 
 class Vocabulary(Protocol):
@@ -32,6 +33,28 @@ class Vocabulary(Protocol):
         ...
 
 
+class LoadedModel(NamedTuple):
+    """A model and what its token ids stand for."""
+
+    model: Model
+    vocabulary: Vocabulary | None
+
+
+class LoadModel(Protocol):
+    """Loads another model to where the target runs: same device, backend and weight cache."""
+
+    def __call__(
+        self, model: str, *, quant: Scheme = "none", head_bits: int | None = None
+    ) -> LoadedModel:
+        """`model` is a path, a known name, a hub name or `SELF`. Raises LoadError and ConfigError."""
+        ...
+
+
+def cannot_load(model: str, *, quant: Scheme = "none", head_bits: int | None = None) -> LoadedModel:
+    """The `load` of a target that was not loaded from a file."""
+    raise ConfigError(f"'{model}' cannot be loaded: Target(load=...) says how, and was not given")
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The narrow view of the target that a drafter is built with."""
@@ -40,37 +63,37 @@ class Target:
     vocabulary: Vocabulary | None
     max_num_seqs: int
     max_len: int
-    device: torch.device | str = "cpu"
-    backend: str = "auto"
-    """Where and on what the target runs; a draft model joins it there."""
-    path: Path | None = None
-    """The file or folder the target was loaded from, if it was."""
-    weight_cache: bool = False
-    """Whether packed weights are kept on disk."""
     cache: KVCache | None = None
     """The target's own cache, for drafters that draft with the target: `seq.slot` is a sequence's
     slot, rows above its committed length are free to write until the target's next pass."""
+    load: LoadModel = cannot_load
+    """Loads a draft model."""
 
 
 class Drafter(Protocol):
-    """Guesses tokens. Never wrong, only more or less useful: the verifier decides.
-
-    A drafter whose drafts carry `probs` says so with an attribute `draws = True`: with it, what a
-    seeded request says depends on how much is drafted, so the controller leaves those requests alone.
-    """
+    """Guesses tokens. Never wrong, only more or less useful: the verifier decides."""
 
     features: Features
+    """What it wants to see of the target's passes."""
+    draws: bool
+    """Whether some of its drafts carry `probs`. What a seeded request says then depends on how much is drafted, so the
+    controller leaves those requests alone."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """The prompt is in the target's cache, a first token in `seq.tokens`; again when a sequence comes back."""
         ...
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
-        """One tree a sequence below its last token, at most `budget` nodes each; may be empty."""
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence below its last token, at most `budgets[i]` nodes (0 is allowed); may be empty."""
         ...
 
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """What became of the drafts; `seq.tokens` already holds `outcome.emitted`."""
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """What became of the drafts; `seq.tokens` already holds `outcome.emitted`.
+
+        `drafts[i]` is what was verified: the proposal as the engine cut it. `outcomes[i].path` counts its nodes.
+        """
         ...
 
     def end(self, seq: Seq) -> None:
@@ -80,3 +103,25 @@ class Drafter(Protocol):
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Bytes it will hold at most for that many sequences of that length, weights included."""
         ...
+
+
+class BaseDrafter:
+    """A drafter that keeps nothing and wants to see nothing: override what differs, and `propose`."""
+
+    features = NO_FEATURES
+    draws = False
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Nothing to prepare."""
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Nothing to learn but the tokens, which are in `seq.tokens`."""
+
+    def end(self, seq: Seq) -> None:
+        """Nothing to forget."""
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """Nothing is held."""
+        return 0

@@ -25,19 +25,13 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._growth import Growth, GrowthOptions, grow, new_rows
 from forerun.drafters._tuning import climb
 from forerun.drafters._vocabulary import compare_vocabularies
-from forerun.drafters.base import Target
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import resolve
-from forerun.nn.loader import load_model
+from forerun.drafters.base import BaseDrafter, Target
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
-
-SELF = "self"
-"""The draft's name when it is the target's own file, rounded to fewer bits."""
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
@@ -62,33 +56,15 @@ class Options(GrowthOptions):
 
 def build(options: Options, target: Target) -> DraftModel:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
-    checkpoint = open_checkpoint(_path(options.model, target))
-    if target.vocabulary is not None:
-        difference = compare_vocabularies(target.vocabulary, checkpoint.tokenizer())
+    model, vocabulary = target.load(options.model, quant=options.quant, head_bits=options.head_bits)
+    if target.vocabulary is not None and vocabulary is not None:
+        difference = compare_vocabularies(target.vocabulary, vocabulary)
         if difference is not None:
             raise ConfigError(
                 f"'{options.model}' cannot draft for this model: {difference}; "
                 "choose a draft of the same family"
             )
-    model = load_model(
-        checkpoint,
-        device=target.device,
-        backend=target.backend,
-        quant=options.quant,
-        head_bits=options.head_bits,
-        weight_cache=target.weight_cache,
-    )
     return DraftModel(model, options, target)
-
-
-def _path(model: str, target: Target) -> Path:
-    if model != SELF:
-        return resolve(model)
-    if target.path is None:
-        raise ConfigError(
-            "model=self needs a target that was loaded from a file: give the draft's path"
-        )
-    return target.path
 
 
 def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
@@ -108,10 +84,9 @@ class Place:
     parents: tuple[int, ...] = ()
 
 
-class DraftModel:
+class DraftModel(BaseDrafter):
     """Runs a model of its own, one slot a sequence."""
 
-    features = NO_FEATURES
     draws = True
 
     def __init__(self, model: Model, options: Options, target: Target) -> None:
@@ -129,14 +104,15 @@ class DraftModel:
         place = self._places[seq.id] = Place(self._free.pop())
         self.cache.truncate(place.slot, 0)
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, level by level; empty beyond the draft's context."""
-        growths = {seq.id: self._start(seq, budget) for seq in seqs if self._has_room(seq, budget)}
+        growths = {
+            seq.id: self._start(seq, budget)
+            for seq, budget in zip(seqs, budgets, strict=True)
+            if self._has_room(seq, budget)
+        }
         grow([*growths.values()], self.options, self._feed)
         return [growths[seq.id].draft() if seq.id in growths else EMPTY_DRAFT for seq in seqs]
-
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """Nothing to do: the next `propose` compares what was guessed with `seq.tokens`."""
 
     def end(self, seq: Seq) -> None:
         """Give the slot back."""

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.drafters._growth import Growth, GrowthOptions, grow, new_rows
-from forerun.drafters.base import Target
+from forerun.drafters.base import BaseDrafter, Target
 from forerun.nn.model import LayerPlan
 
 TUNE_WHEN_NAMED = True
@@ -68,10 +68,8 @@ def tune(target: Target, options: Options, score: Callable[[Options], float]) ->
     return best
 
 
-class EarlyExit:
+class EarlyExit(BaseDrafter):
     """Runs some of the target's sublayers over scratch rows of the target's cache."""
-
-    features = NO_FEATURES
 
     def __init__(self, options: Options, target: Target) -> None:
         if target.cache is None:
@@ -86,24 +84,15 @@ class EarlyExit:
         self.draws = options.temperature != 0
         self._max_len = min(target.max_len, target.model.config.max_position)
 
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Nothing to prepare: the prompt is in the target's cache."""
-
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, level by level."""
         growths = {
             seq.id: self._start(seq, budget)
-            for seq in seqs
+            for seq, budget in zip(seqs, budgets, strict=True)
             if budget > 0 and len(seq.tokens) < self._max_len
         }
         grow([*growths.values()], self.options, self._feed)
         return [growths[seq.id].draft() if seq.id in growths else EMPTY_DRAFT for seq in seqs]
-
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """Nothing to learn."""
-
-    def end(self, seq: Seq) -> None:
-        """Nothing to forget."""
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The rows of probabilities that go with drawn nodes; weights and cache are the target's."""

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.random import Stream, uniform
-from forerun.core.types import NO_FEATURES, Draft, Outcome, Seq
+from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters._tuning import climb
-from forerun.drafters.base import Target
+from forerun.drafters.base import BaseDrafter, Target
 
 Ngram = tuple[int, ...]
 
@@ -155,10 +155,8 @@ class State:
     """Nodes of the last draft, if it began with the whole window."""
 
 
-class Lookahead:
+class Lookahead(BaseDrafter):
     """Seeks n-grams with the target's own passes, and guesses those it found."""
-
-    features = NO_FEATURES
 
     def __init__(self, options: Options, vocab_size: int) -> None:
         self.options = options
@@ -169,18 +167,20 @@ class Lookahead:
         """Start a window of words of the prompt, chosen by the seed, and a pool that knows the text."""
         self.states[seq.id] = State(Pool(self.options.guesses), self._new_window(seq))
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """The window and the guesses of every sequence; a budget below the window leaves it out."""
-        return [self._propose_one(seq, budget) for seq in seqs]
+        return [self._propose_one(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
 
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
         """Move the windows on by what the target said after them, and pool the n-grams."""
-        for seq, outcome in zip(seqs, outcomes, strict=True):
+        for seq, draft, outcome in zip(seqs, drafts, outcomes, strict=True):
             state = self.states[seq.id]
             num_drafted, state.num_drafted = state.num_drafted, None
             if state.window is None or num_drafted is None:
                 continue
-            if outcome.num_nodes >= num_drafted:  # nothing was cut off
+            if len(draft) >= num_drafted:  # nothing was cut off
                 last = seq.tokens[-1 - len(outcome.emitted)]
                 state.pool.add(state.window.advance(last, state.window.read(outcome)))
 

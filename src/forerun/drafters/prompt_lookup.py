@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from forerun.core import tree
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._tuning import climb
-from forerun.drafters.base import Target
+from forerun.drafters.base import BaseDrafter, Target
 
 ENTRY_NBYTES = 136
 """Bytes of one n-gram in the index at most, besides 8 for each of its tokens: its share of a dict
@@ -91,10 +91,8 @@ class NgramIndex:
         return None
 
 
-class PromptLookup:
+class PromptLookup(BaseDrafter):
     """Copies the continuation of the most recent earlier occurrence of the last tokens."""
-
-    features = NO_FEATURES
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -104,13 +102,12 @@ class PromptLookup:
         """Start an index; `propose` fills it, so a sequence may come back at any length."""
         self.indexes[seq.id] = NgramIndex(self.options.ngram_min, self.options.ngram_max)
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One chain a sequence; empty where nothing repeats."""
-        num_draft = min(budget, self.options.num_draft)
-        return [self._propose_one(seq, num_draft) for seq in seqs]
-
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """Nothing to learn but the tokens, which `propose` reads."""
+        return [
+            self._propose_one(seq, min(budget, self.options.num_draft))
+            for seq, budget in zip(seqs, budgets, strict=True)
+        ]
 
     def end(self, seq: Seq) -> None:
         """Drop the index."""

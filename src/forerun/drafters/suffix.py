@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from itertools import count
 
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._contexts import Continuation, Index, index_nbytes, new_index
 from forerun.drafters._tuning import climb
-from forerun.drafters.base import Target
+from forerun.drafters.base import BaseDrafter, Target
 
 MAX_OCCURRENCES = 16
 """Occurrences that vote, those with the longest matches: bounds the time of a look-up."""
@@ -89,10 +89,8 @@ class History:
     num_own: int = 0
 
 
-class Suffix:
+class Suffix(BaseDrafter):
     """Trees of continuations, from the request's own tokens and from the outputs of others."""
-
-    features = NO_FEATURES
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -106,14 +104,14 @@ class Suffix:
         num_shared = len(seq.tokens) - len(outcome.emitted)
         self.histories[seq.id] = History(own, next(self._documents), num_shared)
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first; empty where nothing repeats."""
         for seq in seqs:
             self._share(seq)
-        return [self._propose_one(seq, min(budget, self.options.num_draft)) for seq in seqs]
-
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
-        """Nothing to learn but the tokens, which `propose` and `end` read."""
+        return [
+            self._propose_one(seq, min(budget, self.options.num_draft))
+            for seq, budget in zip(seqs, budgets, strict=True)
+        ]
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's own index; its output stays shared."""

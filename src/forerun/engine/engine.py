@@ -71,8 +71,7 @@ class Engine:
         self.options = options
         self.eos_ids = eos_ids
         self.cache = cache or model.new_cache(options.max_num_seqs, options.max_len)
-        wants_features = drafter.features.last or bool(drafter.features.layers)
-        self.scheduler = Scheduler(self.cache, reuse_prefixes=not wants_features)
+        self.scheduler = Scheduler(self.cache, reuse_prefixes=not drafter.features.whole_prompt)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -161,17 +160,13 @@ class Engine:
         seqs = [seq for seq in seqs if budgets[seq.id]]
         if not seqs:
             return {}
-        drafts = self.drafter.propose(seqs, max(budgets.values()))
+        rooms = [min(budgets[seq.id], self.options.max_len - len(seq.tokens)) for seq in seqs]
+        drafts = self.drafter.propose(seqs, rooms)
         fitting = {
-            s.id: self._fit(s, draft, budgets[s.id]) for s, draft in zip(seqs, drafts, strict=True)
+            seq.id: draft.trim(room).trim_depth(self.requests[seq.id].stops.tokens_left - 1)
+            for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
         }
         return self.controller.trim(fitting)
-
-    def _fit(self, seq: Seq, draft: Draft, budget: int) -> Draft:
-        """The part of a draft that budget, context and length leave room for."""
-        rows_left = self.options.max_len - len(seq.tokens)
-        tokens_left = self.requests[seq.id].stops.tokens_left
-        return draft.trim(min(budget, rows_left)).trim_depth(tokens_left - 1)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
@@ -245,7 +240,11 @@ class Engine:
                 request.prompt_features.clear()
                 self.drafter.begin(request.seq, replace(result.outcome, hidden=prompt))
         if observed:
-            self.drafter.observe([r.request.seq for r in observed], [r.outcome for r in observed])
+            self.drafter.observe(
+                [r.request.seq for r in observed],
+                [r.rows.draft for r in observed],
+                [r.outcome for r in observed],
+            )
 
     def _learn(
         self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
@@ -274,5 +273,4 @@ class Engine:
 def _controller(drafter: Drafter, options: EngineOptions, warm: Warmth | None) -> Controller:
     if not options.controller:
         return Fixed(options.draft_budget)
-    draws = getattr(drafter, "draws", False)
-    return Adaptive(options.draft_budget, keeps_seeds=draws, warm=warm)
+    return Adaptive(options.draft_budget, keeps_seeds=drafter.draws, warm=warm)

@@ -27,7 +27,7 @@ class Guard:
 
     def __init__(self, drafter: Drafter, stats: SpecStats) -> None:
         self.inner = drafter
-        self.features = drafter.features
+        self.features, self.draws = drafter.features, drafter.draws
         self._stats = stats
         self._num_errors = 0
         self._known: dict[int, Seq] = {}
@@ -40,22 +40,25 @@ class Guard:
         with self._guarded():
             self.inner.begin(seq, outcome)
 
-    def propose(self, seqs: Sequence[Seq], budget: int) -> list[Draft]:
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """The drafter's drafts; empty ones for sequences it has lost."""
-        known = [seq for seq in seqs if seq.id in self._known]
-        drafts: list[Draft] = []
+        known = [(s, b) for s, b in zip(seqs, budgets, strict=True) if s.id in self._known]
+        drafts: dict[int, Draft] = {}
         if known:
             with self._guarded():
-                drafts = self.inner.propose(known, budget)
-        by_id = {seq.id: draft for seq, draft in zip(known, drafts, strict=False)}
-        return [by_id.get(seq.id, EMPTY_DRAFT) for seq in seqs]
+                found = self.inner.propose([s for s, _ in known], [b for _, b in known])
+                drafts = {s.id: draft for (s, _), draft in zip(known, found, strict=True)}
+        return [drafts.get(seq.id, EMPTY_DRAFT) for seq in seqs]
 
-    def observe(self, seqs: Sequence[Seq], outcomes: Sequence[Outcome]) -> None:
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
         """What became of its drafts."""
-        pairs = [(s, o) for s, o in zip(seqs, outcomes, strict=True) if s.id in self._known]
-        if pairs:
+        rows = zip(seqs, drafts, outcomes, strict=True)
+        known = [row for row in rows if row[0].id in self._known]
+        if known:
             with self._guarded():
-                self.inner.observe([s for s, _ in pairs], [o for _, o in pairs])
+                self.inner.observe(*map(list, zip(*known, strict=True)))
 
     def end(self, seq: Seq) -> None:
         """Forget a sequence."""
