@@ -215,9 +215,7 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_threads() -> None:
     results = []
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
-        results += [
-            first_probs(row, params) for row in (rows[1], rows[1].clone())
-        ]
+        results += [first_probs(row, params) for row in (rows[1], rows[1].clone())]
     torch.set_num_threads(threads)
     assert all(result.equal(results[0]) for result in results)
 

@@ -66,7 +66,8 @@ class LogitsPipeline:
         """`eos_ids` are the model's end tokens, which a request may ignore; `grammar` is its first state."""
         self.params = params
         self.seed = seed
-        self.needs_only_argmax = params.is_greedy and grammar is None and not _changes_logits(params)
+        self.changes_logits = bool(params.has_penalties or params.logit_bias or params.min_tokens)
+        self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
         self._num_prompt = len(prompt)
         self._prompt_ids = np.unique(_ids(prompt)) if params.has_penalties else _ids(())
         self._end_ids = _ids(end_ids(params, eos_ids))
@@ -127,7 +128,7 @@ class LogitsPipeline:
 
     def _adjust(self, row: Row, generated: Sequence[int], grammar: GrammarState | None) -> Row:
         params = self.params
-        if grammar is None and not _changes_logits(params):
+        if grammar is None and not self.changes_logits:
             return row
         row = row.copy()
         mask = None if grammar is None else grammar.allowed()
@@ -180,10 +181,6 @@ def logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprob:
     return TokenLogprob(
         token, float(log_probs[token]), rank, tuple((int(i), float(log_probs[i])) for i in top)
     )
-
-
-def _changes_logits(params: SamplingParams) -> bool:
-    return bool(params.has_penalties or params.logit_bias or params.min_tokens)
 
 
 def _host(row: Tensor) -> Row:
