@@ -16,8 +16,8 @@ from forerun.cache.base import KVCache
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
-from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.processors import LogitsPipeline
+from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
 from forerun.drafters.base import Drafter
 from forerun.engine.batch import Pass, pack
