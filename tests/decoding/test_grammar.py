@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from tests.decoding import drafting
@@ -31,9 +33,9 @@ TOY = Toy()
 V = TOY.vocab_size
 NUM = 800
 NEAR = drafting.near(TOY)
-POINTS: dict[str, Drafting] = {
-    "chain": drafting.point_chain(NEAR),
-    "tree": drafting.point_tree(NEAR, width=3),
+POINTS: dict[str, Callable[[drafting.Rows], Drafting]] = {
+    "chain": drafting.point_chain,
+    "tree": drafting.point_tree,
 }
 DRAWN: dict[str, Drafting] = {
     "chain": drafting.drawn_tree(NEAR, (1, 1, 1), replace=True),
@@ -69,9 +71,11 @@ GRAMMAR = Automaton(({0: 1, 1: 2}, {0: 1, 1: 2, 2: 0}, {2: 0, 3: 1}))
 ANYTHING = Automaton((None,))
 
 
-def pipeline(params: SamplingParams, grammar: Automaton | None) -> tuple[Seq, LogitsPipeline]:
+def verified(
+    params: SamplingParams, grammar: Automaton | None, draft: Draft, logits: Tensor
+) -> Outcome:
     seq = Seq(0, list(PROMPT), params, seed=0)
-    return seq, LogitsPipeline.of(seq, grammar=grammar)
+    return verify(seq, draft, logits, LogitsPipeline.of(seq, grammar=grammar))
 
 
 def holds(tokens: tuple[int, ...]) -> bool:
@@ -89,8 +93,9 @@ def test_chosen_drafts_give_the_tokens_of_constrained_plain_decoding(
     params, accepted, rejected, freed = SETTINGS[setting], 0, 0, 0
     for seed in range(20):
         toy = Toy(seed=seed)
+        drafts = POINTS[shape](drafting.near(toy))
         plain = generate(toy, params, 12, no_draft, seed, grammar=GRAMMAR)
-        sample = sample_many(toy, params, 12, POINTS[shape], 1, grammar=GRAMMAR, first_seed=seed)
+        sample = sample_many(toy, params, 12, drafts, 1, grammar=GRAMMAR, first_seed=seed)
         assert set(sample.counts) == {plain}
         assert holds(plain)
         accepted, rejected = accepted + sample.accepted, rejected + sample.rejected
@@ -117,15 +122,15 @@ def test_drawn_drafts_follow_the_constrained_distribution(setting: str, shape: s
 @pytest.mark.parametrize("probs", [None, (torch.eye(V)[3],)], ids=["chosen", "drawn"])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_draft_that_breaks_the_grammar_is_rejected(
-    probs: tuple[torch.Tensor] | None, temperature: float
+    probs: tuple[Tensor] | None, temperature: float
 ) -> None:
     """The target is sure of 3, which the grammar does not allow at first."""
     logits = torch.eye(V)[[3, 3]] * 50
     params = SamplingParams(temperature=temperature)
     draft = Draft((3,), (-1,), probs)
-    free = verify(*pipeline(params, None), draft, logits)
+    free = verified(params, None, draft, logits)
     assert free.emitted == (3, 3)
-    bound = verify(*pipeline(params, GRAMMAR), draft, logits)
+    bound = verified(params, GRAMMAR, draft, logits)
     assert bound.path == ()
     assert bound.emitted[0] in (0, 1)
 
@@ -138,30 +143,31 @@ def test_every_branch_of_a_tree_has_its_own_state(first: int) -> None:
     logits = torch.zeros(5, V)
     logits[0, first] = 10
     logits[1:] = torch.tensor([0.0, 1, 2, 3])  # 3 where it is allowed, else 2
-    outcome = verify(*pipeline(params, GRAMMAR), Draft(tokens, parents), logits)
+    outcome = verified(params, GRAMMAR, Draft(tokens, parents), logits)
     assert outcome.emitted == ((0, 2, 1) if first == 0 else (1, 3, 2))
 
 
 def test_the_walk_ends_where_the_grammar_does() -> None:
     grammar = Automaton(({2: 1}, {3: None}))
     logits = torch.zeros(5, V)
-    seq, built = pipeline(SamplingParams(temperature=0), grammar)
-    outcome = verify(seq, built, Draft.chain([2, 3, 1, 1]), logits)
+    seq = Seq(0, list(PROMPT), SamplingParams(temperature=0), seed=0)
+    pipeline = LogitsPipeline.of(seq, grammar=grammar)
+    outcome = verify(seq, Draft.chain([2, 3, 1, 1]), logits, pipeline)
     assert outcome.emitted == (2, 3)
     assert outcome.path == (0,)
     seq.tokens += outcome.emitted
     with pytest.raises(ValueError, match="nothing after token 3"):
-        verify(seq, built, EMPTY_DRAFT, logits[:1])
+        verify(seq, EMPTY_DRAFT, logits[:1], pipeline)
 
 
 def test_a_state_without_a_mask_allows_everything() -> None:
     params = SamplingParams(temperature=0.7)
     for seed in range(5):
         plain = generate(TOY, params, 8, no_draft, seed)
-        assert generate(TOY, params, 8, POINTS["tree"], seed, grammar=ANYTHING) == plain
+        assert generate(TOY, params, 8, drafting.point_tree(NEAR), seed, grammar=ANYTHING) == plain
 
 
 def test_a_constrained_greedy_request_needs_its_logits() -> None:
     greedy = SamplingParams(temperature=0)
-    assert pipeline(greedy, None)[1].needs_only_argmax
-    assert not pipeline(greedy, GRAMMAR)[1].needs_only_argmax
+    assert LogitsPipeline(greedy).needs_only_argmax
+    assert not LogitsPipeline(greedy, grammar=GRAMMAR).needs_only_argmax
