@@ -17,7 +17,7 @@ from typing import Protocol
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
-from forerun.decoding.sampling import end_ids
+from forerun.decoding.processors import end_ids
 
 
 class Detokenizer(Protocol):

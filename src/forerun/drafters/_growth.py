@@ -22,10 +22,9 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Seq
-from forerun.decoding.sampling import draw, is_plain, warp
+from forerun.decoding.processors import LogitsPipeline, draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +60,12 @@ class GrowthOptions:
         """Nodes of a draft, at most."""
         return sum(math.prod(self.widths[: i + 1]) for i in range(len(self.widths)))
 
-    def params(self, params: SamplingParams) -> SamplingParams:
-        """A request's parameters, with the temperature of the draft."""
-        if self.temperature is None or params.is_greedy:
-            return params
-        return replace(params, temperature=self.temperature)
+    def pipeline(self, seq: Seq) -> LogitsPipeline:
+        """The logits processing of a sequence, at the temperature of the draft."""
+        params = seq.params
+        if self.temperature is not None and not params.is_greedy:
+            params = replace(params, temperature=self.temperature)
+        return LogitsPipeline(params, seq.tokens[: seq.num_prompt], seed=seq.seed)
 
 
 @dataclass(slots=True)
@@ -90,11 +90,6 @@ class Growth:
     def __post_init__(self) -> None:
         self.num_pending = len(self.tokens)
         self.frontier = [self.num_pending - 1]
-
-    @property
-    def prompt(self) -> list[int]:
-        """The sequence's prompt."""
-        return self.seq.tokens[: self.seq.num_prompt]
 
     def segment(self) -> Segment:
         """The rows that have not been computed yet."""
@@ -135,12 +130,13 @@ def grow(
     feed: Callable[[Sequence[Growth]], Tensor],
 ) -> None:
     """Grow drafts until none has room; `feed` computes their new rows and returns logits (M, V) of their frontiers."""
+    pipelines = {growth.seq.id: options.pipeline(growth.seq) for growth in growths}
     for width in options.widths:
         if not growths:
             return
         logits = iter(feed(growths).unbind())
         for growth in growths:
-            _add_level(growth, logits, width, options)
+            _add_level(growth, pipelines[growth.seq.id], logits, width, options)
         growths = [growth for growth in growths if growth.frontier]
 
 
@@ -154,18 +150,21 @@ def new_rows(growths: Sequence[Growth]) -> tuple[Batch, list[int]]:
 
 
 def _add_level(
-    growth: Growth, logits: Iterator[Tensor], width: int, options: GrowthOptions
+    growth: Growth,
+    pipeline: LogitsPipeline,
+    logits: Iterator[Tensor],
+    width: int,
+    options: GrowthOptions,
 ) -> None:
     """Give each row of the frontier up to `width` children.
 
     A child without confidence is kept, as dropping what was drawn would bias the outcome, but
     has no children.
     """
-    params = options.params(growth.seq.params)
-    choose = _likeliest if params.is_greedy else _drawn
+    choose = _likeliest if pipeline.params.is_greedy else _drawn
     frontier = []
     for row in growth.frontier:
-        for child in choose(growth, row, next(logits), params, min(width, growth.room)):
+        for child in choose(growth, row, next(logits), pipeline, min(width, growth.room)):
             growth.add(row, child)
             if child.confidence >= options.min_confidence:
                 frontier.append(len(growth.tokens) - 1)
@@ -173,15 +172,12 @@ def _add_level(
 
 
 def _likeliest(
-    growth: Growth, row: int, logits: Tensor, params: SamplingParams, width: int
+    growth: Growth, row: int, logits: Tensor, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
     """The draft's best tokens below a row: chosen, so point masses."""
-    if is_plain(params):
-        probs = logits.softmax(dim=-1)
-    else:
-        ranking = replace(params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        probs = warp(logits, ranking, prompt=growth.prompt, generated=growth.generated(row))
-    best = probs.topk(min(width, len(probs)))
+    if pipeline.changes_logits:
+        logits = pipeline.adjusted(logits, growth.generated(row))
+    best = logits.softmax(dim=-1).topk(min(width, len(logits)))
     return [
         Child(token, None, confidence)
         for token, confidence in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -189,12 +185,12 @@ def _likeliest(
 
 
 def _drawn(
-    growth: Growth, row: int, logits: Tensor, params: SamplingParams, width: int
+    growth: Growth, row: int, logits: Tensor, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
     """Tokens drawn without replacement, each with its distribution given the ones before it."""
     generated = growth.generated(row)
-    position = len(growth.prompt) + len(generated)
-    probs = warp(logits, params, prompt=growth.prompt, generated=generated)
+    position = growth.seq.num_prompt + len(generated)
+    probs = pipeline.probs(logits, generated)
     children: list[Child] = []
     while len(children) < width and probs.sum() > 0:
         # Numbered by the node: nodes of one level share a position, but no random number.

@@ -16,8 +16,9 @@ from forerun.cache.base import KVCache
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
+from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
-from forerun.decoding.verify import Best, takes_the_likeliest, verify
+from forerun.decoding.verify import Best, verify
 from forerun.drafters.base import Drafter
 from forerun.engine.acceptance import DraftResult
 from forerun.engine.batch import Pass, pack
@@ -87,7 +88,8 @@ class Engine:
         seq = Seq(self._next_id, list(prompt), params, seed)
         room = self.options.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
-        request = RequestState(seq, StopChecker(params, max_tokens, self.eos_ids, detokenizer))
+        stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
+        request = RequestState(seq, stops, LogitsPipeline.of(seq, eos_ids=self.eos_ids))
         self._next_id += 1
         self.requests[seq.id] = request
         self.scheduler.add(seq)
@@ -183,8 +185,8 @@ class Engine:
     def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
         """Logits of the rows that need them; only the likeliest tokens where nobody needs more."""
         rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
-        wanted = (seq_rows.seq.params for seq_rows in work.seq_rows)
-        if all(takes_the_likeliest(params) and params.logprobs is None for params in wanted):
+        requests = (self.requests[one.seq.id] for one in work.seq_rows)
+        if all(r.pipeline.needs_only_argmax and r.seq.params.logprobs is None for r in requests):
             return tuple(self.model.argmax(rows).tolist())
         return self.model.head(rows)
 
@@ -202,9 +204,9 @@ class Engine:
                     seq_rows.seq,
                     seq_rows.draft,
                     logits[logit_rows.start : logit_rows.stop],
-                    eos_ids=self.eos_ids,
+                    request.pipeline,
                     hidden=own,
-                    walk_of=None if self.trace is None else self.trace.walk,
+                    timers=self.timers,
                 )
                 results.append(StepResult.of(request, seq_rows, outcome))
         return results

@@ -15,7 +15,7 @@ from forerun.core.types import (
     TextPiece,
     TokenLogprob,
 )
-from forerun.decoding.sampling import logprobs
+from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
 from forerun.engine.batch import SequenceRows
 from forerun.engine.stats import SpecStats
@@ -27,6 +27,7 @@ class RequestState:
 
     seq: Seq
     stops: StopChecker
+    pipeline: LogitsPipeline
     stats: SpecStats = field(default_factory=SpecStats)
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)

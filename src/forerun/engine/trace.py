@@ -1,7 +1,7 @@
 """Where the time of a run goes: every phase of every step as a span, for a table or a trace viewer.
 
 `Trace.attach(engine)` begins it. An engine without a trace only adds up seconds (`stats.Timers`).
-`warp`, from raw logits to the target's choice, happens inside `verify` and is told apart from it here.
+Logits processing (`process`) happens inside `verify`; its time is not counted there.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from torch import Tensor
-
-from forerun.core.types import Draft, Seq
-from forerun.decoding.verify import Best, Probs, _Walk
 from forerun.engine.batch import Pass
 from forerun.engine.request import StepResult
-from forerun.engine.stats import Timers
+from forerun.engine.stats import PHASES, Timers
 
-if TYPE_CHECKING:
-    from forerun.engine.engine import Engine
 
-PHASES = ("propose", "pack", "forward", "head", "warp", "verify", "keep", "emit", "observe")
-"""In the order of a step."""
+class Traced(Protocol):
+    """An engine whose timers can be exchanged."""
+
+    timers: Timers
+    trace: Trace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class TraceStep:
         found = dict.fromkeys(PHASES, 0.0)
         for span in self.spans:
             found[span.phase] += span.seconds
-        found["verify"] -= found["warp"]
+        found["verify"] -= found["process"]
         return found | {"other": self.stop_s - self.start_s - sum(found.values())}
 
     def counts(self) -> dict[str, int]:
@@ -81,7 +78,7 @@ class Trace(Timers):
     _spans: list[Span] = field(default_factory=list)
 
     @classmethod
-    def attach(cls, engine: Engine) -> Trace:
+    def attach(cls, engine: Traced) -> Trace:
         """Trace what this engine does from here on; seconds added up so far stand."""
         trace = cls(engine.timers.seconds, engine.timers.clock)
         engine.timers = engine.trace = trace
@@ -95,12 +92,8 @@ class Trace(Timers):
             yield
         finally:
             span = Span(phase, start_s, self.clock())
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + span.seconds
+            self.seconds[phase] += span.seconds
             self._spans.append(span)
-
-    def walk(self, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]) -> _Walk:
-        """A walk down a draft whose warping is timed."""
-        return _TimedWalk(self, seq, draft, logits, eos_ids)
 
     def end_step(self, work: Pass, results: Sequence[StepResult], granted: int) -> None:
         """The step is over: `granted` is what its sequences might have drafted together."""
@@ -141,25 +134,6 @@ class Trace(Timers):
                 place = {"ph": "X", "pid": 1, "tid": 1, **microseconds}
                 events.append({"name": span.phase, **place, "args": step.counts()})
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-
-
-class _TimedWalk(_Walk):
-    """A walk that times its way from raw logits to the target's choice or distribution."""
-
-    def __init__(
-        self, timers: Timers, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]
-    ) -> None:
-        with timers("warp"):  # greedy choices may all be made here
-            super().__init__(seq, draft, logits, eos_ids)
-        self._timers = timers
-
-    def _choose(self, node: int) -> int:
-        with self._timers("warp"):
-            return super()._choose(node)
-
-    def _target(self, node: int) -> Probs:
-        with self._timers("warp"):
-            return super()._target(node)
 
 
 def _summed(steps: Sequence[TraceStep]) -> dict[str, float]:

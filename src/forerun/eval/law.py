@@ -1,7 +1,7 @@
 """Does sampling with drafts follow the target's law? Empirical against exact distribution, on a real model.
 
 The law of the next tokens after a prompt is computed exactly, without drafting: a plain pass after
-every beginning that is likely enough, warped as the request says. Then the engine samples the
+every beginning that is likely enough, processed as the request says. Then the engine samples the
 prompt many times with drafting, each time with another seed, and for every length the counts of the
 whole sequences are held against the law by a chi-square test. What is too rare to be counted is
 counted together; a sequence that the law excludes breaks it at once.
@@ -23,7 +23,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT
-from forerun.decoding.sampling import warp
+from forerun.decoding.processors import LogitsPipeline
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
 from forerun.nn.model import Model
@@ -167,12 +167,13 @@ def exact(
     rows: dict[Tokens, Tensor] = {}
     cache = model.new_cache(1, len(prompt) + length)
     beginnings: list[Tokens] = [()]
+    pipeline = LogitsPipeline(params, prompt)
     for _ in range(length):
         longer: list[Tokens] = []
         for beginning in beginnings:
             batch = Batch((Segment.of(0, 0, [*prompt, *beginning], EMPTY_DRAFT),))
             logits = model.head(model.forward(batch, cache).last[-1:])[0]
-            row = warp(logits, params, prompt=prompt, generated=beginning)
+            row = pipeline.probs(logits, beginning)
             rows[beginning] = row
             probs = row.double() / row.double().sum() * mass[beginning]
             for token in (probs >= floor).nonzero().flatten().tolist():
