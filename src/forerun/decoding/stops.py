@@ -1,8 +1,8 @@
 """Where a sequence ends, and which of its text may be shown.
 
-The engine hands over every run of emitted tokens; the checker cuts it right after the end and gives
-back the text that is final. Text that may be the beginning of a stop string is held back, so
-nothing shown is ever taken back. How tokens become text is the detokenizer's business.
+The engine hands over the emitted tokens one by one, up to the end, and gets back the text that is
+final. Text that may be the beginning of a stop string is held back, so nothing shown is ever taken
+back.
 
 Of several stop strings the one that is complete first ends the text; of those complete at the same
 character, the longest. So the result does not depend on how the text is split into tokens or steps.
@@ -11,7 +11,6 @@ character, the longest. So the result does not depend on how the text is split i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.core.errors import RequestError
@@ -30,15 +29,6 @@ class Detokenizer(Protocol):
     def flush(self) -> str:
         """The rest of the text: no token will follow."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What became of a run of tokens: how many of them count, the new final text, and the end."""
-
-    num_tokens: int
-    text: str
-    finish_reason: FinishReason | None
 
 
 class StopChecker:
@@ -72,23 +62,9 @@ class StopChecker:
         """How many more tokens the sequence may get."""
         return self._max_tokens - self.num_tokens
 
-    def push(self, token_ids: Sequence[int]) -> Shown:
-        """Take emitted tokens in order, up to the end if it is among them."""
-        texts, count = [], 0
-        for token in token_ids:
-            if self.finish_reason is not None:
-                break
-            texts.append(self._take(token))
-            count += 1
-        return Shown(count, "".join(texts), self.finish_reason)
-
-    def close(self) -> str:
-        """The text still held back, when the sequence is cut off from outside."""
-        if self.finish_reason is not None:
-            return ""
-        return self._end(FinishReason.ABORT)
-
-    def _take(self, token: int) -> str:
+    def push(self, token: int) -> str:
+        """Count one more token; the text that is final with it. No token follows a `finish_reason`."""
+        assert self.finish_reason is None, "the sequence has ended"
         self.num_tokens += 1
         if token in self._end_ids and self.num_tokens >= self._min_tokens:
             return self._end(FinishReason.STOP)
@@ -97,8 +73,14 @@ class StopChecker:
             text += self._end(FinishReason.LENGTH)
         return text
 
+    def close(self) -> str:
+        """The text still held back, when the sequence is cut off from outside."""
+        if self.finish_reason is not None:
+            return ""
+        return self._end(FinishReason.ABORT)
+
     def _end(self, reason: FinishReason) -> str:
-        """Close the text; a stop string that only the detokenizer's last text completes still counts."""
+        """End the text; a stop string that only the detokenizer's last text completes still counts."""
         text = self._release(self._detokenizer.flush()) if self._detokenizer else ""
         if self.finish_reason is None:
             self.finish_reason = reason

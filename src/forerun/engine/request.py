@@ -72,11 +72,11 @@ class StepResult:
         """Show the emitted tokens to the stop checker one by one, and cut the outcome at the end."""
         pieces, count = [], 0
         for token in outcome.emitted:
-            shown = request.stops.push([token])
-            if shown.text:
-                pieces.append(TextPiece(shown.text, from_draft=count < len(outcome.path)))
+            text = request.stops.push(token)
+            if text:
+                pieces.append(TextPiece(text, from_draft=count < len(outcome.path)))
             count += 1
-            if shown.finish_reason is not None:
+            if request.stops.finish_reason is not None:
                 break
         cut = replace(outcome, emitted=outcome.emitted[:count], path=outcome.path[:count])
         return cls(request, rows, cut, tuple(pieces), request.stops.finish_reason)
