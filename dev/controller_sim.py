@@ -26,12 +26,13 @@ import torch
 from torch import Tensor
 
 from forerun.core.batch import Batch
+from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.engine.controller import Controller, Fixed
-from forerun.engine.engine import Engine, EngineOptions
+from forerun.engine.engine import Engine
 from forerun.nn.config import ModelConfig
 from forerun.nn.model import Hidden
 
@@ -172,7 +173,8 @@ def replay(
         return propose(seqs, budgets)
 
     built.propose = timed  # type: ignore[method-assign]
-    engine = Engine(model, built, EngineOptions(num_seqs, max_len))  # type: ignore[arg-type]
+    cache = model.new_cache(num_seqs, max_len)
+    engine = Engine(model, cache, built, EngineConfig())  # type: ignore[arg-type]
     engine.timers.clock = clock
     model.running = engine.scheduler.running
     engine.controller = controller or engine.controller
