@@ -18,7 +18,7 @@
 namespace nb = nanobind;
 
 namespace forerun {
-void bind_contexts(nb::module_& m);
+void bind_suffix_index(nb::module_& m);
 void bind_decoder(nb::module_& m);
 }
 
@@ -106,6 +106,6 @@ NB_MODULE(_native, m) {
         "Does integer dot products and nothing else; returns how many multiplications those were.");
     m.def("read_bytes", &read_bytes, nb::arg("bytes").noconvert(),
           "Reads whole lines of 64 bytes as fast as it can; the sum of their 8-byte words.");
-    forerun::bind_contexts(m);
+    forerun::bind_suffix_index(m);
     forerun::bind_decoder(m);
 }
