@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cmath>
 #include <cstddef>
@@ -87,12 +88,16 @@ NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of forerun; use them through forerun.kernels.";
     m.def("argmax_rows", &argmax_rows, nb::arg("logits").noconvert(),
           "Index of the first largest value of each row: float32 (M, V) -> int64 (M,).");
+    m.def("checked_kernels", &forerun::checked_kernels, "Names of the kernels.");
     m.def(
-        "agrees_with_portable",
-        [](const std::string& isa) {
-            return forerun::agrees_with_portable(forerun::kernels_for(isa));
+        "wrong_kernels",
+        [](const std::string& isa, const std::string& broken) {
+            const forerun::Kernels& kernels = forerun::kernels_for(isa);
+            return forerun::wrong_kernels(broken.empty() ? kernels
+                                                         : forerun::broken(kernels, broken));
         },
-        nb::arg("isa"), "Whether an instruction set has the portable kernels' bits here.");
+        nb::arg("isa"), nb::arg("broken") = "",
+        "Kernels of an instruction set without the portable kernels' bits; tests break one first.");
     m.def(
         "int8_peak",
         [](const std::string& isa, int num_rounds) {

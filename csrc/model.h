@@ -132,7 +132,7 @@ class Decoder {
     void plan_rope();
     void plan_attention(std::span<const Segment> segments);
     void plan_phases();
-    void reserve(int num_rows, int slots_above);
+    void reserve(int num_rows, int rows_above);
     RowsMemory make_rows(int num_rows, int width) const;
 
     void run(Worker& worker);
@@ -169,7 +169,7 @@ class Decoder {
     float *taps_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0, capacity_ = 0;
     std::size_t scratch_stride_ = 0;
-    std::vector<int> tokens_, row_segment_, row_slots_;
+    std::vector<int> tokens_, row_segment_, cache_rows_;
     std::vector<Query> queries_;
     std::vector<std::int32_t> paths_;
     std::vector<int> depths_;

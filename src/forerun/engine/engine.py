@@ -57,7 +57,7 @@ class Engine:
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
-        self.scheduler = Scheduler(self.cache, reuse_prefixes=not drafter.features.whole_prompt)
+        self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -163,8 +163,11 @@ class Engine:
             if not self.requests[seq.id].has_begun:
                 pending = pending[:room]
                 room -= len(pending)
+            draft = drafts.get(seq.id, EMPTY_DRAFT)
+            if not self.cache.reserve(seq.slot, len(pending) + len(draft)):
+                draft = EMPTY_DRAFT
             if pending:
-                work.append((seq, pending, base, drafts.get(seq.id, EMPTY_DRAFT)))
+                work.append((seq, pending, base, draft))
         return pack(work)
 
     def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
