@@ -21,8 +21,8 @@ from forerun.engine.stats import SpecStats
 if TYPE_CHECKING:
     from forerun.core.types import Event
     from forerun.engine.engine import Engine
+    from forerun.engine.outputs import CompletionOutput
     from forerun.eval.prompts import TaskPrompt
-    from forerun.llm import CompletionOutput
 
 DRAFTED = "black on pale_green3"
 

@@ -16,7 +16,7 @@ from forerun.cache.base import KVCache
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
@@ -112,13 +112,17 @@ class Engine:
             self.trace.end_step(work, results, self._granted)
         return events
 
-    def abort(self, seq_id: int) -> None:
-        """Cancel a sequence, keeping what it has emitted; harmless if it has ended."""
+    def abort(self, seq_id: int) -> Event | None:
+        """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""
         request = self.requests.get(seq_id)
-        if request is not None:
-            request.text += request.stops.close()
-            request.seq.finish_reason = FinishReason.ABORT
-            self._forget(request)
+        if request is None:
+            return None
+        request.seq.finish_reason = FinishReason.ABORT
+        text = request.stops.close()
+        request.text += text
+        pieces = (TextPiece(text, from_draft=False),) if text else ()
+        self._forget(request)
+        return Event(seq_id, (), pieces, None, FinishReason.ABORT)
 
     def preempt(self, seq_id: int) -> None:
         """Take a running sequence's slot away; it goes on later, exactly where it was."""
@@ -255,9 +259,11 @@ class Engine:
         request.prompt_features.clear()
 
     def _forget(self, request: RequestState) -> None:
-        self._end_drafting(request)
-        self.scheduler.release(request.seq)
-        del self.requests[request.seq.id]
+        try:
+            self._end_drafting(request)
+        finally:
+            self.scheduler.release(request.seq)
+            del self.requests[request.seq.id]
 
 
 def _controller(drafter: Drafter, config: EngineConfig, prior: Prior | None) -> Controller:
