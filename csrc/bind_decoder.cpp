@@ -99,24 +99,25 @@ void set_linear(Decoder& self, int layer, const std::string& name, int type, int
                     bias ? bias->data() : nullptr);
 }
 
-// Kind, outputs, inputs, and the bytes of tiles and bias as they lie in memory, until the layer is
+nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> view(const Buffer& buffer, nb::handle owner) {
+    return {buffer.as<std::uint8_t>(), {buffer.nbytes()}, owner};
+}
+
+// WeightFormat, outputs, inputs, and the bytes of tiles and bias as they lie in memory, until the layer is
 // set again.
 nb::tuple packed(nb::handle self, int layer, const std::string& name) {
     const Packed& packed = nb::cast<const Decoder&>(self).packed(layer, name);
-    const auto view = [&](const Buffer& buffer) {
-        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.as<std::uint8_t>(),
-                                                                 {buffer.nbytes()}, self);
-    };
-    return nb::make_tuple(static_cast<int>(packed.linear.kind), packed.linear.num_out,
-                          packed.linear.num_in, view(packed.memory), view(packed.bias));
+    return nb::make_tuple(static_cast<int>(packed.linear.format), packed.linear.num_out,
+                          packed.linear.num_in, view(packed.memory, self),
+                          view(packed.bias, self));
 }
 
 void add_blank(Decoder& self, int layer, const std::string& name, int kind, int num_out, int num_in,
                bool has_bias) {
-    need(kind >= 0 && kind < kNumKinds, "no kind of weights has this number");
+    need(kind >= 0 && kind < kNumFormats, "no kind of weights has this number");
     need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest,
          "a weight's shape is out of range");
-    self.add_blank(layer, name, static_cast<Kind>(kind), num_out, num_in, has_bias);
+    self.add_blank(layer, name, static_cast<WeightFormat>(kind), num_out, num_in, has_bias);
 }
 
 void set_norm(Decoder& self, int layer, const std::string& name, const Array1<const float>& weight,
@@ -191,55 +192,39 @@ void apply(const Decoder& self, int layer, const std::string& name, const Array2
 }
 
 Cache make_cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
-                 bool is_half) {
+                 bool is_half, std::vector<std::int32_t> pages) {
     for (int n : {num_layers, num_heads, head_dim, num_slots, max_len})
         need(n > 0 && n <= kLargest, "a cache's dimensions must be positive");
     need(head_dim % kTile == 0, "head size must be a multiple of 16");
     const double nbytes =
         4.0 * num_layers * num_heads * head_dim * num_slots * (max_len + 64.0) * (is_half ? 1 : 2);
-    need(nbytes < 1e15, "the cache would be absurdly large");
-    return Cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half);
+    need(nbytes < 1e15 && num_slots * (max_len + 64.0) < 0x1p31,
+         "the cache would be absurdly large");
+    return Cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half, std::move(pages));
 }
 
 void check_slot(const Cache& cache, int slot) {
-    need(slot >= 0 && slot < cache.num_slots(), "no cache slot " + std::to_string(slot));
+    need(slot >= 0 && slot < cache.num_slots, "no cache slot " + std::to_string(slot));
 }
 
-// Calls visit(head, row, k, v) for every row of every head; k and v are (kv heads, rows, head
-// size).
-template <class T, class Visit>
-void each_row(const Cache& cache, int layer, int slot, int start, const Array3<T>& k,
-              const Array3<T>& v, Visit visit) {
+// The bytes of keys and values as they lie in memory: for tests.
+nb::tuple memory(nb::handle self) {
+    const Cache& cache = nb::cast<const Cache&>(self);
+    return nb::make_tuple(view(cache.keys(), self), view(cache.values(), self));
+}
+
+void move(Cache& cache, int slot, const std::vector<int>& rows, int start) {
     check_slot(cache, slot);
-    need(layer >= 0 && layer < cache.num_layers, "no such layer");
-    for (const Array3<T>* array : {&k, &v})
-        need(array->shape(0) == static_cast<std::size_t>(cache.num_heads) &&
-                 array->shape(1) == k.shape(1) &&
-                 array->shape(2) == static_cast<std::size_t>(cache.head_dim),
-             "k and v must be (kv heads, rows, head size)");
-    need(start >= 0 && k.shape(1) <= static_cast<std::size_t>(cache.max_len()) &&
-             start <= cache.max_len() - static_cast<int>(k.shape(1)),
-         "the rows do not fit the cache");
-    for (int h = 0; h < cache.num_heads; ++h) {
-        for (std::size_t row = 0; row < k.shape(1); ++row) {
-            const std::size_t at = (static_cast<std::size_t>(h) * k.shape(1) + row) * k.shape(2);
-            visit(h, start + static_cast<int>(row), k.data() + at, v.data() + at);
-        }
-    }
+    for (int to = start; int row : rows)
+        need(to >= 0 && row >= to++ && row < cache.max_len, "rows can only move down");
+    cache.move(slot, rows, start);
 }
 
-void read(const Cache& cache, int layer, int slot, const Array3<float>& k, const Array3<float>& v) {
-    each_row(cache, layer, slot, 0, k, v, [&](int h, int row, float* to_k, float* to_v) {
-        cache.read(layer, slot, h, row, to_k, to_v);
-    });
-}
-
-void write(Cache& cache, int layer, int slot, int start, const Array3<const float>& k,
-           const Array3<const float>& v) {
-    each_row(cache, layer, slot, start, k, v,
-             [&](int h, int row, const float* from_k, const float* from_v) {
-                 cache.write(layer, slot, h, row, from_k, from_v);
-             });
+void copy(Cache& cache, int source, int target, int length) {
+    check_slot(cache, source);
+    check_slot(cache, target);
+    need(source != target && length <= cache.max_len, "the rows do not fit the cache");
+    cache.copy(source, target, length);
 }
 
 }  // namespace
@@ -252,34 +237,15 @@ void bind_decoder(nb::module_& m) {
         .def(
             "__init__",
             [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
-               bool is_half) {
-                new (self)
-                    Cache(make_cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half));
+               bool is_half, std::vector<std::int32_t> pages) {
+                new (self) Cache(make_cache(num_layers, num_heads, head_dim, num_slots, max_len,
+                                            is_half, std::move(pages)));
             },
-            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a)
-        .def("length",
-             [](const Cache& self, int slot) {
-                 check_slot(self, slot);
-                 return self.length(slot);
-             })
-        .def("keep",
-             [](Cache& self, int slot, const std::vector<int>& path) {
-                 check_slot(self, slot);
-                 self.keep(slot, path);
-             })
-        .def("truncate",
-             [](Cache& self, int slot, int length) {
-                 check_slot(self, slot);
-                 self.truncate(slot, length);
-             })
-        .def("copy",
-             [](Cache& self, int source, int target, int length) {
-                 check_slot(self, source);
-                 check_slot(self, target);
-                 self.copy(source, target, length);
-             })
-        .def("read", &read, "layer"_a, "slot"_a, "k"_a.noconvert(), "v"_a.noconvert())
-        .def("write", &write, "layer"_a, "slot"_a, "start"_a, "k"_a.noconvert(), "v"_a.noconvert())
+            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a,
+            "pages"_a = std::vector<std::int32_t>())
+        .def("move", &move, "slot"_a, "rows"_a, "start"_a)
+        .def("copy", &copy, "source"_a, "target"_a, "length"_a)
+        .def("memory", &memory)
         .def("nbytes", &Cache::nbytes);
 
     nb::class_<Decoder>(m, "Decoder", "A decoder whose pass is one call.")

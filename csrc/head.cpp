@@ -34,24 +34,24 @@ void Decoder::run_head(const HeadCall& call) {
                 static_cast<std::size_t>(pool_.size()) * static_cast<std::size_t>(capacity_),
                 Best{});
     const int pieces[] = {call.num_rows, std::min(32 * pool_.size(), head_weights().num_tiles())};
-    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->walk_head(walk); }, this,
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run_head_phases(worker); }, this,
               pieces);
 }
 
-void Decoder::walk_head(Walk& walk) {
+void Decoder::run_head_phases(Worker& worker) {
     const std::size_t width = static_cast<std::size_t>(shape_.hidden_size);
-    walk.each([&](int row) {
+    worker.each([&](int row) {
         const float* source = head_call_.hidden + static_cast<std::size_t>(row) * width;
         std::memcpy(normed_.rows.x + static_cast<std::size_t>(row) * width, source, width * 4);
         if (!head_weights().is_float())
             kernels_.quantize(source, normed_.rows, row, 0, shape_.hidden_size);
     });
-    walk.each([&](int piece) {
+    worker.each([&](int piece) {
         const Linear& weights = head_weights();
         const Part part(weights.num_tiles(), piece,
                         std::min(32 * pool_.size(), weights.num_tiles()));
         for (int tile = part.first; tile < part.stop; tile += kHeadTiles)
-            head_tiles(walk.thread, tile, std::min(kHeadTiles, part.stop - tile));
+            head_tiles(worker.thread, tile, std::min(kHeadTiles, part.stop - tile));
     });
 }
 

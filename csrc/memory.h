@@ -56,7 +56,7 @@ class Buffer {
     std::size_t nbytes() const { return nbytes_; }
 
   private:
-    friend class Shelf;
+    friend class Arena;
     std::shared_ptr<const Mapping> mapping_;
     std::uint8_t* data_ = nullptr;
     std::size_t nbytes_ = 0;
@@ -64,7 +64,7 @@ class Buffer {
 
 // Buffers too small for huge pages of their own, side by side in a mapping that lives as long as
 // one of them.
-class Shelf {
+class Arena {
   public:
     Buffer take(std::size_t nbytes) {
         if (nbytes == 0 || nbytes >= kHugePage) return Buffer(nbytes);

@@ -61,9 +61,9 @@ void Decoder::set_linear(int layer, const std::string& name, Stored type, int nu
     find(layer, name) = pack(type, num_out, num_in, rows, bias, pool_.size());
 }
 
-void Decoder::add_blank(int layer, const std::string& name, Kind kind, int num_out, int num_in,
+void Decoder::add_blank(int layer, const std::string& name, WeightFormat format, int num_out, int num_in,
                         bool has_bias) {
-    find(layer, name) = blank(kind, num_out, num_in, has_bias);
+    find(layer, name) = blank(format, num_out, num_in, has_bias);
 }
 
 void Decoder::set_norm(int layer, const std::string& name, std::span<const float> weight,

@@ -71,7 +71,7 @@ class Decoder {
     void set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in,
                     const std::uint8_t* rows, const float* bias);
     // A linear layer's own memory, blank, for its packed weights to be read into.
-    void add_blank(int layer, const std::string& name, Kind kind, int num_out, int num_in,
+    void add_blank(int layer, const std::string& name, WeightFormat format, int num_out, int num_in,
                    bool has_bias);
     void set_norm(int layer, const std::string& name, std::span<const float> weight,
                   std::span<const float> bias, float eps, bool is_layer);
@@ -132,17 +132,17 @@ class Decoder {
     void plan_rope();
     void plan_attention(std::span<const Segment> segments);
     void plan_phases();
-    void reserve(int num_rows, int slots_above);
+    void reserve(int num_rows, int rows_above);
     RowsMemory make_rows(int num_rows, int width) const;
 
-    void run(Walk& walk);
+    void run(Worker& worker);
     void enter(int row, int sublayer);
     void embed(int row);
     void take_tap(int row, int layer);
     void norm(int row, const NormWeights& weights, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
     void place_head(int layer, int head, int row);
-    void attend(Walk& walk, int layer);
+    void attend(Worker& worker, int layer);
     void attend_task(const Task& task, int layer, float* scratch, Attended* states);
     void merge_tasks(int unit);
     void finish_unit(const Unit& unit, const Attended* states);
@@ -151,7 +151,7 @@ class Decoder {
     void add_linear(const Linear& linear, const Rows& rows, int piece);
 
     void run_head(const HeadCall& call);
-    void walk_head(Walk& walk);
+    void run_head_phases(Worker& worker);
     void head_tiles(int thread, int tile, int num_tiles);
 
     const Shape shape_;
@@ -169,7 +169,7 @@ class Decoder {
     float *taps_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0, capacity_ = 0;
     std::size_t scratch_stride_ = 0;
-    std::vector<int> tokens_, row_segment_, row_slots_;
+    std::vector<int> tokens_, row_segment_, cache_rows_;
     std::vector<Query> queries_;
     std::vector<std::int32_t> paths_;
     std::vector<int> depths_;

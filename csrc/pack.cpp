@@ -29,23 +29,23 @@ std::uint16_t half_at(const std::uint8_t* p) {
 }
 
 struct Format {
-    Kind kind;
+    WeightFormat kind;
     int block, nbytes;  // values and bytes of a stored block
 };
 
 Format format_of(Stored type) {
     switch (type) {
-        case Stored::F32: return {Kind::F32, 1, 4};
-        case Stored::F16: return {Kind::F16, 1, 2};
-        case Stored::BF16: return {Kind::BF16, 1, 2};
-        case Stored::Q4_0: return {Kind::Q4, 32, 18};
-        case Stored::Q4_1: return {Kind::Q4M, 32, 20};
-        case Stored::Q5_0: return {Kind::Q5, 32, 22};
-        case Stored::Q5_1: return {Kind::Q5M, 32, 24};
-        case Stored::Q8_0: return {Kind::Q8, 32, 34};
-        case Stored::Q4_K: return {Kind::Q4K, kSuper, 144};
-        case Stored::Q5_K: return {Kind::Q5M, kSuper, 176};
-        case Stored::Q6_K: return {Kind::Q6, kSuper, 210};
+        case Stored::F32: return {WeightFormat::F32, 1, 4};
+        case Stored::F16: return {WeightFormat::F16, 1, 2};
+        case Stored::BF16: return {WeightFormat::BF16, 1, 2};
+        case Stored::Q4_0: return {WeightFormat::Q4, 32, 18};
+        case Stored::Q4_1: return {WeightFormat::Q4M, 32, 20};
+        case Stored::Q5_0: return {WeightFormat::Q5, 32, 22};
+        case Stored::Q5_1: return {WeightFormat::Q5M, 32, 24};
+        case Stored::Q8_0: return {WeightFormat::Q8, 32, 34};
+        case Stored::Q4_K: return {WeightFormat::Q4K, kSuper, 144};
+        case Stored::Q5_K: return {WeightFormat::Q5M, kSuper, 176};
+        case Stored::Q6_K: return {WeightFormat::Q6, kSuper, 210};
     }
     throw std::invalid_argument("tensor type " + std::to_string(static_cast<int>(type)) +
                                 " has no kernel");
@@ -56,34 +56,34 @@ struct Layout {
     int group, codes_nbytes, scales_nbytes;
 };
 
-Layout layout_of(Kind kind) {
+Layout layout_of(WeightFormat kind) {
     switch (kind) {
-        case Kind::F32: return {1, 64, 0};
-        case Kind::F16:
-        case Kind::BF16: return {1, 32, 0};
-        case Kind::Q4:
-        case Kind::Q4K: return {32, 256, 32};
-        case Kind::Q4M: return {32, 256, 64};
-        case Kind::Q5: return {32, 384, 32};
-        case Kind::Q5M: return {32, 384, 64};
-        case Kind::Q6: return {16, 192, 32};
-        case Kind::Q8: return {32, 512, 32};
+        case WeightFormat::F32: return {1, 64, 0};
+        case WeightFormat::F16:
+        case WeightFormat::BF16: return {1, 32, 0};
+        case WeightFormat::Q4:
+        case WeightFormat::Q4K: return {32, 256, 32};
+        case WeightFormat::Q4M: return {32, 256, 64};
+        case WeightFormat::Q5: return {32, 384, 32};
+        case WeightFormat::Q5M: return {32, 384, 64};
+        case WeightFormat::Q6: return {16, 192, 32};
+        case WeightFormat::Q8: return {32, 512, 32};
     }
     return {};
 }
 
-std::size_t tile_nbytes(Kind kind, int num_in) {
+std::size_t tile_nbytes(WeightFormat kind, int num_in) {
     const Layout layout = layout_of(kind);
     const std::size_t groups = static_cast<std::size_t>(num_in / layout.group);
     const std::size_t factors =
-        kind == Kind::Q4K ? static_cast<std::size_t>(num_in / kSuper) * 64 : 0;
+        kind == WeightFormat::Q4K ? static_cast<std::size_t>(num_in / kSuper) * 64 : 0;
     return groups * static_cast<std::size_t>(layout.codes_nbytes + layout.scales_nbytes) + factors;
 }
 
 // Where group g of a tile starts.
-std::size_t group_offset(Kind kind, int g) {
+std::size_t group_offset(WeightFormat kind, int g) {
     const Layout layout = layout_of(kind);
-    const std::size_t factors = kind == Kind::Q4K ? static_cast<std::size_t>(g / 8 + 1) * 64 : 0;
+    const std::size_t factors = kind == WeightFormat::Q4K ? static_cast<std::size_t>(g / 8 + 1) * 64 : 0;
     return static_cast<std::size_t>(g) *
                static_cast<std::size_t>(layout.codes_nbytes + layout.scales_nbytes) +
            factors;
@@ -183,9 +183,9 @@ void put_word(std::uint8_t* line, int lane, const Byte& byte) {
 }
 
 // Writes one output's group into lane `lane` of its tile.
-void write_group(Kind kind, const Layout& layout, std::uint8_t* at, int lane, const Group& group) {
+void write_group(WeightFormat kind, const Layout& layout, std::uint8_t* at, int lane, const Group& group) {
     const std::uint8_t* c = group.codes;
-    if (kind == Kind::Q8) {
+    if (kind == WeightFormat::Q8) {
         for (int line = 0; line < 8; ++line)
             put_word(at + 64 * line, lane, [&](int i) { return c[4 * line + i]; });
     } else {
@@ -201,7 +201,7 @@ void write_group(Kind kind, const Layout& layout, std::uint8_t* at, int lane, co
                 });
     }
     std::uint8_t* scales = at + layout.codes_nbytes;
-    if (kind == Kind::Q4K) {
+    if (kind == WeightFormat::Q4K) {
         scales[lane] = static_cast<std::uint8_t>(group.scale);
         scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
         return;
@@ -210,10 +210,10 @@ void write_group(Kind kind, const Layout& layout, std::uint8_t* at, int lane, co
     if (layout.scales_nbytes == 64) put_half(scales + 32, lane, group.minimum);
 }
 
-int read_code(Kind kind, const std::uint8_t* at, int lane, int i) {
+int read_code(WeightFormat kind, const std::uint8_t* at, int lane, int i) {
     const Layout layout = layout_of(kind);
     const int step = i / 4, byte = 4 * lane + i % 4;
-    if (kind == Kind::Q8) return static_cast<std::int8_t>(at[64 * step + byte]);
+    if (kind == WeightFormat::Q8) return static_cast<std::int8_t>(at[64 * step + byte]);
     const int low = (at[64 * (step / 2) + byte] >> (4 * (step % 2))) & 15;
     if (layout.codes_nbytes == 8 * layout.group) return low;
     return low | (((at[8 * layout.group + 64 * (step / 4) + byte] >> (2 * (step % 4))) & 3) << 4);
@@ -222,14 +222,14 @@ int read_code(Kind kind, const std::uint8_t* at, int lane, int i) {
 void write_integer_row(Stored type, const std::uint8_t* row, const Linear& linear,
                        std::uint8_t* tile, int lane) {
     const Format format = format_of(type);
-    const Layout layout = layout_of(linear.kind);
+    const Layout layout = layout_of(linear.format);
     for (int g = 0; g < linear.num_in / layout.group; ++g)
-        write_group(linear.kind, layout, tile + group_offset(linear.kind, g), lane,
+        write_group(linear.format, layout, tile + group_offset(linear.format, g), lane,
                     read_group(type, format, row, g));
-    if (linear.kind != Kind::Q4K) return;
+    if (linear.format != WeightFormat::Q4K) return;
     for (int super = 0; super < linear.num_in / kSuper; ++super) {
         const std::uint8_t* block = row + static_cast<std::size_t>(super) * 144;
-        std::uint8_t* at = tile + group_offset(linear.kind, 8 * super) - 64;
+        std::uint8_t* at = tile + group_offset(linear.format, 8 * super) - 64;
         put_half(at, lane, half_at(block));
         put_half(
             at + 32, lane,
@@ -238,15 +238,15 @@ void write_integer_row(Stored type, const std::uint8_t* row, const Linear& linea
 }
 
 void write_float_row(const std::uint8_t* row, const Linear& linear, std::uint8_t* tile, int lane) {
-    const std::size_t size = linear.kind == Kind::F32 ? 4 : 2;
+    const std::size_t size = linear.format == WeightFormat::F32 ? 4 : 2;
     for (std::size_t k = 0; k < static_cast<std::size_t>(linear.num_in); ++k)
         std::memcpy(tile + (k * kTile + static_cast<std::size_t>(lane)) * size, row + k * size,
                     size);
 }
 
-Buffer on_shelf(std::size_t nbytes) {
-    static Shelf shelf;
-    return shelf.take(nbytes);
+Buffer from_arena(std::size_t nbytes) {
+    static Arena arena;
+    return arena.take(nbytes);
 }
 
 void check_width(int num_in, int unit) {
@@ -273,23 +273,23 @@ void in_parallel(int count, int num_threads, const Work& work) {
 
 std::size_t stored_row_nbytes(Stored type, int num_in) {
     const Format format = format_of(type);
-    const int unit = std::max(format.block, format.kind <= Kind::BF16 ? kTile : kGroup);
+    const int unit = std::max(format.block, format.kind <= WeightFormat::BF16 ? kTile : kGroup);
     check_width(num_in, unit);
     return static_cast<std::size_t>(num_in / format.block) *
            static_cast<std::size_t>(format.nbytes);
 }
 
-Packed blank(Kind kind, int num_out, int num_in, bool has_bias) {
-    const int unit = kind == Kind::Q4K ? kSuper : kind <= Kind::BF16 ? kTile : kGroup;
+Packed blank(WeightFormat kind, int num_out, int num_in, bool has_bias) {
+    const int unit = kind == WeightFormat::Q4K ? kSuper : kind <= WeightFormat::BF16 ? kTile : kGroup;
     check_width(num_in, unit);
     Packed packed;
     Linear& linear = packed.linear;
-    linear.kind = kind;
+    linear.format = kind;
     linear.num_out = num_out;
     linear.num_in = num_in;
     linear.tile_nbytes = tile_nbytes(kind, num_in);
     const std::size_t num_tiles = static_cast<std::size_t>(linear.num_tiles());
-    packed.memory = on_shelf(num_tiles * linear.tile_nbytes);
+    packed.memory = from_arena(num_tiles * linear.tile_nbytes);
     linear.tiles = packed.memory.as<std::uint8_t>();
     if (has_bias) {
         packed.bias = Buffer(num_tiles * kTile * sizeof(float));
@@ -323,31 +323,31 @@ Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, cons
 void unpack_row(const Linear& linear, int row, float* out) {
     const std::uint8_t* tile =
         linear.tiles + static_cast<std::size_t>(row / kTile) * linear.tile_nbytes;
-    const Layout layout = layout_of(linear.kind);
+    const Layout layout = layout_of(linear.format);
     const int lane = row % kTile;
     if (linear.is_float()) {
         for (int k = 0; k < linear.num_in; ++k) {
             const std::uint8_t* at =
                 tile + (static_cast<std::size_t>(k) * kTile + static_cast<std::size_t>(lane)) *
                            (layout.codes_nbytes / kTile);
-            if (linear.kind == Kind::F32)
+            if (linear.format == WeightFormat::F32)
                 std::memcpy(out + k, at, 4);
             else
-                out[k] = linear.kind == Kind::F16 ? half_to_float(half_at(at))
+                out[k] = linear.format == WeightFormat::F16 ? half_to_float(half_at(at))
                                                   : bfloat_to_float(half_at(at));
         }
         return;
     }
-    const int zero = linear.kind == Kind::Q4   ? 8
-                     : linear.kind == Kind::Q5 ? 16
-                     : linear.kind == Kind::Q6 ? 32
+    const int zero = linear.format == WeightFormat::Q4   ? 8
+                     : linear.format == WeightFormat::Q5 ? 16
+                     : linear.format == WeightFormat::Q6 ? 32
                                                : 0;
     for (int g = 0; g < linear.num_in / layout.group; ++g) {
-        const std::uint8_t* at = tile + group_offset(linear.kind, g);
+        const std::uint8_t* at = tile + group_offset(linear.format, g);
         const std::uint8_t* scales = at + layout.codes_nbytes;
         float scale, minimum = 0.0f;
-        if (linear.kind == Kind::Q4K) {
-            const std::uint8_t* factors = tile + group_offset(linear.kind, g / 8 * 8) - 64;
+        if (linear.format == WeightFormat::Q4K) {
+            const std::uint8_t* factors = tile + group_offset(linear.format, g / 8 * 8) - 64;
             scale = half_to_float(half_at(factors + 2 * lane)) * scales[lane];
             minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
         } else {
@@ -357,7 +357,7 @@ void unpack_row(const Linear& linear, int row, float* out) {
         }
         for (int i = 0; i < layout.group; ++i)
             out[g * layout.group + i] =
-                scale * static_cast<float>(read_code(linear.kind, at, lane, i) - zero) + minimum;
+                scale * static_cast<float>(read_code(linear.format, at, lane, i) - zero) + minimum;
     }
 }
 

@@ -40,7 +40,7 @@ Packed pack(Stored type, int num_out, int num_in, const std::uint8_t* rows, cons
 
 // Zeroed tiles, and a zeroed bias if there is one, to be filled from elsewhere. Throws
 // std::invalid_argument for a width that the kind cannot have.
-Packed blank(Kind kind, int num_out, int num_in, bool has_bias);
+Packed blank(WeightFormat kind, int num_out, int num_in, bool has_bias);
 
 // The weights of one output, as the kernels mean them: exactly scale * code + minimum.
 void unpack_row(const Linear& linear, int row, float* out);

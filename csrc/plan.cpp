@@ -14,21 +14,17 @@ void Decoder::check_segments(const Cache& cache, std::span<const Segment> segmen
     if (cache.num_layers != shape_.num_layers || cache.num_heads != shape_.num_kv_heads ||
         cache.head_dim != shape_.head_dim)
         throw std::invalid_argument("the cache was made for another model");
-    std::vector<bool> is_used(static_cast<std::size_t>(cache.num_slots()), false);
+    std::vector<bool> is_used(static_cast<std::size_t>(cache.num_slots), false);
     for (const Segment& s : segments) {
         const int count = static_cast<int>(s.tokens.size());
-        if (s.slot < 0 || s.slot >= cache.num_slots())
+        if (s.slot < 0 || s.slot >= cache.num_slots)
             throw std::invalid_argument("no cache slot " + std::to_string(s.slot));
         if (is_used[static_cast<std::size_t>(s.slot)])
             throw std::invalid_argument("two segments of one cache slot");
         is_used[static_cast<std::size_t>(s.slot)] = true;
-        if (s.base != cache.length(s.slot))
-            throw std::invalid_argument("a segment starts at row " + std::to_string(s.base) +
-                                        " but its cache holds " +
-                                        std::to_string(cache.length(s.slot)));
-        if (s.first < 0 || s.stop < s.first || s.stop > count)
+        if (s.base < 0 || s.first < 0 || s.stop < s.first || s.stop > count)
             throw std::invalid_argument("a segment's rows lie outside its tokens");
-        if (s.stop > cache.max_len() - s.base)
+        if (s.stop > cache.max_len - s.base)
             throw std::out_of_range("the sequence does not fit the cache");
         for (int token : s.tokens)
             if (token < 0 || token >= shape_.vocab_size)
@@ -60,7 +56,7 @@ void Decoder::plan_rows(const Segment& s) {
             query.first = std::max(0, query.position - shape_.sliding_window + 1);
         tokens_.push_back(s.tokens[n]);
         queries_.push_back(query);
-        row_slots_.push_back(s.base + i);
+        cache_rows_.push_back(s.base + i);
         if (!is_tree) continue;
         const std::size_t start = paths_.size();
         for (int node = i; node >= 0; node = s.parents[static_cast<std::size_t>(node)])
@@ -74,7 +70,7 @@ void Decoder::plan(std::span<const Segment> segments) {
     tokens_.clear();
     queries_.clear();
     paths_.clear();
-    row_slots_.clear();
+    cache_rows_.clear();
     row_segment_.clear();
     for (std::size_t i = 0; i < segments.size(); ++i) {
         plan_rows(segments[i]);
@@ -165,7 +161,7 @@ Decoder::RowsMemory Decoder::make_rows(int num_rows, int width) const {
 }
 
 // Grows the buffers; a pass no larger than an earlier one allocates nothing.
-void Decoder::reserve(int num_rows, int slots_above) {
+void Decoder::reserve(int num_rows, int rows_above) {
     const Shape& s = shape_;
     const std::size_t threads = static_cast<std::size_t>(pool_.size());
     if (num_rows > capacity_) {
@@ -179,7 +175,7 @@ void Decoder::reserve(int num_rows, int slots_above) {
         activated_ = make_rows(capacity_, s.intermediate_size);
         best_ = Buffer(threads * r * sizeof(Best));
     }
-    const std::size_t above = static_cast<std::size_t>((slots_above / kChunk + 2) * kChunk);
+    const std::size_t above = static_cast<std::size_t>((rows_above / kChunk + 2) * kChunk);
     const std::size_t attention =
         kMaxPairs * (kChunk + above + 2 * static_cast<std::size_t>(s.head_dim));
     const std::size_t wanted = std::max<std::size_t>(attention, kHeadRows * kHeadTiles * kTile);
@@ -211,17 +207,17 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hi
             throw std::invalid_argument("sublayers must be those of layers in ascending order");
     plan(segments);
     if (num_rows_ == 0) return;
-    int slots_above = 0;
+    int rows_above = 0;
     for (const Segment& s : segments)
-        slots_above = std::max(slots_above, s.parents.empty() ? 0 : s.stop);
-    reserve(num_rows_, slots_above);
+        rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
+    reserve(num_rows_, rows_above);
     cache_ = &cache;
     hidden_ = hidden;
     tap_layers_ = tap_layers;
     taps_ = taps;
     sublayers_ = sublayers;
     plan_phases();
-    pool_.run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->run(walk); }, this,
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
               phases_);
 }
 

@@ -19,7 +19,7 @@ void relax() {
 
 }  // namespace
 
-bool Walk::claim(std::uint32_t& index) {
+bool Worker::claim(std::uint32_t& index) {
     if (is_late_) return false;
     Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
     std::uint64_t next = phase.next.load(std::memory_order_acquire);
@@ -33,7 +33,7 @@ bool Walk::claim(std::uint32_t& index) {
     }
 }
 
-void Walk::wait(std::uint32_t num_done) {
+void Worker::wait(std::uint32_t num_done) {
     Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
     if (num_done > 0) phase.done.fetch_add(num_done, std::memory_order_release);
     if (is_late_) return;
@@ -50,26 +50,26 @@ void Walk::wait(std::uint32_t num_done) {
 }
 
 Pool::~Pool() {
-    if (!workers_) return;
-    if (workers_->owner != getpid()) {  // a forked child: these threads exist only in the parent
-        (void)workers_.release();
+    if (!threads_) return;
+    if (threads_->owner != getpid()) {  // a forked child: these threads exist only in the parent
+        (void)threads_.release();
         return;
     }
     stop_ = true;
     round_.fetch_add(2, std::memory_order_release);
     round_.notify_all();
-    for (std::thread& thread : workers_->threads) thread.join();
+    for (std::thread& thread : threads_->threads) thread.join();
 }
 
 void Pool::start() {
-    (void)workers_.release();  // null, or what a fork left behind
-    workers_ = std::make_unique<Workers>();
-    workers_->owner = getpid();
-    for (int i = 1; i < num_threads_; ++i) workers_->threads.emplace_back([this, i] { work(i); });
+    (void)threads_.release();  // null, or what a fork left behind
+    threads_ = std::make_unique<Threads>();
+    threads_->owner = getpid();
+    for (int i = 1; i < num_threads_; ++i) threads_->threads.emplace_back([this, i] { work(i); });
 }
 
 void Pool::run(Job job, void* self, std::span<const int> pieces) {
-    if (num_threads_ > 1 && (!workers_ || workers_->owner != getpid())) start();
+    if (num_threads_ > 1 && (!threads_ || threads_->owner != getpid())) start();
     const std::uint32_t round = round_.fetch_add(1, std::memory_order_acq_rel) + 2;
     if (pieces.size() > num_phases_) {
         outgrown_.push_back(std::move(phases_));
@@ -87,8 +87,8 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
     self_.store(self, std::memory_order_relaxed);
     round_.store(round, std::memory_order_release);
     if (num_threads_ > 1) round_.notify_all();
-    Walk walk(*this, 0, round);
-    job(self, walk);
+    Worker worker(*this, 0, round);
+    job(self, worker);
 }
 
 void Pool::work(int thread) {
@@ -108,8 +108,8 @@ void Pool::work(int thread) {
         void* self = self_.load(std::memory_order_acquire);
         if (round_.load(std::memory_order_acquire) != round)
             continue;  // torn: another job is being set up
-        Walk walk(*this, thread, round);
-        job(self, walk);
+        Worker worker(*this, thread, round);
+        job(self, worker);
     }
 }
 

@@ -23,7 +23,7 @@ class Pool;
 
 // One thread's way through one job. It may be late, even past the job's end: what a job reads
 // outside of pieces must live as long as the pool.
-class Walk {
+class Worker {
   public:
     const int thread;
 
@@ -39,7 +39,7 @@ class Walk {
 
   private:
     friend class Pool;
-    Walk(Pool& pool, int index, std::uint32_t round) : thread(index), pool_(pool), round_(round) {}
+    Worker(Pool& pool, int index, std::uint32_t round) : thread(index), pool_(pool), round_(round) {}
     bool claim(std::uint32_t& index);
     void wait(std::uint32_t num_done);
 
@@ -51,7 +51,7 @@ class Walk {
 
 class Pool {
   public:
-    using Job = void (*)(void* self, Walk& walk);
+    using Job = void (*)(void* self, Worker& worker);
 
     explicit Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {}
     ~Pool();
@@ -60,18 +60,18 @@ class Pool {
 
     int size() const { return num_threads_; }
 
-    // Runs job(self, walk) on every thread that comes; `pieces` are the phases' sizes. `self` must
+    // Runs job(self, worker) on every thread that comes; `pieces` are the phases' sizes. `self` must
     // outlive the pool's threads. Not reentrant.
     void run(Job job, void* self, std::span<const int> pieces);
 
   private:
-    friend class Walk;
+    friend class Worker;
     struct alignas(64) Phase {
         std::atomic<std::uint64_t> next{0};  // round, then the next piece
         std::atomic<std::uint32_t> count{0};
         alignas(64) std::atomic<std::uint32_t> done{0};
     };
-    struct Workers {
+    struct Threads {
         std::vector<std::thread> threads;
         pid_t owner = 0;
     };
@@ -80,7 +80,7 @@ class Pool {
     void work(int thread);
 
     const int num_threads_;
-    std::unique_ptr<Workers> workers_;
+    std::unique_ptr<Threads> threads_;
     std::unique_ptr<Phase[]> phases_;
     std::size_t num_phases_ = 0;
     std::vector<std::unique_ptr<Phase[]>> outgrown_;  // a late thread may still look at them

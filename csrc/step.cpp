@@ -1,4 +1,4 @@
-// The phases of a pass: every thread walks through `run`, and does the pieces of each phase that it
+// The phases of a pass: every thread executes `run`, and does the pieces of each phase that it
 // gets.
 
 #include <algorithm>
@@ -14,25 +14,25 @@ constexpr int kRowBlock = 32;  // rows whose gate and up halves are held at a ti
 
 }  // namespace
 
-void Decoder::run(Walk& walk) {
+void Decoder::run(Worker& worker) {
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[static_cast<std::size_t>(i)];
-        walk.each([&](int row) {
+        worker.each([&](int row) {
             enter(row, 2 * i);
             norm(row, layer.attn_norm, {&layer.q.linear, &layer.k.linear, &layer.v.linear});
         });
-        walk.each([&](int head) { project_head(i, head); });
-        attend(walk, i);
-        walk.each([&](int piece) { add_linear(layer.o.linear, attended_.rows, piece); });
-        walk.each([&](int row) {
+        worker.each([&](int head) { project_head(i, head); });
+        attend(worker, i);
+        worker.each([&](int piece) { add_linear(layer.o.linear, attended_.rows, piece); });
+        worker.each([&](int row) {
             enter(row, 2 * i + 1);
             norm(row, layer.mlp_norm,
                  {&(shape_.is_gated ? layer.gate : layer.up).linear, &layer.up.linear});
         });
-        walk.each([&](int piece) { mlp_up(layer, piece, walk.thread); });
-        walk.each([&](int piece) { add_linear(layer.down.linear, activated_.rows, piece); });
+        worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
+        worker.each([&](int piece) { add_linear(layer.down.linear, activated_.rows, piece); });
     }
-    walk.each([&](int row) {
+    worker.each([&](int row) {
         const std::size_t at =
             static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.hidden_size);
         enter(row, 2 * shape_.num_layers);
@@ -102,8 +102,7 @@ void Decoder::place_head(int index, int h, int row) {
     float* x = qkv_.as<float>() + r * static_cast<std::size_t>((heads + 2 * kv) * dim) + h * dim;
     const Segment& segment = segments_[static_cast<std::size_t>(row_segment_[r])];
     if (h >= heads + kv) {
-        const KvHead to = cache_->head(index, segment.slot, h - heads - kv);
-        kernels_.write_value(const_cast<void*>(to.values), to.is_half, dim, row_slots_[r], x);
+        kernels_.write_value(cache_->head(index, segment.slot, h - heads - kv), cache_rows_[r], x);
         return;
     }
     const NormWeights& norm = h < heads ? layer.q_norm : layer.k_norm;
@@ -113,19 +112,18 @@ void Decoder::place_head(int index, int h, int row) {
         kernels_.scale(x, dim, shape_.attention_scale);
         return;
     }
-    const KvHead to = cache_->head(index, segment.slot, h - heads);
-    kernels_.write_key(const_cast<void*>(to.keys), to.is_half, dim, row_slots_[r], x);
+    kernels_.write_key(cache_->head(index, segment.slot, h - heads), cache_rows_[r], x);
 }
 
 bool Decoder::quantizes_after_attention(const Layer& layer) const {
     return !layer.o.linear.is_float() && shape_.head_dim % kGroup != 0;
 }
 
-void Decoder::attend(Walk& walk, int index) {
-    walk.each([&](int i) {
+void Decoder::attend(Worker& worker, int index) {
+    worker.each([&](int i) {
         const std::size_t dim = static_cast<std::size_t>(shape_.head_dim);
         float* scratch =
-            scratch_.as<float>() + static_cast<std::size_t>(walk.thread) * scratch_stride_;
+            scratch_.as<float>() + static_cast<std::size_t>(worker.thread) * scratch_stride_;
         const Task& task = tasks_[static_cast<std::size_t>(i)];
         Attended own[kMaxPairs];
         for (std::size_t p = 0; p < kMaxPairs; ++p) own[p].out = scratch + p * dim;
@@ -133,9 +131,9 @@ void Decoder::attend(Walk& walk, int index) {
                     is_split_ ? &states_[static_cast<std::size_t>(i) * kMaxPairs] : own);
         if (!is_split_) finish_unit(units_[static_cast<std::size_t>(task.unit)], own);
     });
-    walk.each([&](int unit) { merge_tasks(unit); });
+    worker.each([&](int unit) { merge_tasks(unit); });
     if (!quantizes_after_attention(layers_[static_cast<std::size_t>(index)])) return;
-    walk.each([&](int row) {
+    worker.each([&](int row) {
         const int width = shape_.num_heads * shape_.head_dim;
         kernels_.quantize(
             attended_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width),
@@ -155,7 +153,7 @@ void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended*
     a.group = unit.num_heads;
     a.q_stride = static_cast<std::size_t>(shape_.num_heads + 2 * shape_.num_kv_heads) * dim;
     a.q = qkv_.as<float>() + static_cast<std::size_t>(unit.head) * dim;
-    a.slot_stop = segment.base + segment.stop;
+    a.row_stop = segment.base + segment.stop;
     a.scratch = scratch + kMaxPairs * dim;
     kernels_.attend(a, task.first_chunk, states);
     if (task.stop_chunk == task.first_chunk + 1) return;

@@ -28,7 +28,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from forerun.cache.slots import SlotCache
 from forerun.core.batch import Batch
+from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
@@ -36,7 +38,7 @@ from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Drafter, Target
 from forerun.engine.acceptance import DraftResult
 from forerun.engine.controller import Controller, Fixed
-from forerun.engine.engine import Engine, EngineOptions
+from forerun.engine.engine import Engine
 from forerun.nn.config import ModelConfig
 from forerun.nn.model import Hidden
 
@@ -96,32 +98,18 @@ class Clock:
         self.now += cost * self.world.slowdown(self.passes)
 
 
-class Lengths:
+class Lengths(SlotCache):
     """A cache of no keys and values, only lengths."""
-
-    def __init__(self, num_slots: int, max_len: int) -> None:
-        self.num_slots, self.max_len = num_slots, max_len
-        self._lengths = [0] * num_slots
-
-    def length(self, slot: int) -> int:
-        """Rows of a slot."""
-        return self._lengths[slot]
-
-    def keep(self, slot: int, path: Sequence[int]) -> None:
-        """So many more."""
-        self._lengths[slot] += len(path)
-
-    def truncate(self, slot: int, length: int) -> None:
-        """So many."""
-        self._lengths[slot] = length
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """As many as of the other."""
-        self._lengths[target] = length
 
     def nbytes(self) -> int:
         """Nothing."""
         return 0
+
+    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        """Nothing to move."""
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        """Nothing to copy."""
 
 
 class Replay:
@@ -200,9 +188,9 @@ def replay(
     clock = Clock(world)
     model = Replay(answers, clock)
     max_len = 1 + max(len(text) for text in model.texts.values())
-    engine = Engine(
-        model, _drafter(answers, model, clock, num_seqs, max_len), EngineOptions(num_seqs, max_len)
-    )  # type: ignore[arg-type]
+    drafter = _drafter(answers, model, clock, num_seqs, max_len)
+    cache = model.new_cache(num_seqs, max_len)
+    engine = Engine(model, cache, drafter, EngineConfig())  # type: ignore[arg-type]
     engine.timers.clock = clock
     model.running = engine.scheduler.running
     engine.controller = controller or engine.controller

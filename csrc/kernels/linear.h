@@ -1,13 +1,13 @@
 // Linear layers: 16 outputs at a time, a few rows at a time, each row exactly as if it were alone.
 //
 // A tile holds 16 outputs. Per group of inputs it stores the codes, then 16 fp16 scales, then
-// (kinds with a minimum) 16 fp16 minima, so that one stream of bytes is read in order. A 64-byte
+// (formats with a minimum) 16 fp16 minima, so that one stream of bytes is read in order. A 64-byte
 // line of codes holds, for each output, 4 bytes:
 //   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines a group of 32
 //   5 and 6 bits: the low 4 bits likewise; then lines of 2-bit tops, each the tops of 16 inputs
 //   8 bits: inputs k..k+3
-// Float kinds store 16 outputs per input. The order of every float sum is part of the format:
-// groups ascending, and for float kinds even and odd inputs apart.
+// Float formats store 16 outputs per input. The order of every float sum is part of the format:
+// groups ascending, and for float formats even and odd inputs apart.
 
 #pragma once
 
@@ -22,7 +22,7 @@ inline void prefetch(const std::uint8_t* p, int num_lines) {
     for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
 }
 
-// How one group's integer dot products are taken. `zero` is the code that means 0, for kinds
+// How one group's integer dot products are taken. `zero` is the code that means 0, for formats
 // without a minimum.
 struct Code4 {
     static constexpr int group = 32, nbytes = 256, zero = 8;
@@ -207,49 +207,49 @@ void float_tile(const Linear& linear, const std::uint8_t* tile, const Rows& rows
 }
 
 template <int M>
-void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, const Sink& sink,
+void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
                  float* out) {
     const std::uint8_t* w = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
     F acc[M] = {};
-    switch (linear.kind) {
-        case Kind::F32: float_tile<Float32>(linear, w, rows, row, acc); break;
-        case Kind::F16: float_tile<Float16>(linear, w, rows, row, acc); break;
-        case Kind::BF16: float_tile<BFloat16>(linear, w, rows, row, acc); break;
-        case Kind::Q4: integer_tile<Code4, false>(linear, w, rows, row, acc); break;
-        case Kind::Q4M: integer_tile<Code4, true>(linear, w, rows, row, acc); break;
-        case Kind::Q4K: super_tile(linear, w, rows, row, acc); break;
-        case Kind::Q5: integer_tile<Code5, false>(linear, w, rows, row, acc); break;
-        case Kind::Q5M: integer_tile<Code5, true>(linear, w, rows, row, acc); break;
-        case Kind::Q6: integer_tile<Code6, false>(linear, w, rows, row, acc); break;
-        case Kind::Q8: integer_tile<Code8, false>(linear, w, rows, row, acc); break;
+    switch (linear.format) {
+        case WeightFormat::F32: float_tile<Float32>(linear, w, rows, row, acc); break;
+        case WeightFormat::F16: float_tile<Float16>(linear, w, rows, row, acc); break;
+        case WeightFormat::BF16: float_tile<BFloat16>(linear, w, rows, row, acc); break;
+        case WeightFormat::Q4: integer_tile<Code4, false>(linear, w, rows, row, acc); break;
+        case WeightFormat::Q4M: integer_tile<Code4, true>(linear, w, rows, row, acc); break;
+        case WeightFormat::Q4K: super_tile(linear, w, rows, row, acc); break;
+        case WeightFormat::Q5: integer_tile<Code5, false>(linear, w, rows, row, acc); break;
+        case WeightFormat::Q5M: integer_tile<Code5, true>(linear, w, rows, row, acc); break;
+        case WeightFormat::Q6: integer_tile<Code6, false>(linear, w, rows, row, acc); break;
+        case WeightFormat::Q8: integer_tile<Code8, false>(linear, w, rows, row, acc); break;
     }
     for (int m = 0; m < M; ++m) {
         if (linear.bias) acc[m] = add(acc[m], load(linear.bias + tile * kTile));
-        float* to = out + m * sink.stride;
-        store(to, sink.accumulate ? fma(splat(sink.multiplier), acc[m], load(to)) : acc[m]);
+        float* to = out + m * output.stride;
+        store(to, output.accumulate ? fma(splat(output.multiplier), acc[m], load(to)) : acc[m]);
     }
 }
 
 inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
-                   int num_rows, const Sink& sink) {
+                   int num_rows, const Output& output) {
     for (int i = 0; i < num_tiles; ++i) {
-        float* out = sink.out + i * kTile;
+        float* out = output.out + i * kTile;
         int m = row;
         const int stop = row + num_rows;
         if constexpr (kRowTile >= 8)
-            for (; stop - m >= 8; m += 8, out += 8 * sink.stride)
-                linear_tile<8>(linear, tile + i, rows, m, sink, out);
-        for (; stop - m >= 4; m += 4, out += 4 * sink.stride)
-            linear_tile<4>(linear, tile + i, rows, m, sink, out);
-        if (stop - m == 3) linear_tile<3>(linear, tile + i, rows, m, sink, out);
-        if (stop - m == 2) linear_tile<2>(linear, tile + i, rows, m, sink, out);
-        if (stop - m == 1) linear_tile<1>(linear, tile + i, rows, m, sink, out);
+            for (; stop - m >= 8; m += 8, out += 8 * output.stride)
+                linear_tile<8>(linear, tile + i, rows, m, output, out);
+        for (; stop - m >= 4; m += 4, out += 4 * output.stride)
+            linear_tile<4>(linear, tile + i, rows, m, output, out);
+        if (stop - m == 3) linear_tile<3>(linear, tile + i, rows, m, output, out);
+        if (stop - m == 2) linear_tile<2>(linear, tile + i, rows, m, output, out);
+        if (stop - m == 1) linear_tile<1>(linear, tile + i, rows, m, output, out);
     }
 }
 
 // Nothing but integer dot products of codes in registers, what the processor could do at most.
-// Returns how many multiplications they are; `sink` keeps the compiler from leaving them out.
-inline std::int64_t peak(int num_rounds, std::int32_t* sink) {
+// Returns how many multiplications they are; `kept` keeps the compiler from leaving them out.
+inline std::int64_t peak(int num_rounds, std::int32_t* kept) {
     constexpr int rows = 4, dots = 8;
     alignas(64) std::uint8_t codes[64];
     alignas(64) std::int8_t x[rows * dots * 4 + kTile];
@@ -272,7 +272,7 @@ inline std::int64_t peak(int num_rounds, std::int32_t* sink) {
     for (const Wide& row : total) sum = add(sum, to_float(row));
     float lanes[kTile];
     store(lanes, sum);
-    *sink = lanes[0] > 0.0f;
+    *kept = lanes[0] > 0.0f;
     return std::int64_t{num_rounds} * rows * dots * 4 * kTile;
 }
 

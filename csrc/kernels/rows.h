@@ -62,8 +62,8 @@ inline void quantize(const float* x, const Rows& rows, int row, int column, int 
     for (int i = column; i < column + count; i += kGroup, x += kGroup) {
         const F a = load(x), b = load(x + kTile);
         const float largest_size = largest(max(abs(a), abs(b)));
-        const float poison = sum(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))));  // 0 or NaN
-        const bool is_finite = poison == 0.0f;
+        const float nan_flag = sum(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))));  // 0 or NaN
+        const bool is_finite = nan_flag == 0.0f;
         // Below 1e-30 the reciprocal could overflow; such a group is 0 to any int8 grid.
         const bool is_zero = !is_finite || largest_size < 1e-30f;
         const F inverse = splat(is_zero ? 0.0f : 127.0f / largest_size);
@@ -74,7 +74,7 @@ inline void quantize(const float* x, const Rows& rows, int row, int column, int 
         const std::size_t g = (base + i) / kGroup;
         rows.half_sum[2 * g] = first;
         rows.half_sum[2 * g + 1] = second;
-        rows.scale[g] = is_finite ? (is_zero ? 0.0f : largest_size / 127.0f) : poison;
+        rows.scale[g] = is_finite ? (is_zero ? 0.0f : largest_size / 127.0f) : nan_flag;
         rows.sum[g] = rows.scale[g] * static_cast<float>(first + second);
     }
 }

@@ -14,29 +14,28 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
-from forerun.core.device import choose_device
+from forerun.cache.base import KVCache
+from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
+from forerun.core.device import choose_device, set_threads
 from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.params import SamplingParams
-from forerun.core.types import Event, FinishReason, TokenLogprob
+from forerun.core.types import Event
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
-from forerun.engine import profile
-from forerun.engine.engine import Engine, EngineOptions
-from forerun.engine.prior import Prior
-from forerun.engine.run import Run
-from forerun.engine.stats import SpecStats
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import DEFAULT_MODEL, resolve
+from forerun.engine.engine import Engine
+from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
+from forerun.engine.outputs import RequestOutput
+from forerun.formats.checkpoint import Checkpoint, open_checkpoint
+from forerun.formats.hub import resolve
 from forerun.formats.tokenizer import TextStream
 from forerun.nn.loader import load_model
-from forerun.quant.rtn import Scheme
+from forerun.nn.model import Model
+from forerun.tune import profile
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
-DRAFT_BUDGET = EngineOptions().draft_budget
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -56,109 +55,46 @@ def is_chat(prompt: Prompt) -> TypeGuard[Sequence[Message]]:
     return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionOutput:
-    """One completion of a prompt. `stats` counts what was drafted, accepted and emitted for it."""
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
-    logprobs: tuple[TokenLogprob, ...] | None
-    stats: SpecStats
-    ttft_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """A prompt and its `n` completions."""
-
-    prompt_token_ids: tuple[int, ...]
-    outputs: tuple[CompletionOutput, ...]
-
-
 class LLM:
-    """Loads a model once and answers many requests; concurrent prompts share the passes over its weights."""
+    """Loads a model once and answers many requests, of several threads too; they share the passes over its weights."""
 
-    def __init__(
-        self,
-        model: str = DEFAULT_MODEL,
-        *,
-        drafter: str | Mapping[str, object] = "auto",
-        draft_model: str | None = None,
-        num_draft: int | None = None,
-        speculative_config: Mapping[str, object] | None = None,
-        assistant_model: str | None = None,
-        prompt_lookup_num_tokens: int | None = None,
-        device: str = "auto",
-        backend: str = "auto",
-        quant: Scheme = "none",
-        head_bits: int | None = None,
-        weight_cache: bool = True,
-        max_model_len: int | None = None,
-        max_num_seqs: int = 8,
-        controller: bool = True,
-        draft_budget: int = DRAFT_BUDGET,
-    ) -> None:
-        """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError.
+    def __init__(self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Any) -> None:
+        """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
 
-        The `controller` drafts only as much as pays; without it every step drafts in full, up to `draft_budget` nodes.
-        `quant="int8"` or `"int4"` rounds the weights, `head_bits=4` the output head alone: faster, but
-        another model than the stored one. With `weight_cache` weights are kept on disk as the CPU
-        kernels want them, so that the next start is quicker.
+        Keywords are `EngineConfig`'s fields, and `speculative_config`, `assistant_model` and
+        `prompt_lookup_num_tokens` as elsewhere. Raises LoadError, ConfigError.
         """
-        if speculative_config is not None and drafter != "auto":
-            raise ConfigError("give drafter or speculative_config, not both")
+        self.config = config = EngineConfig.of(model, **overrides)
         self.drafter_spec = DrafterSpec.of(
-            drafter if speculative_config is None else speculative_config,
-            model=draft_model or assistant_model,
-            num_draft=num_draft,
-            prompt_lookup_num_tokens=prompt_lookup_num_tokens,
+            config.drafter, model=config.draft_model, num_draft=config.num_draft
         )
-        self.device, self.backend = choose_device(device), backend
-        self.weight_cache = weight_cache
-        path = resolve(model)
-        checkpoint = open_checkpoint(path)
-        self.path = checkpoint.path
+        set_threads(config.threads)
+        self.device = choose_device(config.device)
+        self.path = resolve(config.model)
+        checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
-        self.model = load_model(
-            checkpoint,
-            device=self.device,
-            backend=backend,
-            quant=quant,
-            head_bits=head_bits,
-            weight_cache=weight_cache,
-        )
-        self.model_name = model
-        longest = self.model.config.max_position
-        max_len = min(longest, DEFAULT_MAX_LEN) if max_model_len is None else max_model_len
-        if not 2 <= max_len <= longest:
+        self.model = self._load(checkpoint, config.quant, config.head_bits)
+        longest, asked = self.model.config.max_position, config.max_model_len
+        self.max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
+        if not 2 <= self.max_len <= longest:
             raise ConfigError(
-                f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
+                f"max_model_len must be from 2 to the model's {longest}, got {self.max_len}"
             )
-        if draft_budget < 1:
-            raise ConfigError(f"draft_budget must be at least 1, got {draft_budget}")
-        self.options = EngineOptions(
-            max_num_seqs=max_num_seqs,
-            max_len=max_len,
-            controller=controller,
-            draft_budget=draft_budget,
-        )
         self.subject = profile.Subject.of(
-            path,
+            self.path,
             device=str(self.device),
             backend=type(self.model).__name__,
-            quant=None if quant == "none" else quant,
-            head_bits=head_bits,
+            quant=None if config.quant == "none" else config.quant,
+            head_bits=config.head_bits,
         )
         self.profile = profile.load(self.subject)
-        self.engine = self._new_engine()
+        self.loop = self._new_loop(Turns())
 
     def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
         """The same weights with another drafter and an engine of its own; `none` decodes plainly."""
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
-        other.engine = other._new_engine()
+        other.loop = other._new_loop(self.loop.turns)
         return other
 
     def generate(
@@ -177,15 +113,15 @@ class LLM:
         )
         if len(each) != len(batch):
             raise RequestError(f"{len(batch)} prompts but {len(each)} sampling params")
-        requests: list[Request] = []
+        requests: list[RequestHandle] = []
         try:
             for prompt, wanted in zip(batch, each, strict=True):
                 requests.append(self.submit(prompt, wanted))
-            while not all(request.is_finished for request in requests):
-                self.engine.step()
+            for request in requests:
+                request.wait()
         finally:
             for request in requests:
-                request.abort()
+                request.cancel()
         return [request.output() for request in requests]
 
     def chat(
@@ -196,27 +132,22 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest."""
-        return self.events(self.submit(prompt, params or SamplingParams()))
+        return self.submit(prompt, params or SamplingParams()).events()
 
-    def events(self, request: Request) -> Iterator[Event]:
+    def events(self, request: RequestHandle) -> Iterator[Event]:
         """Run a submitted request to its end, yielding what each step made final for it."""
-        try:
-            while not request.is_finished:
-                yield from (e for e in self.engine.step() if e.seq_id in request.seq_ids)
-        finally:
-            request.abort()
+        return request.events()
 
-    def submit(self, prompt: Prompt, params: SamplingParams) -> Request:
-        """Queue a prompt without running anything; `engine.step` moves it on, beside all others."""
-        token_ids = self.encode(prompt)
-        seeds = [
-            None if params.seed is None else (params.seed + i) % 2**63 for i in range(params.n)
-        ]
-        runs = [
-            self.engine.add(token_ids, replace(params, seed=seed), TextStream(self.tokenizer))
-            for seed in seeds
-        ]
-        return Request(self.engine, tuple(token_ids), tuple(runs))
+    def submit(
+        self, prompt: Prompt, params: SamplingParams, sink: Sink | None = None
+    ) -> RequestHandle:
+        """Queue a prompt without running anything: whoever waits for a request moves all of them on."""
+        return self.loop.submit(self.encode(prompt), params, sink)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; who steps it must be the only one to use this LLM meanwhile."""
+        return self.loop.engine
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of text, of chat messages (through the template), or the ids themselves."""
@@ -227,44 +158,36 @@ class LLM:
         return [*cast(Sequence[int], prompt)]
 
     def load(
-        self, model: str, *, quant: Scheme = "none", head_bits: int | None = None
+        self, model: str, *, quant: Quant = "none", head_bits: int | None = None
     ) -> LoadedModel:
         """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        loaded = load_model(
+        return LoadedModel(self._load(checkpoint, quant, head_bits), checkpoint.tokenizer())
+
+    def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
+        """What a drafter is built with."""
+        return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
+
+    def _load(self, checkpoint: Checkpoint, quant: Quant, head_bits: int | None) -> Model:
+        return load_model(
             checkpoint,
             device=self.device,
-            backend=self.backend,
+            backend=self.config.backend,
             quant=quant,
             head_bits=head_bits,
-            weight_cache=self.weight_cache,
-        )
-        return LoadedModel(loaded, checkpoint.tokenizer())
-
-    def _new_engine(self) -> Engine:
-        cache = self.model.new_cache(self.options.max_num_seqs, self.options.max_len)
-        target = Target(
-            self.model,
-            self.tokenizer,
-            max_num_seqs=self.options.max_num_seqs,
-            max_len=self.options.max_len,
-            cache=cache,
-            load=self.load,
-        )
-        drafter = self._new_drafter(target)
-        return Engine(
-            self.model,
-            drafter,
-            self.options,
-            eos_ids=self.tokenizer.eos_ids,
-            prior=self._prior(),
-            cache=cache,
+            weight_cache=self.config.weight_cache,
         )
 
-    def _prior(self) -> Prior | None:
-        if self.profile is None:
-            return None
-        return self.profile.prior(self.drafter_spec.text(), self.options.max_num_seqs)
+    def _new_loop(self, turns: Turns) -> EngineLoop:
+        num_seqs = self.config.max_num_seqs
+        cache = self.model.new_cache(num_seqs, self.max_len)
+        drafter = self._new_drafter(self.target(cache, num_seqs))
+        known = None
+        if self.profile is not None:
+            known = self.profile.prior(self.drafter_spec.text(), num_seqs)
+        eos_ids = self.tokenizer.eos_ids
+        engine = Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
+        return EngineLoop(engine, lambda: TextStream(self.tokenizer), turns)
 
     def _new_drafter(self, target: Target) -> Drafter:
         """The one asked for; if none was, what the profile chose, or else our own choice."""
@@ -280,45 +203,3 @@ class LLM:
                 self.drafter_spec = spec
                 return drafter
         return self.drafter_spec.build(target)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A submitted prompt and the runs of its completions."""
-
-    engine: Engine
-    prompt_token_ids: tuple[int, ...]
-    runs: tuple[Run, ...]
-
-    @property
-    def seq_ids(self) -> frozenset[int]:
-        """Ids of its sequences in the engine's events."""
-        return frozenset(run.seq.id for run in self.runs)
-
-    @property
-    def is_finished(self) -> bool:
-        """True when every completion has ended."""
-        return all(run.seq.finish_reason is not None for run in self.runs)
-
-    def abort(self) -> None:
-        """Cancel what still runs."""
-        for run in self.runs:
-            self.engine.abort(run.seq.id)
-
-    def output(self) -> RequestOutput:
-        """What was generated so far."""
-        return RequestOutput(
-            self.prompt_token_ids,
-            tuple(
-                CompletionOutput(
-                    index=i,
-                    text=run.text,
-                    token_ids=tuple(run.seq.generated),
-                    finish_reason=run.seq.finish_reason,
-                    logprobs=None if run.seq.params.logprobs is None else tuple(run.logprobs),
-                    stats=run.stats,
-                    ttft_s=run.ttft_s,
-                )
-                for i, run in enumerate(self.runs)
-            ),
-        )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from forerun.cache.base import KVCache
@@ -75,8 +76,8 @@ class Model(Protocol):
         """The likeliest token of each row, the lowest id of equal ones, (M,) int64: `head(hidden).argmax(-1)`."""
         ...
 
-    def new_cache(self, num_slots: int, max_len: int) -> KVCache:
-        """A cache that fits this model."""
+    def new_cache(self, num_slots: int, max_len: int, dtype: torch.dtype | None = None) -> KVCache:
+        """A cache that fits this model. It stores fp16 or fp32; None is what the backend does best."""
         ...
 
     def nbytes(self) -> int:

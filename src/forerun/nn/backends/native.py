@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import gguf
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme, quantize_weight, requantize
 
 if TYPE_CHECKING:
-    from forerun.formats.checkpoint import StoredTensor
+    from forerun.formats.weights import StoredTensor
 
 PRIORITY = 1
 
@@ -59,13 +60,11 @@ class NativeDecoder:
         *,
         num_threads: int | None = None,
         isa: str = "auto",
-        cache_dtype: torch.dtype = torch.float16,
     ) -> None:
         from forerun import _native
 
         self.config = config
         self.num_threads = torch.get_num_threads() if num_threads is None else num_threads
-        self.cache_dtype = cache_dtype
         self._native = _native.Decoder(_settings(config), isa, self.num_threads)
         # By name: a norm's arrays; nothing for a matrix, which lies in the kernels' memory.
         self._weights: dict[str, list[np.ndarray]] = {}
@@ -89,12 +88,11 @@ class NativeDecoder:
             else:
                 num_out, num_in = stored.shape
                 rows = np.ascontiguousarray(stored.data)
-                self._native.set_linear(
-                    layer, short, int(stored.dtype), num_out, num_in, rows, offset
-                )
+                type_id = int(gguf.GGMLQuantizationType[stored.format.name.upper()])
+                self._native.set_linear(layer, short, type_id, num_out, num_in, rows, offset)
                 self._weights[name] = []
         except ValueError as error:
-            raise LoadError(f"'{name}' ({stored.dtype.name}) cannot be packed: {error}") from error
+            raise LoadError(f"'{name}' ({stored.format.name}) cannot be packed: {error}") from error
 
     def add_norm(self, name: str, values: np.ndarray, offset: np.ndarray | None = None) -> None:
         """Set a norm's fp32 values, and for a layer norm what is added. Raises ValueError."""
@@ -160,6 +158,7 @@ class NativeDecoder:
         tapped: Tensor,
         plan: LayerPlan,
     ) -> None:
+        assert all(s.base == cache.length(s.slot) for s in batch.segments)
         outputs = last.numpy(), layers, tapped.numpy()
         try:
             self._native.forward(cache.native, batch.segments, *outputs, plan.sublayers)
@@ -184,9 +183,11 @@ class NativeDecoder:
             ids[sick] = self.head(hidden[sick]).argmax(dim=-1)
         return ids
 
-    def new_cache(self, num_slots: int, max_len: int) -> NativeCache:
-        """A cache that fits this model."""
-        return NativeCache(self.config, num_slots, max_len, self.cache_dtype)
+    def new_cache(
+        self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
+    ) -> NativeCache:
+        """A cache that fits this model; fp16 unless `dtype` is torch.float32."""
+        return NativeCache(self.config, num_slots, max_len, dtype)
 
     def nbytes(self) -> int:
         """Bytes of the packed weights."""
@@ -200,7 +201,6 @@ def load(
     device: torch.device | None = None,
     num_threads: int | None = None,
     isa: str = "auto",
-    cache_dtype: torch.dtype = torch.float16,
     quant: Scheme = "none",
     head_bits: int | None = None,
     packed: PackedFile | None = None,
@@ -213,7 +213,7 @@ def load(
     are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
     `num_threads` is by default torch's. Raises LoadError if a weight is missing or has no kernel.
     """
-    decoder = NativeDecoder(config, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype)
+    decoder = NativeDecoder(config, num_threads=num_threads, isa=isa)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
     if packed is not None and packed.load(decoder):

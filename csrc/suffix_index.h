@@ -1,0 +1,66 @@
+// The suffix index: the twin of drafters/_suffix_index.py, which explains it and is its oracle.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace forerun {
+
+using Position = std::int64_t;  // document << 32 | offset
+
+struct Occurrence {
+    int length;
+    Position position;
+};
+
+// What a tree may cost, and how it is chosen: the arguments of the same names in Python.
+struct Limits {
+    int most, num_nodes;
+    double factor, offset, min_token_prob;
+};
+
+struct Continuation {
+    std::vector<int> tokens, parents;
+    std::vector<double> confidence;
+    double score = 0;
+};
+
+class SuffixIndex {
+  public:
+    SuffixIndex(int max_depth, std::optional<std::size_t> capacity)
+        : max_depth_(static_cast<std::size_t>(max_depth)), capacity_(capacity) {}
+
+    void extend(int document, std::span<const int> tokens);
+    std::vector<Occurrence> occurrences(std::span<const int> context, int most) const;
+    std::optional<Continuation> continuation(std::span<const int> context, const Limits& limits,
+                                             double score) const;
+    std::size_t num_tokens() const { return num_tokens_; }
+    std::size_t nbytes() const;
+
+  private:
+    struct Context;  // tokens before a place, the nearest first
+    struct Followers;
+
+    const std::vector<int>& text_of(Position position) const;
+    Context context_of(Position position) const;
+    std::vector<Position>::const_iterator place(const Context& key) const;
+    std::vector<Followers> followers(std::span<const Position> positions) const;
+    Continuation make_tree(std::vector<Position> occurrences, int match, int num_nodes,
+                      double min_token_prob) const;
+    std::size_t size() const;
+    void evict(std::size_t size);
+
+    const std::size_t max_depth_;
+    const std::optional<std::size_t> capacity_;
+    std::size_t num_tokens_ = 0;
+    std::unordered_map<int, std::vector<int>> texts_;
+    std::vector<int> documents_;  // the oldest first
+    std::vector<Position> order_;
+};
+
+}  // namespace forerun
