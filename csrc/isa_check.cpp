@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "formats.h"
 #include "isa.h"
 
 namespace forerun {
@@ -30,15 +31,13 @@ struct Results {
             return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
         };
         return same(out, other.out) && same(row, other.row) && same(q, other.q) &&
-               same(scale, other.scale) && same(sum, other.sum) &&
-               same(half_sum, other.half_sum) && same(keys, other.keys) &&
-               same(values, other.values);
+               same(scale, other.scale) && same(sum, other.sum) && same(half_sum, other.half_sum) &&
+               same(keys, other.keys) && same(values, other.values);
     }
 };
 
 Results compute(const Kernels& kernels) {
     const std::vector<std::uint8_t> weights = some_weights();
-    constexpr int num_formats = static_cast<int>(WeightFormat::Q8) + 1;
     Results r;
     r.x.resize(kRows * kWidth);
     for (std::size_t i = 0; i < r.x.size(); ++i)
@@ -52,15 +51,15 @@ Results compute(const Kernels& kernels) {
     for (int row = 0; row < kRows; ++row)
         kernels.quantize(r.x.data() + row * kWidth, rows, row, 0, kWidth);
 
-    r.out.resize(num_formats * kRows * kTile);
-    for (int format = 0; format < num_formats; ++format) {
+    for (const WeightFormat& format : weight_formats()) {
         Linear linear;
-        linear.format = static_cast<WeightFormat>(format);
+        linear.format = &format;
         linear.num_out = kTile;
         linear.num_in = kWidth;
         linear.tiles = weights.data();
+        r.out.resize(r.out.size() + kRows * kTile);
         kernels.linear(linear, 0, 1, rows, 0, kRows,
-                       {r.out.data() + format * kRows * kTile, kTile, false, 1.0f});
+                       {r.out.data() + r.out.size() - kRows * kTile, kTile, false, 1.0f});
     }
     r.row.resize(kWidth);
     kernels.norm(r.x.data(), {r.x.data() + kWidth, nullptr, 1e-5f, false}, kWidth, r.row.data());

@@ -33,7 +33,7 @@ from forerun.drafters.base import Target
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine, EngineOptions
 from forerun.nn.config import ModelConfig
-from forerun.nn.model import Hidden
+from forerun.nn.model import Hidden, TopK
 
 MACHINES = {
     "avx2": {1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08},
@@ -117,9 +117,9 @@ class Replay:
         """All on the next token."""
         return torch.zeros(len(hidden), self.vocab_size).scatter_(1, hidden, 1.0)
 
-    def argmax(self, hidden: Tensor) -> Tensor:
+    def topk(self, hidden: Tensor, k: int) -> TopK:
         """The next token."""
-        return hidden[:, 0]
+        return TopK(hidden, torch.ones(hidden.shape))
 
     def new_cache(self, num_slots: int, max_len: int) -> Lengths:
         """Lengths only."""

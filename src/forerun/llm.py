@@ -235,6 +235,7 @@ class LLM:
             checkpoint,
             device=self.device,
             backend=self.backend,
+            beside=self.model,
             quant=quant,
             head_bits=head_bits,
             weight_cache=self.weight_cache,

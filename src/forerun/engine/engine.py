@@ -185,7 +185,7 @@ class Engine:
         rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
         wanted = (share.seq.params for share in work.shares)
         if all(takes_the_likeliest(params) and params.logprobs is None for params in wanted):
-            return tuple(self.model.argmax(rows).tolist())
+            return tuple(self.model.topk(rows, 1).ids[:, 0].tolist())
         return self.model.head(rows)
 
     def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[Verdict]:
