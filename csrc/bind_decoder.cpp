@@ -252,18 +252,19 @@ void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
 }
 
 Cache make_cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
-                 bool is_half) {
+                 bool is_half, std::vector<std::int32_t> pages) {
     for (int n : {num_layers, num_heads, head_dim, num_slots, max_len})
         need(n > 0 && n <= kLargest, "a cache's dimensions must be positive");
     need(head_dim % kTile == 0, "head size must be a multiple of 16");
     const double nbytes =
         4.0 * num_layers * num_heads * head_dim * num_slots * (max_len + 64.0) * (is_half ? 1 : 2);
-    need(nbytes < 1e15, "the cache would be absurdly large");
-    return Cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half);
+    need(nbytes < 1e15 && num_slots * (max_len + 64.0) < 0x1p31,
+         "the cache would be absurdly large");
+    return Cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half, std::move(pages));
 }
 
 void check_slot(const Cache& cache, int slot) {
-    need(slot >= 0 && slot < cache.num_slots(), "no cache slot " + std::to_string(slot));
+    need(slot >= 0 && slot < cache.num_slots, "no cache slot " + std::to_string(slot));
 }
 
 // Calls visit(head, row, k, v) for every row of every head; k and v are (kv heads, rows, head
@@ -278,8 +279,8 @@ void each_row(const Cache& cache, int layer, int slot, int start, const Array3<T
                  array->shape(1) == k.shape(1) &&
                  array->shape(2) == static_cast<std::size_t>(cache.head_dim),
              "k and v must be (kv heads, rows, head size)");
-    need(start >= 0 && k.shape(1) <= static_cast<std::size_t>(cache.max_len()) &&
-             start <= cache.max_len() - static_cast<int>(k.shape(1)),
+    need(start >= 0 && k.shape(1) <= static_cast<std::size_t>(cache.max_len) &&
+             start <= cache.max_len - static_cast<int>(k.shape(1)),
          "the rows do not fit the cache");
     for (int h = 0; h < cache.num_heads; ++h) {
         for (std::size_t row = 0; row < k.shape(1); ++row) {
@@ -303,6 +304,20 @@ void write(Cache& cache, int layer, int slot, int start, const Array3<const floa
              });
 }
 
+void move(Cache& cache, int slot, const std::vector<int>& rows, int start) {
+    check_slot(cache, slot);
+    for (int to = start; int row : rows)
+        need(to >= 0 && row >= to++ && row < cache.max_len, "rows can only move down");
+    cache.move(slot, rows, start);
+}
+
+void copy(Cache& cache, int source, int target, int length) {
+    check_slot(cache, source);
+    check_slot(cache, target);
+    need(source != target && length <= cache.max_len, "the rows do not fit the cache");
+    cache.copy(source, target, length);
+}
+
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
@@ -313,32 +328,14 @@ void bind_decoder(nb::module_& m) {
         .def(
             "__init__",
             [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
-               bool is_half) {
-                new (self)
-                    Cache(make_cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half));
+               bool is_half, std::vector<std::int32_t> pages) {
+                new (self) Cache(make_cache(num_layers, num_heads, head_dim, num_slots, max_len,
+                                            is_half, std::move(pages)));
             },
-            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a)
-        .def("length",
-             [](const Cache& self, int slot) {
-                 check_slot(self, slot);
-                 return self.length(slot);
-             })
-        .def("keep",
-             [](Cache& self, int slot, const std::vector<int>& path) {
-                 check_slot(self, slot);
-                 self.keep(slot, path);
-             })
-        .def("truncate",
-             [](Cache& self, int slot, int length) {
-                 check_slot(self, slot);
-                 self.truncate(slot, length);
-             })
-        .def("copy",
-             [](Cache& self, int source, int target, int length) {
-                 check_slot(self, source);
-                 check_slot(self, target);
-                 self.copy(source, target, length);
-             })
+            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a,
+            "pages"_a = std::vector<std::int32_t>())
+        .def("move", &move, "slot"_a, "rows"_a, "start"_a)
+        .def("copy", &copy, "source"_a, "target"_a, "length"_a)
         .def("read", &read, "layer"_a, "slot"_a, "k"_a.noconvert(), "v"_a.noconvert())
         .def("write", &write, "layer"_a, "slot"_a, "start"_a, "k"_a.noconvert(), "v"_a.noconvert())
         .def("nbytes", &Cache::nbytes);

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,7 @@
 namespace nb = nanobind;
 
 namespace forerun {
-void bind_contexts(nb::module_& m);
+void bind_suffix_index(nb::module_& m);
 void bind_decoder(nb::module_& m);
 }  // namespace forerun
 
@@ -45,12 +46,16 @@ std::uint64_t read_bytes(
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of forerun; use them through forerun.kernels.";
+    m.def("checked_kernels", &forerun::checked_kernels, "Names of the kernels.");
     m.def(
-        "agrees_with_portable",
-        [](const std::string& isa) {
-            return forerun::agrees_with_portable(forerun::kernels_for(isa));
+        "wrong_kernels",
+        [](const std::string& isa, const std::string& broken) {
+            const forerun::Kernels& kernels = forerun::kernels_for(isa);
+            return forerun::wrong_kernels(broken.empty() ? kernels
+                                                         : forerun::broken(kernels, broken));
         },
-        nb::arg("isa"), "Whether an instruction set has the portable kernels' bits here.");
+        nb::arg("isa"), nb::arg("broken") = "",
+        "Kernels of an instruction set without the portable kernels' bits; tests break one first.");
     m.def(
         "int8_peak",
         [](const std::string& isa, int num_rounds) {
@@ -64,6 +69,6 @@ NB_MODULE(_native, m) {
         "Does integer dot products and nothing else; returns how many multiplications those were.");
     m.def("read_bytes", &read_bytes, nb::arg("bytes").noconvert(),
           "Reads whole lines of 64 bytes as fast as it can; the sum of their 8-byte words.");
-    forerun::bind_contexts(m);
+    forerun::bind_suffix_index(m);
     forerun::bind_decoder(m);
 }

@@ -138,7 +138,7 @@ class Decoder {
     void plan_rope();
     void plan_attention(std::span<const Segment> segments);
     void plan_phases();
-    void lay_out(Scratch& scratch, int slots_above);
+    void lay_out(Scratch& scratch, int rows_above);
 
     void run(Worker& worker);
     void enter(int row, int sublayer);
@@ -183,7 +183,7 @@ class Decoder {
     const float* inputs_ = nullptr;
     float *taps_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0;
-    std::vector<int> tokens_, row_segment_, row_slots_;
+    std::vector<int> tokens_, row_segment_, cache_rows_;
     std::vector<Query> queries_;
     std::vector<std::int32_t> paths_;
     std::vector<int> depths_;

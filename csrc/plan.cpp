@@ -16,18 +16,14 @@ void Decoder::check_segments(const Cache& cache, std::span<const Segment> segmen
         throw std::invalid_argument("the cache was made for another model");
     for (const Segment& s : segments) {
         const int count = static_cast<int>(s.tokens.size());
-        if (s.slot < 0 || s.slot >= cache.num_slots())
+        if (s.slot < 0 || s.slot >= cache.num_slots)
             throw std::invalid_argument("no cache slot " + std::to_string(s.slot));
         for (const Segment* other = segments.data(); other != &s; ++other)
             if (other->slot == s.slot)
                 throw std::invalid_argument("two segments of one cache slot");
-        if (s.base != cache.length(s.slot))
-            throw std::invalid_argument("a segment starts at row " + std::to_string(s.base) +
-                                        " but its cache holds " +
-                                        std::to_string(cache.length(s.slot)));
-        if (s.first < 0 || s.stop < s.first || s.stop > count)
+        if (s.base < 0 || s.first < 0 || s.stop < s.first || s.stop > count)
             throw std::invalid_argument("a segment's rows lie outside its tokens");
-        if (s.stop > cache.max_len() - s.base)
+        if (s.stop > cache.max_len - s.base)
             throw std::out_of_range("the sequence does not fit the cache");
         for (int token : s.tokens)
             if (!inputs_ && (token < 0 || token >= shape_.vocab_size))
@@ -59,7 +55,7 @@ void Decoder::plan_rows(const Segment& s) {
             query.first = std::max(0, query.position - shape_.sliding_window + 1);
         tokens_.push_back(s.tokens[n]);
         queries_.push_back(query);
-        row_slots_.push_back(s.base + i);
+        cache_rows_.push_back(s.base + i);
         if (!is_tree) continue;
         const std::size_t start = paths_.size();
         for (int node = i; node >= 0; node = s.parents[static_cast<std::size_t>(node)])
@@ -73,7 +69,7 @@ void Decoder::plan(std::span<const Segment> segments) {
     tokens_.clear();
     queries_.clear();
     paths_.clear();
-    row_slots_.clear();
+    cache_rows_.clear();
     row_segment_.clear();
     for (std::size_t i = 0; i < segments.size(); ++i) {
         plan_rows(segments[i]);
@@ -147,7 +143,7 @@ void Decoder::plan_attention(std::span<const Segment> segments) {
 }
 
 // Where the pass keeps its rows, and each thread its scratch.
-void Decoder::lay_out(Scratch& scratch, int slots_above) {
+void Decoder::lay_out(Scratch& scratch, int rows_above) {
     const Shape& s = shape_;
     const std::size_t rows = num_rows_, threads = pool_.size(), dim = s.head_dim;
     x_ = scratch.take<float>(rows * s.hidden_size);
@@ -156,7 +152,7 @@ void Decoder::lay_out(Scratch& scratch, int slots_above) {
     attended_ = scratch.take_rows(num_rows_, s.num_heads * s.head_dim);
     activated_ = scratch.take_rows(num_rows_, s.intermediate_size);
 
-    const std::size_t above = (slots_above / kChunk + 2) * kChunk;
+    const std::size_t above = (rows_above / kChunk + 2) * kChunk;
     scratch_stride_ =
         std::max<std::size_t>(kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup);
     scratch_ = scratch.take<float>(threads * scratch_stride_);
@@ -185,10 +181,10 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
             throw std::invalid_argument("sublayers must be those of layers in ascending order");
     plan(segments);
     if (num_rows_ == 0) return;
-    int slots_above = 0;
+    int rows_above = 0;
     for (const Segment& s : segments)
-        slots_above = std::max(slots_above, s.parents.empty() ? 0 : s.stop);
-    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, slots_above); });
+        rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
+    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above); });
     cache_ = &cache;
     hidden_ = hidden;
     tap_layers_ = tap_layers;

@@ -104,8 +104,7 @@ void Decoder::place_head(int index, int h, int row) {
     float* x = qkv_ + r * static_cast<std::size_t>((heads + 2 * kv) * dim) + h * dim;
     const Segment& segment = segments_[static_cast<std::size_t>(row_segment_[r])];
     if (h >= heads + kv) {
-        const KvHead to = cache_->head(index, segment.slot, h - heads - kv);
-        kernels_.write_value(const_cast<void*>(to.values), to.is_half, dim, row_slots_[r], x);
+        kernels_.write_value(cache_->head(index, segment.slot, h - heads - kv), cache_rows_[r], x);
         return;
     }
     const Norm& norm = h < heads ? layer.q_norm : layer.k_norm;
@@ -115,8 +114,7 @@ void Decoder::place_head(int index, int h, int row) {
         kernels_.scale(x, dim, shape_.attention_scale);
         return;
     }
-    const KvHead to = cache_->head(index, segment.slot, h - heads);
-    kernels_.write_key(const_cast<void*>(to.keys), to.is_half, dim, row_slots_[r], x);
+    kernels_.write_key(cache_->head(index, segment.slot, h - heads), cache_rows_[r], x);
 }
 
 bool Decoder::quantizes_after_attention(const Layer& layer) const {
@@ -156,7 +154,7 @@ void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended*
     a.group = unit.num_heads;
     a.q_stride = static_cast<std::size_t>(shape_.num_heads + 2 * shape_.num_kv_heads) * dim;
     a.q = qkv_ + static_cast<std::size_t>(unit.head) * dim;
-    a.slot_stop = segment.base + segment.stop;
+    a.row_stop = segment.base + segment.stop;
     a.scratch = scratch + kMaxPairs * dim;
     kernels_.attend(a, task.first_chunk, states);
     if (task.stop_chunk == task.first_chunk + 1) return;

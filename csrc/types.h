@@ -13,7 +13,7 @@ namespace forerun {
 
 inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
 inline constexpr int kGroup = 32;     // activations that share a scale
-inline constexpr int kChunk = 64;     // keys of one softmax block, aligned to the absolute position
+inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache page
 inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attention unit serves
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
@@ -93,19 +93,24 @@ struct Rope {
     int half = 0;  // rotated dimensions / 2
 };
 
-// One row that attends: it sees cache positions first..position. Positions below `base` lie at
-// their own slot; above it the row's path says where (null: also at their own slot).
+// One row that attends: it sees positions first..position. Positions below `base` lie in the cache
+// row of that number; above it the path says where (null: also there).
 struct Query {
     int row = 0, position = 0, first = 0, base = 0;
-    const std::int32_t* path = nullptr;  // cache slots of positions base..position
+    const std::int32_t* path = nullptr;  // cache rows of positions base..position
 };
 
-// The keys and values of one kv head in one cache slot: keys (S/16, E, 16), values (S, E).
+// The keys and values of one kv head: keys (pages, 4, E, 16), values (pages, 64, E), and the pages
+// of one cache slot in order.
 struct KvHead {
-    const void* keys = nullptr;
-    const void* values = nullptr;
+    void* keys = nullptr;
+    void* values = nullptr;
+    const std::int32_t* pages = nullptr;
     bool is_half = false;
     int head_dim = 0;
+
+    // Where a row of the slot lies: its number among the rows of all pages.
+    int row(int slot_row) const { return pages[slot_row / kChunk] * kChunk + slot_row % kChunk; }
 };
 
 // Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,
@@ -121,8 +126,8 @@ struct Attention {
     int num_queries = 0, group = 0;  // query heads per kv head
     const float* q = nullptr;  // (R, q_stride), scaled, at the first query head of this kv head
     std::size_t q_stride = 0;
-    int slot_stop = 0;         // cache rows in use by this segment, for paths
-    float* scratch = nullptr;  // kMaxPairs * (kChunk + slots above base, in whole tiles)
+    int row_stop = 0;          // cache rows in use by this segment, for paths
+    float* scratch = nullptr;  // kMaxPairs * (kChunk + rows above base, in whole tiles)
 };
 
 // One instruction set's kernels.
@@ -136,8 +141,8 @@ struct Kernels {
                      float* out);  // up may be null
     void (*rotate)(const Rope&, int row, float* head);
     void (*scale)(float* x, int count, float factor);
-    void (*write_key)(void* keys, bool is_half, int head_dim, int slot, const float* k);
-    void (*write_value)(void* values, bool is_half, int head_dim, int slot, const float* v);
+    void (*write_key)(const KvHead&, int slot_row, const float* k);
+    void (*write_value)(const KvHead&, int slot_row, const float* v);
     // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold
     // nothing yet.
     void (*attend)(const Attention&, int chunk, Attended* states);

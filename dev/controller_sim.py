@@ -25,13 +25,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from forerun.cache.slots import SlotCache
 from forerun.core.batch import Batch
+from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.engine.controller import Controller, Fixed
-from forerun.engine.engine import Engine, EngineOptions
+from forerun.engine.engine import Engine
 from forerun.nn.config import ModelConfig
 from forerun.nn.model import Hidden, TopK
 
@@ -65,32 +67,18 @@ class Clock:
         return self.now
 
 
-class Lengths:
+class Lengths(SlotCache):
     """A cache of no keys and values, only lengths."""
-
-    def __init__(self, num_slots: int, max_len: int) -> None:
-        self.num_slots, self.max_len = num_slots, max_len
-        self._lengths = [0] * num_slots
-
-    def length(self, slot: int) -> int:
-        """Rows of a slot."""
-        return self._lengths[slot]
-
-    def keep(self, slot: int, path: Sequence[int]) -> None:
-        """So many more."""
-        self._lengths[slot] += len(path)
-
-    def truncate(self, slot: int, length: int) -> None:
-        """So many."""
-        self._lengths[slot] = length
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """As many as of the other."""
-        self._lengths[target] = length
 
     def nbytes(self) -> int:
         """Nothing."""
         return 0
+
+    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        """Nothing to move."""
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        """Nothing to copy."""
 
 
 class Replay:
@@ -172,7 +160,8 @@ def replay(
         return propose(seqs, budgets)
 
     built.propose = timed  # type: ignore[method-assign]
-    engine = Engine(model, built, EngineOptions(num_seqs, max_len))  # type: ignore[arg-type]
+    cache = model.new_cache(num_seqs, max_len)
+    engine = Engine(model, cache, built, EngineConfig())  # type: ignore[arg-type]
     engine.timers.clock = clock
     model.running = engine.scheduler.running
     engine.controller = controller or engine.controller

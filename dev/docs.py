@@ -47,7 +47,7 @@ def _command(command: TyperCommand | TyperGroup, name: str) -> str:
             lines.append(f"| `{parameter.name}` | | {parameter.help} |")
         elif isinstance(parameter, TyperOption) and parameter.name != "help":
             names = ", ".join(f"`{n}`" for n in (*parameter.opts, *parameter.secondary_opts))
-            no_default = parameter.default is None or parameter.default is False
+            no_default = parameter.default in (None, ()) or parameter.default is False
             default = "" if no_default else f"`{parameter.default}`"
             lines.append(f"| {names} | {default} | {parameter.help} |")
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from forerun.cache.dense import DenseCache
+from forerun.cache.slots import SlotCache
 from forerun.core.batch import Segment
 from forerun.decoding import verify
 from tests import tiny
@@ -39,8 +39,8 @@ def wrong_residual() -> None:
 
 def stale_rows() -> None:
     """Commit as many rows as were accepted, but not the ones that were: rejected siblings stay in their place."""
-    honest = DenseCache.keep
-    DenseCache.keep = lambda self, slot, path: honest(self, slot, range(len(path)))
+    honest = SlotCache.keep
+    SlotCache.keep = lambda self, slot, path: honest(self, slot, range(len(path)))
 
 
 def unmasked_siblings() -> None:

@@ -15,28 +15,28 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
-from forerun.core.device import choose_device
+from forerun.cache.base import KVCache
+from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
+from forerun.core.device import choose_device, set_threads
 from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import profile
-from forerun.engine.engine import Engine, EngineOptions
-from forerun.engine.prior import Prior
+from forerun.engine.engine import Engine
 from forerun.engine.run import Run
 from forerun.engine.stats import SpecStats
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import DEFAULT_MODEL, resolve
+from forerun.formats.checkpoint import Checkpoint, open_checkpoint
+from forerun.formats.hub import resolve
 from forerun.formats.tokenizer import TextStream
 from forerun.nn.loader import load_model
-from forerun.quant.rtn import Scheme
+from forerun.nn.model import Model
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
-DRAFT_BUDGET = EngineOptions().draft_budget
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -80,76 +80,34 @@ class RequestOutput:
 class LLM:
     """Loads a model once and answers many requests; concurrent prompts share the passes over its weights."""
 
-    def __init__(
-        self,
-        model: str = DEFAULT_MODEL,
-        *,
-        drafter: str | Mapping[str, object] = "auto",
-        draft_model: str | None = None,
-        num_draft: int | None = None,
-        speculative_config: Mapping[str, object] | None = None,
-        assistant_model: str | None = None,
-        prompt_lookup_num_tokens: int | None = None,
-        device: str = "auto",
-        backend: str = "auto",
-        quant: Scheme = "none",
-        head_bits: int | None = None,
-        weight_cache: bool = True,
-        max_model_len: int | None = None,
-        max_num_seqs: int = 8,
-        controller: bool = True,
-        draft_budget: int = DRAFT_BUDGET,
-    ) -> None:
-        """Load `model` (a path, a known name or a hub name) and build the drafter. Raises LoadError, ConfigError.
+    def __init__(self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Any) -> None:
+        """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
 
-        The `controller` drafts only as much as pays; without it every step drafts in full, up to `draft_budget` nodes.
-        `quant="int8"` or `"int4"` rounds the weights, `head_bits=4` the output head alone: faster, but
-        another model than the stored one. With `weight_cache` weights are kept on disk as the CPU
-        kernels want them, so that the next start is quicker.
+        Keywords are `EngineConfig`'s fields, and `speculative_config`, `assistant_model` and
+        `prompt_lookup_num_tokens` as elsewhere. Raises LoadError, ConfigError.
         """
-        if speculative_config is not None and drafter != "auto":
-            raise ConfigError("give drafter or speculative_config, not both")
+        self.config = config = EngineConfig.of(model, **overrides)
         self.drafter_spec = DrafterSpec.of(
-            drafter if speculative_config is None else speculative_config,
-            model=draft_model or assistant_model,
-            num_draft=num_draft,
-            prompt_lookup_num_tokens=prompt_lookup_num_tokens,
+            config.drafter, model=config.draft_model, num_draft=config.num_draft
         )
-        self.device, self.backend = choose_device(device), backend
-        self.weight_cache = weight_cache
-        path = resolve(model)
-        checkpoint = open_checkpoint(path)
-        self.path = checkpoint.path
+        set_threads(config.threads)
+        self.device = choose_device(config.device)
+        self.path = resolve(config.model)
+        checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
-        self.model = load_model(
-            checkpoint,
-            device=self.device,
-            backend=backend,
-            quant=quant,
-            head_bits=head_bits,
-            weight_cache=weight_cache,
-        )
-        self.model_name = model
-        longest = self.model.config.max_position
-        max_len = min(longest, DEFAULT_MAX_LEN) if max_model_len is None else max_model_len
-        if not 2 <= max_len <= longest:
+        self.model = self._load(checkpoint, config.quant, config.head_bits)
+        longest, asked = self.model.config.max_position, config.max_model_len
+        self.max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
+        if not 2 <= self.max_len <= longest:
             raise ConfigError(
-                f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
+                f"max_model_len must be from 2 to the model's {longest}, got {self.max_len}"
             )
-        if draft_budget < 1:
-            raise ConfigError(f"draft_budget must be at least 1, got {draft_budget}")
-        self.options = EngineOptions(
-            max_num_seqs=max_num_seqs,
-            max_len=max_len,
-            controller=controller,
-            draft_budget=draft_budget,
-        )
         self.subject = profile.Subject.of(
-            path,
+            self.path,
             device=str(self.device),
             backend=type(self.model).__name__,
-            quant=None if quant == "none" else quant,
-            head_bits=head_bits,
+            quant=None if config.quant == "none" else config.quant,
+            head_bits=config.head_bits,
         )
         self.profile = profile.load(self.subject)
         self.engine = self._new_engine()
@@ -227,45 +185,36 @@ class LLM:
         return [*cast(Sequence[int], prompt)]
 
     def load(
-        self, model: str, *, quant: Scheme = "none", head_bits: int | None = None
+        self, model: str, *, quant: Quant = "none", head_bits: int | None = None
     ) -> LoadedModel:
         """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        loaded = load_model(
+        return LoadedModel(self._load(checkpoint, quant, head_bits), checkpoint.tokenizer())
+
+    def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
+        """What a drafter is built with."""
+        return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
+
+    def _load(self, checkpoint: Checkpoint, quant: Quant, head_bits: int | None) -> Model:
+        return load_model(
             checkpoint,
             device=self.device,
-            backend=self.backend,
+            backend=self.config.backend,
             beside=self.model,
             quant=quant,
             head_bits=head_bits,
-            weight_cache=self.weight_cache,
+            weight_cache=self.config.weight_cache,
         )
-        return LoadedModel(loaded, checkpoint.tokenizer())
 
     def _new_engine(self) -> Engine:
-        cache = self.model.new_cache(self.options.max_num_seqs, self.options.max_len)
-        target = Target(
-            self.model,
-            self.tokenizer,
-            max_num_seqs=self.options.max_num_seqs,
-            max_len=self.options.max_len,
-            cache=cache,
-            load=self.load,
-        )
-        drafter = self._new_drafter(target)
-        return Engine(
-            self.model,
-            drafter,
-            self.options,
-            eos_ids=self.tokenizer.eos_ids,
-            prior=self._prior(),
-            cache=cache,
-        )
-
-    def _prior(self) -> Prior | None:
-        if self.profile is None:
-            return None
-        return self.profile.prior(self.drafter_spec.text(), self.options.max_num_seqs)
+        num_seqs = self.config.max_num_seqs
+        cache = self.model.new_cache(num_seqs, self.max_len)
+        drafter = self._new_drafter(self.target(cache, num_seqs))
+        known = None
+        if self.profile is not None:
+            known = self.profile.prior(self.drafter_spec.text(), num_seqs)
+        eos_ids = self.tokenizer.eos_ids
+        return Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
 
     def _new_drafter(self, target: Target) -> Drafter:
         """The one asked for; if none was, what the profile chose, or else our own choice."""

@@ -51,7 +51,7 @@ def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, 
 
 def test_bench_fails_loudly_when_drafting_changes_tokens(bench, monkeypatch):
     monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
-    code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24)
+    code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24, "--no-controller")
     assert code == 1
     assert "0 of 1" in text, "the table is printed all the same"
     assert "changed the tokens of 1 prompts" in err

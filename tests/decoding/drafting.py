@@ -15,7 +15,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Seq
 from forerun.decoding.sampling import warp
-from forerun.drafters._merge import merge
+from forerun.drafters._union import unite
 from tests.decoding.toy import Drafting, Toy
 
 Context = tuple[int, int]  # the last two tokens
@@ -130,4 +130,4 @@ def mixed(rows: Rows) -> Drafting:
 def merged(rows: Rows) -> Drafting:
     """A drawn tree and, below and beside it, the favourites that are not in it; cut to seven nodes."""
     drawn, chosen = drawn_tree(rows, (2, 1), replace=False), point_tree(rows)
-    return lambda seq: merge(drawn(seq), chosen(seq)).trim(7)
+    return lambda seq: unite(drawn(seq), chosen(seq)).trim(7)

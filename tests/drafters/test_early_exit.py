@@ -12,7 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.options import spell
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq
-from forerun.drafters._chain import Chain
+from forerun.drafters._fallback import Fallback
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.drafters.draft_model import DraftModel
@@ -125,8 +125,8 @@ def test_behind_suffix_it_says_what_plain_decoding_says(temperature):
     engine = engine_of(spec="suffix+early_exit:exit=3,temperature=0")
     runs = complete(engine, LOOPING, params)
     assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, params)
-    assert isinstance(engine.drafter, Chain)
-    assert engine.drafter._of_second.shares, "early_exit never spoke"
+    assert isinstance(engine.drafter, Fallback)
+    assert engine.drafter._rates.rates, "early_exit was never asked"
     assert engine.stats.accepted > 0
 
 

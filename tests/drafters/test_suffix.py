@@ -11,7 +11,7 @@ from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters import suffix
-from forerun.drafters._contexts import ContextIndex, new_index
+from forerun.drafters._suffix_index import SuffixIndex, new_index
 from forerun.drafters.suffix import Options, Suffix
 from tests.drafters.helpers import check_draft, held_nbytes, sequence
 
@@ -19,7 +19,7 @@ WORDS = st.lists(st.integers(0, 2), min_size=1, max_size=25)
 PAST = st.lists(WORDS, max_size=3)
 
 
-@pytest.fixture(autouse=True, scope="module", params=[ContextIndex, new_index])
+@pytest.fixture(autouse=True, scope="module", params=[SuffixIndex, new_index])
 def index(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without the native index, and with it where it was built."""
     with pytest.MonkeyPatch.context() as patch:

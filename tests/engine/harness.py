@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
+from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.drafters.base import Drafter
 from forerun.drafters.none import NoDrafter
-from forerun.engine.engine import Engine, EngineOptions
+from forerun.engine.engine import Engine
 from forerun.engine.run import Run
 from forerun.nn.model import Hidden, Model
 
@@ -32,10 +33,9 @@ def engine_for(
     **options: int,
 ) -> Engine:
     """An engine over a tiny model; without a drafter, plain decoding. Drafts in full unless told otherwise."""
-    sizes = EngineOptions(
-        max_num_seqs=max_num_seqs, max_len=max_len, controller=controller, **options
-    )
-    return Engine(model, drafter or NoDrafter(), sizes, cache=cache)
+    config = EngineConfig(controller=controller, **options)
+    cache = cache or model.new_cache(max_num_seqs, max_len)
+    return Engine(model, cache, drafter or NoDrafter(), config)
 
 
 def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Run]:

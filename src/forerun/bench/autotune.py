@@ -218,7 +218,7 @@ class Autotune:
 
     def _measure(self, drafter: str) -> DrafterFigures:
         engine = self._new_engine(drafter)
-        engine.controller = recorder = Recorder(engine.options.draft_budget)
+        engine.controller = recorder = Recorder(engine.config.draft_budget)
         for i, prompt in enumerate(self._prompts):
             self._progress(drafter, self._num_done, self._num_done + self._num_ahead(i))
             engine.add(prompt, self._params)

@@ -113,9 +113,8 @@ def passes(
     if not 1 <= context <= longest - max(widths):
         raise ConfigError(f"context must be from 1 to {longest - max(widths)}, got {context}")
     cache = model.new_cache(num_seqs, context + max(widths) // num_seqs)
-    fill(model, cache, 0, context)
-    for slot in range(1, num_seqs):
-        cache.copy(0, slot, context)
+    for slot in range(num_seqs):
+        fill(model, cache, slot, context)
 
     def run(batch: Batch) -> None:
         model.head(model.forward(batch, cache).last)
@@ -128,10 +127,14 @@ def passes(
 
 
 def fill(model: Model, cache: KVCache, slot: int, context: int) -> None:
-    """Commit `context` tokens to an empty slot: any will do, at least one."""
+    """Open the first free slot, `slot`, and commit `context` tokens: any will do, at least one."""
     tokens = tuple(i % model.config.vocab_size for i in range(context))
-    model.forward(Batch((Segment(slot, 0, tokens),)), cache)
-    cache.keep(slot, range(context))
+    opened = cache.open(tokens)
+    assert opened is not None
+    assert opened[0] == slot
+    reused = opened[1]
+    model.forward(Batch((Segment(slot, reused, tokens[reused:]),)), cache)
+    cache.keep(slot, range(context - reused))
 
 
 def _reader(nbytes: int) -> Callable[[], None]:

@@ -76,7 +76,7 @@ def quant_of(model: Path) -> str:
     nbytes: Counter[str] = Counter()
     for name in checkpoint.names():
         tensor = checkpoint.tensor(name)
-        nbytes[tensor.dtype.name] += tensor.nbytes
+        nbytes[tensor.format.name.upper()] += tensor.nbytes
     return nbytes.most_common(1)[0][0]
 
 

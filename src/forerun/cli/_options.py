@@ -1,184 +1,180 @@
-"""Options that several commands share, spelled once; llama.cpp's and vLLM's spellings are read too."""
+"""Options that several commands share: those of the engine and of sampling come from their dataclasses.
+
+A field of `EngineConfig` or `SamplingParams` is an option of every command decorated with `engine` or
+`sampling`; its docstring is the help. llama.cpp's and vLLM's spellings stand in `FLAGS`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from forerun.core import options
+from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.formats.hub import DEFAULT_MODEL as DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
 
-Model = Annotated[
-    str, typer.Option("-m", "--model", help="A known name, a path (GGUF or folder) or a hub name.")
-]
-Drafter = Annotated[
-    str,
-    typer.Option(
-        "-d",
-        "--drafter",
-        "--spec-type",
-        help="auto, none, NAME:option=value,... or two joined by +.",
-    ),
-]
-DraftModel = Annotated[
-    str | None,
-    typer.Option(
-        "-md",
-        "--draft-model",
-        "--model-draft",
-        help="A smaller model that drafts; implies -d draft_model.",
-    ),
-]
-NumDraft = Annotated[
-    int | None,
-    typer.Option(
-        "--num-draft",
-        "--draft-max",
-        "--draft",
-        "--spec-draft-n-max",
-        help="Tokens drafted a step, at most.",
-    ),
-]
-SpeculativeConfig = Annotated[
-    str | None, typer.Option("--speculative-config", help="vLLM's JSON, instead of -d.")
-]
-Controller = Annotated[
-    bool,
-    typer.Option(
-        "--controller/--no-controller", help="Draft only as much as pays; else always in full."
-    ),
-]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Backend = Annotated[
-    str, typer.Option("--backend", help="auto, native (CPU kernels) or torch (fp32).")
-]
-HeadBits = Annotated[
-    int | None,
-    typer.Option("--head-bits", help="4 or 8: round the output head. Faster; changes the model."),
-]
-Quant = Annotated[
-    str,
-    typer.Option(
-        "--quant", help="int8 or int4: round the weights; none keeps them. Changes the model."
-    ),
-]
-WeightCache = Annotated[
-    bool,
-    typer.Option(
-        "--weight-cache/--no-weight-cache", help="Keep packed weights on disk: starts are quicker."
-    ),
-]
-Threads = Annotated[
-    int | None, typer.Option("-t", "--threads", help="CPU threads; default: physical cores.")
-]
-ContextSize = Annotated[
-    int | None,
-    typer.Option(
-        "-c", "--max-model-len", "--ctx-size", help="Tokens of prompt and answer, at most."
-    ),
-]
-MaxTokens = Annotated[
-    int | None, typer.Option("-n", "--max-tokens", "--n-predict", help="New tokens, at most.")
-]
-Temperature = Annotated[
-    float, typer.Option("--temperature", "--temp", help="0 is greedy: the same words every time.")
-]
-TopK = Annotated[int, typer.Option("--top-k", help="Keep the k likeliest tokens; 0 keeps all.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens up to this mass.")]
-MinP = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best.")]
-RepetitionPenalty = Annotated[
-    float,
-    typer.Option("--repetition-penalty", "--repeat-penalty", help="Above 1 discourages repeats."),
-]
-Seed = Annotated[int | None, typer.Option("-s", "--seed", help="Makes sampling repeatable.")]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", "-r", "--reverse-prompt", help="End at this text; repeatable."),
-]
+FLAGS: Mapping[str, tuple[str, ...]] = {
+    "model": ("-m", "--model"),
+    "drafter": ("-d", "--drafter", "--spec-type"),
+    "draft_model": ("-md", "--draft-model", "--model-draft"),
+    "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
+    "threads": ("-t", "--threads"),
+    "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
+    "max_tokens": ("-n", "--max-tokens", "--n-predict"),
+    "temperature": ("--temperature", "--temp"),
+    "repetition_penalty": ("--repetition-penalty", "--repeat-penalty"),
+    "seed": ("-s", "--seed"),
+    "stop": ("--stop", "-r", "--reverse-prompt"),
+    "ignore_eos": ("--ignore-eos",),
+}
+"""Of fields that have more spellings than their own name."""
+
+DRAFTER = ("drafter", "draft_model", "num_draft")
+PASSES = (*DRAFTER, "draft_budget", "controller", "max_model_len", "max_num_seqs", "prefill_chunk")
+"""Fields of no meaning to a command that runs passes of the model without an engine."""
+NOT_SPELLED = ("n", "logit_bias", "logprobs")
+"""Fields of a request whose effect no command shows."""
+
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document as the last line on stdout.")
 ]
 Raw = Annotated[
     bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
 ]
+System = Annotated[str | None, typer.Option("--system", help="A system message.")]
+Command = Callable[..., None]
 
 
-def load(
-    model: str,
-    drafter: str = "auto",
-    *,
-    draft_model: str | None = None,
-    num_draft: int | None = None,
-    speculative_config: str | None = None,
-    device: str = "auto",
-    backend: str = "auto",
-    quant: str = "none",
-    head_bits: int | None = None,
-    weight_cache: bool = True,
-    threads: int | None = None,
-    max_model_len: int | None = None,
-    max_num_seqs: int = 1,
-    controller: bool = True,
-    draft_budget: int | None = None,
-) -> LLM:
+def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Command], Command]:
+    """Give a command the options of EngineConfig, which it gets as `config`.
+
+    `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
+    """
+    names = [field.name for field in fields(EngineConfig) if field.name not in without]
+    extra = [_SPECULATIVE_CONFIG] if "drafter" in names else []
+
+    def build(values: dict[str, Any]) -> EngineConfig:
+        text = values.pop("speculative_config", None)
+        return EngineConfig.of(**values, speculative_config=_read_json(text))
+
+    return _derive("config", EngineConfig, names, defaults, build, extra)
+
+
+def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
+    """Give a command options of SamplingParams, all or those named, which it gets as `params`; greedy by default."""
+    every = [field.name for field in fields(SamplingParams) if field.name not in NOT_SPELLED]
+    return _derive("params", SamplingParams, names or every, {"temperature": 0.0} | defaults, _read)
+
+
+def _read(values: dict[str, Any]) -> SamplingParams:
+    """-1 means none, as in llama.cpp; a stop string may spell line ends and tabs."""
+    for name in ("max_tokens", "seed"):
+        values[name] = None if values.get(name) == -1 else values.get(name)
+    stops = values.get("stop") or ()
+    values["stop"] = tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in stops)
+    return SamplingParams(**values)
+
+
+def _derive(
+    name: str,
+    cls: type[EngineConfig] | type[SamplingParams],
+    shown: Collection[str],
+    defaults: Mapping[str, object],
+    build: Callable[[dict[str, Any]], object],
+    extra: Collection[inspect.Parameter] = (),
+) -> Callable[[Command], Command]:
+    """A decorator that replaces a command's parameter `name` by an option a field."""
+    hints = typing.get_type_hints(cls)
+    helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
+    known = {field.name: field for field in fields(cls)}
+    added = [
+        _keyword(
+            field,
+            defaults.get(field, known[field].default),
+            Annotated[_type(hints[field]), typer.Option(*_flags(field, hints), help=helps[field])],
+        )
+        for field in shown
+    ]
+    added += extra
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for own in signature.parameters.values():
+            parameters += added if own.name == name else [own.replace(kind=own.KEYWORD_ONLY)]
+
+        def run(**values: Any) -> None:
+            given = {option.name: values.pop(option.name) for option in added}
+            command(**values, **{name: build({**defaults, **given})})
+
+        run.__doc__, run.__module__ = command.__doc__, command.__module__
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {own.name: own.annotation for own in parameters}
+        return run
+
+    return decorate
+
+
+def _keyword(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+_SPECULATIVE_CONFIG = _keyword(
+    "speculative_config",
+    None,
+    Annotated[str | None, typer.Option("--speculative-config", help="vLLM's JSON, instead of -d.")],
+)
+
+
+def _flags(field: str, hints: Mapping[str, object]) -> tuple[str, ...]:
+    word = field.replace("_", "-")
+    own = f"--{word}/--no-{word}" if hints[field] is bool else f"--{word}"
+    return FLAGS.get(field, (own,))
+
+
+def _type(hint: Any) -> Any:
+    """What typer reads for a field: a text for names and mappings, a list for a tuple."""
+    is_union = isinstance(hint, types.UnionType)
+    first, *others = typing.get_args(hint) if is_union else (hint,)
+    if typing.get_origin(first) is Literal:
+        first = str  # the config and the loader know what is allowed
+    elif typing.get_origin(first) is tuple:
+        first = list[typing.get_args(first)[0]]  # type: ignore[misc]
+    return first | None if types.NoneType in others else first
+
+
+def load(config: EngineConfig, **overrides: object) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.cli._console import stderr, working
-    from forerun.core.device import set_threads
     from forerun.kernels import native
-    from forerun.llm import DRAFT_BUDGET, LLM
+    from forerun.llm import LLM
 
-    set_threads(threads)
-    with working(f"loading {model}"):
-        llm = LLM(
-            model,
-            drafter=drafter,
-            draft_model=draft_model,
-            num_draft=num_draft,
-            speculative_config=_read_json(speculative_config),
-            device=device,
-            backend=backend,  # checked by the loader
-            quant=quant,  # type: ignore[arg-type]  # checked by the loader
-            head_bits=head_bits,
-            weight_cache=weight_cache,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            controller=controller,
-            draft_budget=DRAFT_BUDGET if draft_budget is None else draft_budget,
-        )
-    if backend == "auto" and llm.device.type == "cpu" and not native.available():
+    with working(f"loading {config.model}"):
+        llm = LLM(config, **overrides)
+    if config.backend == "auto" and llm.device.type == "cpu" and not native.available():
         stderr().print(native.summary(), style="yellow")
     return llm
 
 
-def sampling(
-    *,
-    temperature: float = 0.0,
-    max_tokens: int | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition_penalty: float = 1.0,
-    seed: int | None = None,
-    stop: list[str] | None = None,
-) -> SamplingParams:
-    """Sampling parameters from a command's options; -1 means no limit, as in llama.cpp."""
-    return SamplingParams(
-        temperature=temperature,
-        max_tokens=None if max_tokens == -1 else max_tokens,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=None if seed == -1 else seed,
-        stop=tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in stop or ()),
-    )
+def quant_name(config: EngineConfig, path: Path) -> str:
+    """What the weights are rounded to, else how the file stores most of them."""
+    from forerun.bench.record import quant_of
+
+    return quant_of(path) if config.quant == "none" else config.quant
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
     from forerun.bench.autotune import Autotune, Report
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
 
 
+@opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
 def command(
-    model: opt.Model = opt.DEFAULT_MODEL,
+    config: EngineConfig,
     drafters: Annotated[
         str | None,
         typer.Option(
@@ -47,11 +49,6 @@ def command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Score again what an earlier run has scored.")
     ] = False,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    head_bits: opt.HeadBits = None,
-    threads: opt.Threads = None,
-    max_model_len: opt.ContextSize = None,
     as_json: opt.Json = False,
 ) -> None:
     """Find the drafter and options that pay most for a model on this machine; `-d auto` uses them from then on.
@@ -66,19 +63,10 @@ def command(
     known = read(prompts)
     tuned_on = workload.choose(known, limit)
     checked_on = workload.choose([p for p in known if p not in tuned_on] or tuned_on, limit)
-    llm = opt.load(
-        model,
-        "none",
-        device=device,
-        backend=backend,
-        head_bits=head_bits,
-        threads=threads,
-        max_model_len=max_model_len,
-        controller=False,
-    )
+    llm = opt.load(config)
     try:
         with _bar() as progress:
-            times = autotune.time_passes(llm.model, llm.options.max_len, repeats, progress)
+            times = autotune.time_passes(llm.model, llm.max_len, repeats, progress)
             search = _search(llm, tuned_on, max_tokens, times, fresh, progress)
             best = search.run(specs)
             profile = _profile(llm, autotune.best_of(best, times), search)
@@ -89,7 +77,7 @@ def command(
     path = profile.save()
     _report(profile, best, len(search.tried))
     if as_json:
-        environment = console.environment(model, profile.drafter)
+        environment = console.environment(config.model, profile.drafter)
         console.print_json(profile.document() | environment | {"profile": str(path)})
 
 
@@ -139,7 +127,6 @@ def _search(
     import forerun
     from forerun.bench.autotune import Autotune
     from forerun.bench.scores import ScoreLog
-    from forerun.drafters.base import Target
     from forerun.engine.profile import digest_of, folder
 
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in prompts]
@@ -149,10 +136,9 @@ def _search(
         "setting": digest_of(llm.subject.setting),
         "prompts": digest_of([token_ids, max_tokens]),
     }
-    target = Target(llm.model, llm.tokenizer, 1, llm.options.max_len, load=llm.load)
     return Autotune(
         lambda drafter: llm.with_drafter(drafter).engine,
-        target,
+        llm.target(),
         token_ids,
         max_tokens,
         times,
@@ -177,7 +163,7 @@ def _check(
 
     if profile.drafter == PLAIN:
         return profile
-    llm.profile, llm.options = profile, replace(llm.options, controller=True)
+    llm.profile, llm.config = profile, replace(llm.config, controller=True)
     measured = measure(
         profile.drafter,
         lambda drafter: llm.with_drafter(drafter).engine,

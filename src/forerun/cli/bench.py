@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.bench.record import Record
     from forerun.bench.run import Bench, Contender
-    from forerun.core.params import SamplingParams
     from forerun.engine.engine import Engine
     from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM
 
 
+@opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
+@opt.sampling("max_tokens", "temperature", "seed", max_tokens=128, seed=0)
 def command(
     context: typer.Context,
-    model: opt.Model = opt.DEFAULT_MODEL,
+    config: EngineConfig,
+    params: SamplingParams,
     drafters: Annotated[
         str,
         typer.Option(
@@ -49,9 +53,6 @@ def command(
     rounds: Annotated[
         int, typer.Option("--rounds", help="How often every prompt is measured.")
     ] = 1,
-    max_tokens: opt.MaxTokens = 128,
-    temperature: opt.Temperature = 0.0,
-    seed: Annotated[int, typer.Option("-s", "--seed", help="Of every request, for sampling.")] = 0,
     peers: Annotated[
         str | None,
         typer.Option("--peers", help="Other engines to measure beside ours: NAME,NAME,..."),
@@ -63,60 +64,35 @@ def command(
         Path | None,
         typer.Option("--out", help="JSONL of measurements; what it holds already is not repeated."),
     ] = None,
-    controller: opt.Controller = True,
-    draft_budget: Annotated[
-        int | None, typer.Option("--draft-budget", help="Nodes drafted a step, at most.")
-    ] = None,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    quant: opt.Quant = "none",
-    head_bits: opt.HeadBits = None,
-    weight_cache: opt.WeightCache = True,
-    threads: opt.Threads = None,
-    max_model_len: opt.ContextSize = None,
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs."""
     if context.invoked_subcommand is not None:
         return
     from forerun.bench import workload
-    from forerun.bench.record import Record, provenance, quant_of
+    from forerun.bench.record import Record, provenance
     from forerun.bench.run import Bench
     from forerun.formats.hub import resolve
 
     prompts = workload.only(_prompts(task, tasks_dir), _names(categories))
     units = workload.units(workload.choose(prompts, limit), batch)
-    params = opt.sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
-    llm = opt.load(
-        model,
-        "none",
-        device=device,
-        backend=backend,
-        quant=quant,
-        head_bits=head_bits,
-        weight_cache=weight_cache,
-        threads=threads,
-        max_model_len=max_model_len,
-        max_num_seqs=batch,
-        controller=controller,
-        draft_budget=draft_budget,
-    )
-    path = resolve(model)
+    llm = opt.load(config, max_num_seqs=batch)
+    path = resolve(config.model)
     ours = _drafters(llm, drafters, params)
     contenders = ours + _peers(llm, path, peers, peers_dir, [c.name for c in ours], params)
     origin = provenance(
         path.stem,
-        quant_of(path) if quant == "none" else quant,
+        opt.quant_name(config, path),
         task=Path(task).stem,
-        max_tokens=max_tokens,
-        temperature=temperature,
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
         batch=batch,
-        seed=seed,
+        seed=params.seed,
         backend=type(llm.model).__name__,
-        head_bits=head_bits,
-        max_model_len=llm.options.max_len,
-        controller=llm.options.controller,
-        draft_budget=llm.options.draft_budget,
+        head_bits=config.head_bits,
+        max_model_len=llm.max_len,
+        controller=config.controller,
+        draft_budget=config.draft_budget,
         profile=None if llm.profile is None else llm.profile.date,
     )
     bench = Bench(units, contenders, llm.encode, Record(origin, out), num_rounds=rounds)
@@ -192,12 +168,12 @@ def _peers(
     from forerun.core.errors import ConfigError
 
     names = _names(given)
-    if names and (not params.is_greedy or llm.options.max_num_seqs > 1):
+    if names and (not params.is_greedy or llm.config.max_num_seqs > 1):
         raise ConfigError("peers decode greedily and one prompt at a time: temperature 0, batch 1")
     setup = base.Setup(
         model,
         torch.get_num_threads(),
-        llm.options.max_len,
+        llm.max_len,
         folder,
         draft=_draft(specs),
         tell=partial(console.stderr().print, soft_wrap=True),

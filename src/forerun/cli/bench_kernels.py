@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
     from forerun.bench.kernels import PassCosts
 
 
+@opt.engine(without=opt.PASSES, drafter="none")
 def command(
-    model: opt.Model = opt.DEFAULT_MODEL,
+    config: EngineConfig,
     context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
     repeats: Annotated[
         int, typer.Option("--repeats", help="Passes of each width; medians count.")
@@ -27,33 +29,18 @@ def command(
         Path | None,
         typer.Option("--out", help="JSON of the figures, for forerun bench report."),
     ] = None,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    quant: opt.Quant = "none",
-    head_bits: opt.HeadBits = None,
-    weight_cache: opt.WeightCache = True,
-    threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
     """Time passes of 1 to 32 rows and a read of the weights' bytes, in turns. Prints v(k) and GB/s."""
     from rich.progress import track
 
     from forerun.bench.kernels import measure
-    from forerun.bench.record import provenance, quant_of
+    from forerun.bench.record import provenance
     from forerun.cli import _console as console
     from forerun.formats.hub import resolve
     from forerun.nn.cost import flops_per_token
 
-    llm = opt.load(
-        model,
-        "none",
-        device=device,
-        backend=backend,
-        quant=quant,
-        head_bits=head_bits,
-        weight_cache=weight_cache,
-        threads=threads,
-    )
+    llm = opt.load(config)
     stderr = console.stderr()
     costs: PassCosts | None = None
     for costs in track(  # noqa: B007  # the last one counts
@@ -66,12 +53,12 @@ def command(
         pass
     assert costs is not None
     _print(costs)
-    path, backend = resolve(model), type(llm.model).__name__
+    path, backend = resolve(config.model), type(llm.model).__name__
     origin = provenance(
-        path.stem, quant_of(path), backend=backend, context=context, repeats=repeats
+        path.stem, opt.quant_name(config, path), backend=backend, context=context, repeats=repeats
     )
     document = {
-        **console.environment(model, "none"),
+        **console.environment(config.model, "none"),
         "provenance": origin,
         "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
         **costs.document(),

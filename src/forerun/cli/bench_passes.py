@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
     from forerun.bench.passes import Comparison, Passes
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 OURS = "forerun"
 
 
+@opt.engine(without=opt.PASSES, drafter="none")
 def command(
-    model: opt.Model = opt.DEFAULT_MODEL,
+    config: EngineConfig,
     cases: Annotated[
         str,
         typer.Option(
@@ -34,26 +36,24 @@ def command(
         bool, typer.Option("--one-thread", help="Also time ours on a single thread.")
     ] = False,
     rounds: Annotated[int, typer.Option("--rounds", help="Turns of everyone at every case.")] = 5,
-    head_bits: opt.HeadBits = None,
-    threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
     """Time shapes of passes against other engines on the same file. Ratios are paired within a round."""
     from rich.progress import track
 
     from forerun.bench.passes import Case, Comparison, OwnPasses, compare
-    from forerun.bench.record import provenance, quant_of
+    from forerun.bench.record import provenance
     from forerun.cli import _console as console
     from forerun.formats.hub import resolve
 
     shapes = [Case.of(text.strip()) for text in cases.split(",")]
     contenders: dict[str, Passes] = {}
     if one_thread:
-        single = opt.load(model, "none", threads=1, head_bits=head_bits)
+        single = opt.load(config, threads=1)
         contenders[f"{OURS}, 1 thread"] = OwnPasses(single.model)
-    llm = opt.load(model, "none", threads=threads, head_bits=head_bits)
+    llm = opt.load(config)
     contenders = {OURS: OwnPasses(llm.model), **contenders}
-    workers = _workers(resolve(model), peers, peers_dir)
+    workers = _workers(resolve(config.model), peers, peers_dir)
     stderr = console.stderr()
     comparison = Comparison()
     try:
@@ -73,8 +73,10 @@ def command(
             worker.close()
     _print(comparison)
     if as_json:
-        path = resolve(model)
-        origin = provenance(path.stem, quant_of(path), head_bits=head_bits, rounds=rounds)
+        path = resolve(config.model)
+        origin = provenance(
+            path.stem, opt.quant_name(config, path), head_bits=config.head_bits, rounds=rounds
+        )
         console.print_json({"provenance": origin, "rows": comparison.rows(OURS)})
 
 

@@ -14,7 +14,9 @@ NUM_DRAFTS = (1, 3, 5, 7)
 def command(
     target: Annotated[str, typer.Argument(help="The model that answers.")],
     draft: Annotated[str, typer.Argument(help="The smaller model that would draft for it.")],
-    quant: opt.Quant = "none",
+    quant: Annotated[
+        str, typer.Option("--quant", help="int8 or int4: round the target's weights first.")
+    ] = "none",
     draft_quant: Annotated[
         str,
         typer.Option("--draft-quant", help="The same of the draft, which may be TARGET itself."),

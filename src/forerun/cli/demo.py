@@ -7,29 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.cli._console import Measured
-    from forerun.core.params import SamplingParams
     from forerun.llm import LLM, CompletionOutput
 
 
+@opt.engine(without=("max_num_seqs",), max_num_seqs=1)
+@opt.sampling("max_tokens", max_tokens=160)
 def command(
-    model: opt.Model = opt.DEFAULT_MODEL,
-    drafter: opt.Drafter = "auto",
-    draft_model: opt.DraftModel = None,
-    num_draft: opt.NumDraft = None,
-    max_tokens: opt.MaxTokens = 160,
+    config: EngineConfig,
+    params: SamplingParams,
     prompt_id: Annotated[
         str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
     ] = "summary-1",
-    controller: opt.Controller = True,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    quant: opt.Quant = "none",
-    head_bits: opt.HeadBits = None,
-    weight_cache: opt.WeightCache = True,
-    threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
     """Generate one prompt plainly and with drafting, compare the tokens, show the speed-up."""
@@ -42,20 +35,7 @@ def command(
     prompts = {prompt.id: prompt.turns[0] for prompt in read()}
     if prompt_id not in prompts:
         raise ConfigError(unknown("prompt", prompt_id, prompts))
-    llm = opt.load(
-        model,
-        drafter,
-        draft_model=draft_model,
-        num_draft=num_draft,
-        controller=controller,
-        device=device,
-        backend=backend,
-        quant=quant,
-        head_bits=head_bits,
-        weight_cache=weight_cache,
-        threads=threads,
-    )
-    params = opt.sampling(temperature=0.0, max_tokens=max_tokens)
+    llm = opt.load(config)
     out = console.stdout()
     out.print(Text(prompts[prompt_id], style="italic"))
     plain_llm = llm.with_drafter("none")
@@ -76,14 +56,14 @@ def command(
         )
     )
     if as_json:
-        figures = console.environment(model, llm.drafter_spec.name) | drafted.document()
+        figures = console.environment(config.model, llm.drafter_spec.name) | drafted.document()
         console.print_json({**figures, "speedup": round(speedup, 3), "identical": identical})
     if not identical:
         raise typer.Exit(1)
 
 
 def _warm_up(llm: LLM) -> None:
-    llm.generate([opt.conversation("Say hello.")], opt.sampling(max_tokens=4))
+    llm.generate([opt.conversation("Say hello.")], SamplingParams(temperature=0.0, max_tokens=4))
 
 
 def _run(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,11 +18,13 @@ if TYPE_CHECKING:
     from forerun.eval.law import Check, Report
 
 
+@opt.engine(
+    without=("controller", "max_num_seqs"), controller=False, max_model_len=512
+)  # more drafts prove more
+@opt.sampling("top_k", "min_p")
 def command(
-    model: opt.Model = opt.DEFAULT_MODEL,
-    drafter: opt.Drafter = "auto",
-    draft_model: opt.DraftModel = None,
-    num_draft: opt.NumDraft = None,
+    config: EngineConfig,
+    params: SamplingParams,
     prompt: Annotated[
         list[str] | None,
         typer.Option("--prompt", help="A text to go on; repeatable; default: ours."),
@@ -31,8 +36,6 @@ def command(
     top_p: Annotated[
         list[float] | None, typer.Option("--top-p", help="Repeatable; default: 0.9 and 1.")
     ] = None,
-    top_k: opt.TopK = 0,
-    min_p: opt.MinP = 0.0,
     length: Annotated[int, typer.Option("--length", help="Tokens of a sequence.")] = 3,
     samples: Annotated[int, typer.Option("--samples", help="Sequences of each check.")] = 1000,
     seed: Annotated[int, typer.Option("-s", "--seed", help="Of the first sample.")] = 0,
@@ -40,11 +43,6 @@ def command(
         float, typer.Option("--false-alarm", help="Chance that a right engine is called wrong.")
     ] = 1e-4,
     batch: Annotated[int, typer.Option("--batch", help="Sequences decoded together.")] = 32,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    head_bits: opt.HeadBits = None,
-    threads: opt.Threads = None,
-    max_model_len: opt.ContextSize = 512,
     as_json: opt.Json = False,
 ) -> None:
     """Hold sampled sequences, drafted and verified, against the target's exact law. Exits 1 if it is broken."""
@@ -56,28 +54,16 @@ def command(
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm must be above 0 and below 1, got {false_alarm}")
     settings = [
-        opt.sampling(temperature=t, top_k=top_k, top_p=p, min_p=min_p)
+        replace(params, temperature=t, top_p=p)
         for t, p in product(temperature or (0.7, 1.0), top_p or (0.9, 1.0))
     ]
-    llm = opt.load(
-        model,
-        drafter,
-        draft_model=draft_model,
-        num_draft=num_draft,
-        device=device,
-        backend=backend,
-        head_bits=head_bits,
-        threads=threads,
-        max_num_seqs=batch,
-        max_model_len=max_model_len,
-        controller=False,  # the more is drafted, the more is proved
-    )
+    llm = opt.load(config, max_num_seqs=batch)
     prompts = [llm.encode(text) for text in prompt or law.PROMPTS]
     steps = law.run(llm.engine, prompts, settings, length=length, num_samples=samples, seed=seed)
     report = law.Report(_watch(steps, len(prompts) * len(settings)), false_alarm)
     _print(report)
     if as_json:
-        named = console.environment(model, llm.drafter_spec.name)
+        named = console.environment(config.model, llm.drafter_spec.name)
         console.print_json(named | report.document())
     if report.broken:
         raise typer.Exit(1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 DEFAULT_WINDOW = 1024
 
 
+@opt.engine(without=opt.PASSES, drafter="none")
 def command(
+    config: EngineConfig,
     file: Annotated[Path, typer.Argument(help="The text, UTF-8.")],
-    model: opt.Model = opt.DEFAULT_MODEL,
     window: Annotated[
         int | None,
         typer.Option(
@@ -38,14 +40,10 @@ def command(
         Path | None,
         typer.Option("--out", help="JSONL of windows; what it holds already is not repeated."),
     ] = None,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    head_bits: opt.HeadBits = None,
-    threads: opt.Threads = None,
     as_json: opt.Json = False,
 ) -> None:
     """Perplexity of a text, each token predicted once from a window of what stands before it."""
-    from forerun.bench.record import provenance, quant_of
+    from forerun.bench.record import provenance
     from forerun.cli import _console as console
     from forerun.eval import perplexity
     from forerun.eval.journal import Journal
@@ -53,20 +51,18 @@ def command(
 
     opt.check_least("limit_tokens", limit_tokens, 2)
     text = opt.read_prompt(None, file)
-    llm = opt.load(
-        model, "none", device=device, backend=backend, head_bits=head_bits, threads=threads
-    )
+    llm = opt.load(config)
     tokens = llm.encode(text)[:limit_tokens]
     window = min(DEFAULT_WINDOW, llm.model.config.max_position) if window is None else window
     stride = max(1, window // 2) if stride is None else stride
     plan = perplexity.windows(len(tokens), window, stride)
     sizes = {"window": window, "stride": stride, "limit_tokens": limit_tokens}
-    path = resolve(model)
+    path = resolve(config.model)
     origin = provenance(
         path.stem,
-        quant_of(path),
+        opt.quant_name(config, path),
         backend=type(llm.model).__name__,
-        head_bits=head_bits,
+        head_bits=config.head_bits,
         text=hashlib.sha256(text.encode()).hexdigest(),
         **sizes,
     )
@@ -83,7 +79,7 @@ def command(
         named = {name: origin[name] for name in ("quant", "backend")}
         figures = {"ppl": score.ppl, "bits_per_byte": bits, "tokens": score.tokens}
         figures |= {"seconds": round(score.seconds, 3), "windows": len(plan)}
-        console.print_json(console.environment(model, "none") | named | figures | sizes)
+        console.print_json(console.environment(config.model, "none") | named | figures | sizes)
 
 
 def _watch(steps: Iterator[Score], num_steps: int, hint: str) -> Score:

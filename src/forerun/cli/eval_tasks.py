@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,17 +21,15 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
 
 
+@opt.engine(without=("max_num_seqs",))
 def command(
+    config: EngineConfig,
     task: Annotated[
         str, typer.Option("--task", help="gsm8k or humaneval (with --run-code).")
     ] = "gsm8k",
     tasks_dir: Annotated[
         Path, typer.Option("--tasks-dir", help="Folder with TASK.jsonl; see docs/evaluation.md.")
     ] = Path(),
-    model: opt.Model = opt.DEFAULT_MODEL,
-    drafter: opt.Drafter = "auto",
-    draft_model: opt.DraftModel = None,
-    num_draft: opt.NumDraft = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
     max_tokens: Annotated[
         int | None, typer.Option("-n", "--max-tokens", help="Of an answer; default: the task's.")
@@ -42,15 +42,10 @@ def command(
         Path | None,
         typer.Option("--out", help="JSONL of answers; what it holds already is not asked again."),
     ] = None,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    head_bits: opt.HeadBits = None,
-    threads: opt.Threads = None,
-    max_model_len: opt.ContextSize = None,
     as_json: opt.Json = False,
 ) -> None:
     """Score a model on a task, greedily. The drafter changes how fast it answers, not the score."""
-    from forerun.bench.record import provenance, quant_of
+    from forerun.bench.record import provenance
     from forerun.cli import _console as console
     from forerun.eval import scores
     from forerun.eval.journal import Journal
@@ -61,32 +56,21 @@ def command(
     rules = _rules(task, run_code)
     file = tasks_dir / f"{task}.jsonl"
     prompts = read(file, limit)
-    llm = opt.load(
-        model,
-        drafter,
-        draft_model=draft_model,
-        num_draft=num_draft,
-        device=device,
-        backend=backend,
-        head_bits=head_bits,
-        threads=threads,
-        max_model_len=max_model_len,
-        max_num_seqs=batch,
-    )
+    llm = opt.load(config, max_num_seqs=batch)
     max_tokens = rules.MAX_TOKENS if max_tokens is None else max_tokens
-    path = resolve(model)
+    path = resolve(config.model)
     origin = provenance(
         path.stem,
-        quant_of(path),
+        opt.quant_name(config, path),
         task=task,
         prompts=hashlib.sha256(file.read_bytes()).hexdigest(),
-        drafter=drafter,
-        draft_model=draft_model,
-        num_draft=num_draft,
+        drafter=str(config.drafter),
+        draft_model=config.draft_model,
+        num_draft=config.num_draft,
         max_tokens=max_tokens,
         backend=type(llm.model).__name__,
-        head_bits=head_bits,
-        max_model_len=llm.options.max_len,
+        head_bits=config.head_bits,
+        max_model_len=llm.max_len,
     )
 
     ask = partial(_ask, llm, max_tokens)
@@ -97,7 +81,7 @@ def command(
         f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; tau {figures['tau']:.2f}"
     )
     if as_json:
-        named = console.environment(model, llm.drafter_spec.name) | {"task": task}
+        named = console.environment(config.model, llm.drafter_spec.name) | {"task": task}
         console.print_json(named | {"quant": origin["quant"]} | figures)
 
 
@@ -119,7 +103,7 @@ def _ask(llm: LLM, max_tokens: int, questions: Sequence[str]) -> list[Answer]:
     from forerun.eval.scores import Answer
 
     prompts = [opt.conversation(question) for question in questions]
-    outputs = llm.generate(prompts, opt.sampling(temperature=0.0, max_tokens=max_tokens))
+    outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens))
     completions = [output.outputs[0] for output in outputs]
     return [Answer.of(c.text, c.token_ids, c.stats) for c in completions]
 

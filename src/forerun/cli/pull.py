@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import DEFAULT_MODEL
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A known name or a hub name.")] = opt.DEFAULT_MODEL,
+    model: Annotated[str, typer.Argument(help="A known name or a hub name.")] = DEFAULT_MODEL,
     as_json: opt.Json = False,
 ) -> None:
     """Fetch a model, check it, keep it in the cache; harmless when it is there already."""

@@ -8,31 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM, CompletionOutput
 
 
+@opt.engine(without=("controller", "max_num_seqs"), controller=False)  # more drafts prove more
+@opt.sampling("max_tokens", max_tokens=96)
 def command(
-    model: opt.Model = opt.DEFAULT_MODEL,
-    drafter: opt.Drafter = "auto",
-    draft_model: opt.DraftModel = None,
-    num_draft: opt.NumDraft = None,
-    speculative_config: opt.SpeculativeConfig = None,
+    config: EngineConfig,
+    params: SamplingParams,
     prompts: Annotated[
         str, typer.Option("--prompts", help="A .jsonl with turns, or a text file; default: ours.")
     ] = "builtin",
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
-    max_tokens: opt.MaxTokens = 96,
     batch: Annotated[int, typer.Option("--batch", help="Prompts decoded together, drafted.")] = 1,
-    device: opt.Device = "auto",
-    backend: opt.Backend = "auto",
-    quant: opt.Quant = "none",
-    head_bits: opt.HeadBits = None,
-    weight_cache: opt.WeightCache = True,
-    threads: opt.Threads = None,
-    max_model_len: opt.ContextSize = None,
     as_json: opt.Json = False,
 ) -> None:
     """Decode every prompt plainly and with drafting, greedily, and compare the token ids. Exits 1 on any difference."""
@@ -40,23 +33,8 @@ def command(
     from forerun.eval.prompts import read
 
     tasks = read(prompts, limit)
-    llm = opt.load(
-        model,
-        drafter,
-        draft_model=draft_model,
-        num_draft=num_draft,
-        speculative_config=speculative_config,
-        device=device,
-        backend=backend,
-        quant=quant,
-        head_bits=head_bits,
-        weight_cache=weight_cache,
-        threads=threads,
-        max_model_len=max_model_len,
-        max_num_seqs=batch,
-        controller=False,  # the more is drafted, the more is proved
-    )
-    pairs, seconds = _decode_both_ways(llm, tasks, max_tokens, batch)
+    llm = opt.load(config, max_num_seqs=batch)
+    pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
     console.print_verdict(tasks, pairs)
     different = [
         task.id
@@ -72,7 +50,7 @@ def command(
             verify_s=llm.engine.timers.verify_s,
             ttft_s=None,
         )
-        figures = console.environment(model, llm.drafter_spec.name) | measured.document()
+        figures = console.environment(config.model, llm.drafter_spec.name) | measured.document()
         outcome = {"prompts": len(tasks), "identical": not different, "different": different}
         console.print_json(figures | outcome)
     if different:
@@ -80,12 +58,11 @@ def command(
 
 
 def _decode_both_ways(
-    llm: LLM, tasks: list[TaskPrompt], max_tokens: int | None, batch: int
+    llm: LLM, tasks: list[TaskPrompt], params: SamplingParams, batch: int
 ) -> tuple[list[tuple[CompletionOutput, CompletionOutput]], float]:
     """(plain, drafted) completions of every prompt, the plain ones one at a time; seconds of the drafted ones."""
     from forerun.cli import _console as console
 
-    params = opt.sampling(temperature=0.0, max_tokens=max_tokens)
     plain = llm.with_drafter("none")
     pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
     seconds = 0.0

@@ -45,7 +45,7 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on after the model's end-of-text token."""
     max_tokens: int | None = None
-    """At most this many new tokens; None fills the context."""
+    """At most this many new tokens; by default as many as the context holds."""
     min_tokens: int = 0
     """No end before this many new tokens: the end tokens cannot be drawn until then."""
     logprobs: int | None = None

@@ -77,6 +77,31 @@ def path_to(node: int, parents: Parents) -> list[int]:
     return path[::-1]
 
 
+def graft(
+    tokens: Sequence[int], parents: Parents, more_tokens: Sequence[int], more_parents: Parents
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The nodes of a tree, then those of another that it lacks, as (tokens, parents); paths with equal tokens are one.
+
+    >>> graft((5, 6), (-1, 0), (5, 7), (-1, 0))
+    ((5, 6, 7), (-1, 0, 0))
+    """
+    all_tokens, all_parents = [*tokens], [*parents]
+    known: dict[tuple[int, int], int] = {}
+    for node, key in enumerate(zip(parents, tokens, strict=True)):
+        known.setdefault(
+            key, node
+        )  # of two children with one token, the first: the verifier takes it
+    nodes = {-1: -1}
+    for node, (parent, token) in enumerate(zip(more_parents, more_tokens, strict=True)):
+        key = (nodes[parent], token)
+        if key not in known:
+            known[key] = len(all_tokens)
+            all_tokens.append(token)
+            all_parents.append(key[0])
+        nodes[node] = known[key]
+    return tuple(all_tokens), tuple(all_parents)
+
+
 def from_paths(paths: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Merge token paths that start at the root into (tokens, parents), shared prefixes once.
 

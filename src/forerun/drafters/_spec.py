@@ -2,8 +2,8 @@
 
 `suffix:min_token_prob=0.2` on our command line, `speculative_config={"method": "ngram", ...}` in vLLM's words,
 `assistant_model=...` in Hugging Face's, `--model-draft` and `--draft-max` in llama.cpp's: all end as a `DrafterSpec`.
-`suffix+draft_model:model=small.gguf` names two: the second speaks where the first has too little to say. With `++` both
-speak, in one tree.
+`suffix+draft_model:model=small.gguf` names two: the second is asked where it is expected to be faster (`_fallback`).
+With `++` both are asked, for one tree (`_union`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from forerun.core import options, registry
 from forerun.core.errors import ConfigError, unknown
-from forerun.drafters._chain import Chain
-from forerun.drafters._merge import Merge
+from forerun.drafters._fallback import Fallback
+from forerun.drafters._union import Union
 from forerun.drafters.base import Drafter, Target
 
 AUTO = "auto"
@@ -56,7 +56,7 @@ _NEXT_DRAFTER = re.compile(r",(?=\s*[A-Za-z][\w+-]*\s*(?:[,:]|$))")
 class DrafterSpec:
     """A drafter's name and the options that differ from its defaults.
 
-    `parts` are those of a chain, in order; or, if `merged`, those of one tree.
+    `parts` are the drafters of a fallback, in order; with `is_union`, those of a union.
     """
 
     name: str
@@ -64,7 +64,7 @@ class DrafterSpec:
     parts: tuple[DrafterSpec, ...] = ()
     is_auto: bool = field(default=False, compare=False)
     """Nothing was asked for: what the model's profile chose takes its place."""
-    merged: bool = False
+    is_union: bool = False
 
     @classmethod
     def of(cls, drafter: str | Mapping[str, object], **given: object) -> DrafterSpec:
@@ -74,7 +74,7 @@ class DrafterSpec:
         nothing that is asked for is ever silently off. Raises ConfigError.
         """
         if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
-            return cls._chain(parts[::2], parts[1::2], given)
+            return cls._combined(parts[::2], parts[1::2], given)
         chosen: dict[str, object]
         if isinstance(drafter, str):
             name, texts = options.parse(drafter)
@@ -95,7 +95,7 @@ class DrafterSpec:
     def text(self) -> str:
         """How `-d` spells it, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
         if self.parts:
-            sign = "++" if self.merged else "+"
+            sign = "++" if self.is_union else "+"
             return sign.join(part.text() for part in self.parts)
         module = registry.load("drafters", self.name)
         return options.spell(self.name, options.build(module.Options, self.options))
@@ -105,14 +105,14 @@ class DrafterSpec:
         if self.parts:
             *before, drafter = [part.build(target) for part in self.parts]
             for first in reversed(before):
-                drafter = (Merge if self.merged else Chain)(first, drafter)
+                drafter = (Union if self.is_union else Fallback)(first, drafter)
             return drafter
         module = registry.load("drafters", self.name)
         built: Drafter = module.build(options.build(module.Options, self.options), target)
         return built
 
     @classmethod
-    def _chain(
+    def _combined(
         cls, drafters: list[str], signs: list[str], given: Mapping[str, object]
     ) -> DrafterSpec:
         """Each part by itself; an option given beside them goes to the parts that have it."""
@@ -128,7 +128,7 @@ class DrafterSpec:
             for part, names in zip(parts, known, strict=True)
         ]
         name = signs[0].join(part.name for part in merged)
-        return cls(name, {}, tuple(merged), merged=signs[0] == "++")
+        return cls(name, {}, tuple(merged), is_union=signs[0] == "++")
 
 
 def split_list(drafters: str) -> list[str]:
@@ -137,7 +137,7 @@ def split_list(drafters: str) -> list[str]:
 
 
 def _split(drafter: str) -> list[str]:
-    """The parts of a chain and the signs between them; a + is one only before a drafter's name: paths may have it."""
+    """The drafters and the signs between them; a + is one only before a drafter's name: paths may have it."""
     names = "|".join([*registry.names("drafters"), *METHODS])
     return re.split(rf"(\+\+?)(?=(?:{names.replace('_', '[-_]')})(?:[:+]|$))", drafter)
 

@@ -25,11 +25,11 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters._growth import Growth, GrowthOptions, grow, new_rows
+from forerun.core.types import Outcome, Seq
+from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
 from forerun.drafters._tuning import climb
 from forerun.drafters._vocabulary import compare_vocabularies
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.drafters.base import Target
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
@@ -43,7 +43,7 @@ __all__ = ["DraftModel", "Options", "build", "compare_vocabularies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(GrowthOptions):
+class Options(BuilderOptions):
     """Which draft, and how much it guesses."""
 
     model: str
@@ -76,49 +76,39 @@ def tune(target: Target, options: Options, score: Callable[[Options], float]) ->
 
 
 @dataclass(slots=True)
-class Place:
+class Slot:
     """A sequence's slot in the draft's cache, and the rows computed above those committed there."""
 
-    slot: int
+    index: int
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
 
 
-class DraftModel(BaseDrafter):
+class DraftModel(ModelDrafter):
     """Runs a model of its own, one slot a sequence."""
 
     draws = True
 
     def __init__(self, model: Model, options: Options, target: Target) -> None:
+        super().__init__(options)
         self.model = model
-        self.options = options
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         max_len = min(target.max_len, model.config.max_position)
         self.cache = model.new_cache(target.max_num_seqs, max_len)
-        self._places: dict[int, Place] = {}
-        self._free = list(range(target.max_num_seqs))
+        self._slots: dict[int, Slot] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot; the tokens are read when a draft is asked for."""
         self.end(seq)
-        place = self._places[seq.id] = Place(self._free.pop())
-        self.cache.truncate(place.slot, 0)
-
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence, level by level; empty beyond the draft's context."""
-        growths = {
-            seq.id: self._start(seq, budget)
-            for seq, budget in zip(seqs, budgets, strict=True)
-            if self._has_room(seq, budget)
-        }
-        grow([*growths.values()], self.options, self._feed)
-        return [growths[seq.id].draft() if seq.id in growths else EMPTY_DRAFT for seq in seqs]
+        opened = self.cache.open(seq.tokens)
+        assert opened is not None, "a slot for every sequence that runs"
+        self._slots[seq.id] = Slot(opened[0])
 
     def end(self, seq: Seq) -> None:
         """Give the slot back."""
-        place = self._places.pop(seq.id, None)
-        if place is not None:
-            self._free.append(place.slot)
+        slot = self._slots.pop(seq.id, None)
+        if slot is not None:
+            self.cache.close(slot.index, seq.tokens)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""
@@ -127,33 +117,24 @@ class DraftModel(BaseDrafter):
         rows = min(max_len, self.cache.max_len)
         return self.model.nbytes() + num_seqs * (rows * per_row + probs)
 
-    def _has_room(self, seq: Seq, budget: int) -> bool:
-        """True if a node may be drafted and the draft can read all that comes before it."""
-        base = self.cache.length(self._places[seq.id].slot)
-        return (
-            budget > 0
-            and len(seq.tokens) < self.cache.max_len
-            and max(seq.tokens[base:]) < self.model.config.vocab_size
-        )
-
-    def _start(self, seq: Seq, budget: int) -> Growth:
-        """Commit the computed rows that came true, and line up the tokens the cache lacks."""
-        place = self._places[seq.id]
-        base = self.cache.length(place.slot)
-        path = _path_of(seq.tokens[base:-1], place)
-        self.cache.keep(place.slot, path)
-        base += len(path)
-        pending = seq.tokens[base:]
-        place.tokens = place.parents = ()
+    def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
+        """Commit the computed rows that were right, and line up the tokens the cache lacks."""
+        slot = self._slots[seq.id]
+        base = self.cache.length(slot.index)
         room = min(budget, self.cache.max_len - len(seq.tokens))
-        return Growth(seq, place.slot, base, pending, list(tree.chain(len(pending))), room)
+        if room <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
+            return None
+        path = _path_of(seq.tokens[base:-1], slot)
+        self.cache.keep(slot.index, path)
+        slot.tokens = slot.parents = ()
+        base += len(path)
+        return DraftBuilder(seq, slot.index, base, seq.tokens[base:], room)
 
-    def _feed(self, growths: Sequence[Growth]) -> Tensor:
-        """Compute every row that has not been; logits (M, V) of the growths' frontiers."""
-        batch, wanted = new_rows(growths)
-        for growth in growths:
-            place = self._places[growth.seq.id]
-            place.tokens, place.parents = tuple(growth.tokens), tuple(growth.parents)
+    def _feed(self, builders: Sequence[DraftBuilder]) -> Tensor:
+        batch, wanted = new_rows(builders)
+        for builder in builders:
+            slot = self._slots[builder.seq.id]
+            slot.tokens, slot.parents = tuple(builder.tokens), tuple(builder.parents)
         return self.model.head(self._states(batch, wanted))[:, : self.vocab_size]
 
     def _states(self, batch: Batch, wanted: Sequence[int]) -> Tensor:
@@ -167,13 +148,13 @@ class DraftModel(BaseDrafter):
         return torch.cat(states)
 
 
-def _path_of(tokens: Sequence[int], place: Place) -> list[int]:
+def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:
     """The computed rows that hold these tokens, one after the other, as far as they do."""
-    children = tree.children(place.parents)
+    children = tree.children(slot.parents)
     path: list[int] = []
     for token in tokens:
         below = children.get(path[-1] if path else -1, [])
-        row = next((row for row in below if place.tokens[row] == token), None)
+        row = next((row for row in below if slot.tokens[row] == token), None)
         if row is None:
             break
         path.append(row)

@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from forerun.core import tree
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.drafters._growth import Growth, GrowthOptions, grow, new_rows
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.core.types import Seq
+from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
+from forerun.drafters.base import Target
 from forerun.nn.model import LayerPlan
 
 TUNE_WHEN_NAMED = True
@@ -32,7 +31,7 @@ TUNE_WHEN_NAMED = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(GrowthOptions):
+class Options(BuilderOptions):
     """Which part of the model guesses, and how much."""
 
     num_draft: int = 2
@@ -68,7 +67,7 @@ def tune(target: Target, options: Options, score: Callable[[Options], float]) ->
     return best
 
 
-class EarlyExit(BaseDrafter):
+class EarlyExit(ModelDrafter):
     """Runs some of the target's sublayers over scratch rows of the target's cache."""
 
     def __init__(self, options: Options, target: Target) -> None:
@@ -77,37 +76,27 @@ class EarlyExit(BaseDrafter):
                 "early_exit drafts in the target's cache: build it with Target(cache=...) and give "
                 "the engine the same cache"
             )
-        self.options = options
+        super().__init__(options)
         self.model = target.model
         self.cache = target.cache
         self.plan = _plan(options, target.model.config.num_layers)
         self.draws = options.temperature != 0
         self._max_len = min(target.max_len, target.model.config.max_position)
 
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence, level by level."""
-        growths = {
-            seq.id: self._start(seq, budget)
-            for seq, budget in zip(seqs, budgets, strict=True)
-            if budget > 0 and len(seq.tokens) < self._max_len
-        }
-        grow([*growths.values()], self.options, self._feed)
-        return [growths[seq.id].draft() if seq.id in growths else EMPTY_DRAFT for seq in seqs]
-
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The rows of probabilities that go with drawn nodes; weights and cache are the target's."""
         probs = 4 * self.model.config.vocab_size * self.options.num_nodes
         return num_seqs * probs if self.draws else 0
 
-    def _start(self, seq: Seq, budget: int) -> Growth:
-        base = self.cache.length(seq.slot)
-        pending = seq.tokens[base:]
+    def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         room = min(budget, self._max_len - len(seq.tokens))
-        return Growth(seq, seq.slot, base, pending, list(tree.chain(len(pending))), room)
+        if room <= 0:
+            return None
+        base = self.cache.length(seq.slot)
+        return DraftBuilder(seq, seq.slot, base, seq.tokens[base:], room)
 
-    def _feed(self, growths: Sequence[Growth]) -> Tensor:
-        """Compute every row that has not been; logits (M, V) of the growths' frontiers."""
-        batch, wanted = new_rows(growths)
+    def _feed(self, builders: Sequence[DraftBuilder]) -> Tensor:
+        batch, wanted = new_rows(builders)
         hidden = self.model.forward(batch, self.cache, plan=self.plan)
         return self.model.head(hidden.last[wanted])
 

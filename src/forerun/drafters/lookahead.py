@@ -204,8 +204,6 @@ class Lookahead(BaseDrafter):
 
     def _propose_one(self, seq: Seq, budget: int) -> Draft:
         state, n = self.states[seq.id], self.options.ngram
-        tokens: list[int] = []
-        parents: list[int] = []
         for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
             state.pool.add([tuple(seq.tokens[stop - n : stop])])
         state.num_read = len(seq.tokens)
@@ -213,26 +211,9 @@ class Lookahead(BaseDrafter):
             left = seq.params.max_tokens - len(seq.generated)
             state.window = state.window if state.window.narrow(left - 1) else None
         has_window = state.window is not None and state.window.num_nodes <= budget
+        tokens, parents = tree.from_paths(state.pool.after(seq.tokens[-1]))
         if has_window and state.window is not None:
-            tokens, parents = state.window.tree()
-        _hang(tokens, parents, state.pool.after(seq.tokens[-1]), budget)
-        state.num_drafted = len(tokens) if has_window else None
-        return Draft(tuple(tokens), tuple(parents))
-
-
-def _hang(tokens: list[int], parents: list[int], paths: Iterable[Ngram], budget: int) -> None:
-    """Add paths from the root, up to `budget` nodes, sharing the nodes that are there."""
-    nodes: dict[tuple[int, int], int] = {}
-    for node, place in enumerate(zip(parents, tokens, strict=True)):
-        nodes.setdefault(place, node)  # of two children with one token the verifier takes the first
-    for path in paths:
-        node = -1
-        for token in path:
-            child = nodes.get((node, token))
-            if child is None:
-                if len(tokens) >= budget:
-                    return
-                child = nodes[node, token] = len(tokens)
-                tokens.append(token)
-                parents.append(node)
-            node = child
+            tokens, parents = tree.graft(*state.window.tree(), tokens, parents)
+        draft = Draft(tokens, parents).trim(budget)
+        state.num_drafted = len(draft) if has_window else None
+        return draft

@@ -20,7 +20,7 @@ from itertools import count
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters._contexts import Continuation, Index, index_nbytes, new_index
+from forerun.drafters._suffix_index import Continuation, Index, index_nbytes, new_index
 from forerun.drafters._tuning import climb
 from forerun.drafters.base import BaseDrafter, Target
 
@@ -134,9 +134,9 @@ class Suffix(BaseDrafter):
         history.own.extend(0, seq.tokens[history.num_own :])
         history.num_own = len(seq.tokens)
         options, context = self.options, seq.tokens[-self.options.max_depth :]
-        growth = (num_nodes, options.factor, options.offset, options.min_token_prob)
+        limits = (num_nodes, options.factor, options.offset, options.min_token_prob)
         best: Continuation = ((), (), (), 0.0)
         for index in (history.own, self.shared):
-            best = index.continuation(context, best[-1], MAX_OCCURRENCES, *growth) or best
+            best = index.continuation(context, best[-1], MAX_OCCURRENCES, *limits) or best
         tokens, parents, confidence, _ = best
         return Draft(tokens, parents, confidence=confidence) if tokens else EMPTY_DRAFT

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from forerun.cache.base import KVCache
+from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
@@ -31,47 +32,33 @@ from forerun.engine.trace import Trace
 from forerun.nn.model import Hidden, Model
 
 
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """Sizes that are fixed for the life of an engine."""
-
-    max_num_seqs: int = 8
-    """Sequences that run at once; each owns one cache slot."""
-    max_len: int = 4096
-    """Prompt and output tokens of one sequence, at most."""
-    prefill_chunk: int = 256
-    """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
-    draft_budget: int = 63
-    """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
-    controller: bool = True
-    """Draft only as much as pays, and go on plainly if the drafter fails; else always in full."""
-
-
 class Engine:
     """Runs sequences over one model, one cache and one drafter."""
 
     def __init__(
         self,
         model: Model,
+        cache: KVCache,
         drafter: Drafter,
-        options: EngineOptions,
+        config: EngineConfig,
         *,
         eos_ids: frozenset[int] = frozenset(),
         prior: Prior | None = None,
-        cache: KVCache | None = None,
     ) -> None:
-        """`prior` is what an earlier run showed of this model and drafter; the controller begins with it.
+        """`cache` is the model's; its slots and their length are how many sequences run at once and how long they get.
 
-        `cache` is the model's, of the options' sizes, where the drafter was built with it; else one is made.
+        `prior` is what an earlier run showed of this model and drafter; the controller begins with it.
+
+        `warm` is what an earlier run showed of this model and drafter; the controller begins with it.
         """
         self.model = model
         self.stats = SpecStats()
-        self.drafter = Guard(drafter, self.stats) if options.controller else drafter
-        self.controller = _controller(drafter, options, prior)
-        self.options = options
+        self.drafter = Guard(drafter, self.stats) if config.controller else drafter
+        self.controller = _controller(drafter, config, prior)
+        self.config = config
         self.eos_ids = eos_ids
-        self.cache = cache or model.new_cache(options.max_num_seqs, options.max_len)
-        self.scheduler = Scheduler(self.cache, reuse_prefixes=not drafter.features.whole_prompt)
+        self.cache = cache
+        self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -85,7 +72,7 @@ class Engine:
         self._check(prompt, params)
         seed = random.getrandbits(63) if params.seed is None else params.seed
         seq = Seq(self._next_id, list(prompt), params, seed)
-        room = self.options.max_len - len(prompt)
+        room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         run = Run(seq, StopChecker(params, max_tokens, self.eos_ids, sink))
         self._next_id += 1
@@ -140,7 +127,7 @@ class Engine:
         self.scheduler.preempt(run.seq)
 
     def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:
-        vocab_size, max_len = self.model.config.vocab_size, self.options.max_len
+        vocab_size, max_len = self.model.config.vocab_size, self.cache.max_len
         if not prompt:
             raise RequestError("the prompt is empty: give at least one token")
         for token in (*prompt, *params.logit_bias, *params.stop_token_ids):
@@ -160,7 +147,7 @@ class Engine:
         seqs = [seq for seq in seqs if budgets[seq.id]]
         if not seqs:
             return {}
-        rooms = [min(budgets[seq.id], self.options.max_len - len(seq.tokens)) for seq in seqs]
+        rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
         drafts = self.drafter.propose(seqs, rooms)
         fitting = {
             seq.id: draft.trim(room).trim_depth(self.runs[seq.id].stops.tokens_left - 1)
@@ -170,14 +157,17 @@ class Engine:
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
-        work, room = [], self.options.prefill_chunk
+        work, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
             base, pending = self.cache.length(seq.slot), self.scheduler.pending(seq)
             if not self.runs[seq.id].has_begun:
                 pending = pending[:room]
                 room -= len(pending)
+            draft = drafts.get(seq.id, EMPTY_DRAFT)
+            if not self.cache.reserve(seq.slot, len(pending) + len(draft)):
+                draft = EMPTY_DRAFT
             if pending:
-                work.append((seq, pending, base, drafts.get(seq.id, EMPTY_DRAFT)))
+                work.append((seq, pending, base, draft))
         return pack(work)
 
     def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
@@ -268,7 +258,7 @@ class Engine:
         del self.runs[run.seq.id]
 
 
-def _controller(drafter: Drafter, options: EngineOptions, prior: Prior | None) -> Controller:
-    if not options.controller:
-        return Fixed(options.draft_budget)
-    return Adaptive(options.draft_budget, keeps_seeds=drafter.draws, prior=prior)
+def _controller(drafter: Drafter, config: EngineConfig, prior: Prior | None) -> Controller:
+    if not config.controller:
+        return Fixed(config.draft_budget)
+    return Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)

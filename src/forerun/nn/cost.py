@@ -1,4 +1,4 @@
-"""What a model costs, from its config alone: operations, for the benchmarks."""
+"""What a model costs, from its config alone."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.cache.base import KVCache
+from forerun.cache.base import KVCache, RowCache
 from forerun.cache.dense import DenseCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
@@ -72,7 +72,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TileSegment:
     """One segment's part of a tile: where its rows are, and which keys they see."""
 
     segment: Segment
@@ -91,7 +91,7 @@ class Tile:
     positions: Tensor
     cos: Tensor | None
     sin: Tensor | None
-    shares: tuple[Share, ...]
+    segments: tuple[TileSegment, ...]
 
 
 class Attention:
@@ -106,18 +106,18 @@ class Attention:
         if self.config.qk_norm:
             self.head_norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
 
-    def __call__(self, x: Tensor, tile: Tile, cache: KVCache) -> Tensor:
+    def __call__(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
         """(R, D) -> (R, D); the rows' keys and values are left in the cache."""
         query, key, value = self._project(x, tile)
         mixed = torch.zeros_like(query)
-        for share in tile.shares:
-            slot, start = share.segment.slot, share.segment.base + share.segment.first
-            cache.write(self.layer, slot, start, key[share.rows], value[share.rows])
-            stop = int(share.segment.base + share.segment.stop)
+        for part in tile.segments:
+            slot, start = part.segment.slot, part.segment.base + part.segment.first
+            cache.write(self.layer, slot, start, key[part.rows], value[part.rows])
+            stop = int(part.segment.base + part.segment.stop)
             keys, values = cache.read(self.layer, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)
-            own = query[share.padded_rows]
-            out = ops.attention(own, keys, values, share.blocks, self.config.scale)
-            mixed[share.rows] = out[: share.segment.num_rows]
+            own = query[part.padded_rows]
+            out = ops.attention(own, keys, values, part.blocks, self.config.scale)
+            mixed[part.rows] = out[: part.segment.num_rows]
         return self.o(mixed.flatten(1))
 
     def _project(self, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,7 +158,7 @@ class Block:
         self.mlp_norm = weights.norm(f"layers.{layer}.mlp_norm")
         self.mlp = MLP(weights, layer)
 
-    def attend(self, x: Tensor, tile: Tile, cache: KVCache) -> Tensor:
+    def attend(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
         """(R, D) -> (R, D)."""
         return x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
 
@@ -199,6 +199,7 @@ class Decoder:
         Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
+        assert isinstance(cache, RowCache)
         self._check_room(batch, cache)
         plan = plan or self._whole
         rows = self.embed(self._to_device(batch.tokens())) if inputs is None else inputs
@@ -233,8 +234,10 @@ class Decoder:
         """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
         return self.head(hidden)[:, ids]
 
-    def new_cache(self, num_slots: int, max_len: int) -> DenseCache:
-        """A cache that fits this model."""
+    def new_cache(
+        self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
+    ) -> DenseCache:
+        """A cache that fits this model; fp32 unless `dtype` is torch.float16."""
         return DenseCache(
             num_layers=self.config.num_layers,
             num_slots=num_slots,
@@ -242,6 +245,7 @@ class Decoder:
             head_dim=self.config.head_dim,
             max_len=max_len,
             device=self.device,
+            dtype=dtype or torch.float32,
         )
 
     def nbytes(self) -> int:
@@ -249,7 +253,7 @@ class Decoder:
         return sum(tensor.nbytes for tensor in self.weights.values())
 
     def _run(
-        self, tile: Tile, cache: KVCache, taps: tuple[int, ...], plan: LayerPlan
+        self, tile: Tile, cache: RowCache, taps: tuple[int, ...], plan: LayerPlan
     ) -> list[Tensor]:
         """The last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)
@@ -285,13 +289,13 @@ class Decoder:
             positions=positions,
             cos=cos,
             sin=sin,
-            shares=tuple(map(self._share, batch.segments, batch.spans())),
+            segments=tuple(map(self._tile_segment, batch.segments, batch.spans())),
         )
 
-    def _share(self, segment: Segment, span: range) -> Share:
+    def _tile_segment(self, segment: Segment, span: range) -> TileSegment:
         rows = np.minimum(np.arange(span.start, span.start + TILE), span.stop - 1)
         blocks = key_blocks(segment, self.config.sliding_window, self.device)
-        return Share(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
+        return TileSegment(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
         """Cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""

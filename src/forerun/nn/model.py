@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from forerun.cache.base import KVCache
@@ -62,7 +63,7 @@ class Model(Protocol):
     config: ModelConfig
 
     def embed(self, ids: Tensor) -> Tensor:
-        """What passes over these tokens (R,) int64 start from, (R, D) fp32; learned positions come on top in `forward`."""
+        """What passes over tokens (R,) int64 start from, (R, D) fp32, without learned positions."""
         ...
 
     def forward(
@@ -96,8 +97,8 @@ class Model(Protocol):
         """Logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
         ...
 
-    def new_cache(self, num_slots: int, max_len: int) -> KVCache:
-        """A cache that fits this model."""
+    def new_cache(self, num_slots: int, max_len: int, dtype: torch.dtype | None = None) -> KVCache:
+        """A cache that fits this model. It stores fp16 or fp32; None is what the backend does best."""
         ...
 
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme
 
 if TYPE_CHECKING:
-    from forerun.formats.checkpoint import StoredTensor
+    from forerun.formats.weights import StoredTensor
 
 Progress = Callable[[int, int], None]
 """Called with (weights loaded, weights in all)."""

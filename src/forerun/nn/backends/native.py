@@ -31,7 +31,7 @@ from forerun.quant.rtn import Scheme, quantize_weight, requantize
 
 if TYPE_CHECKING:
     from forerun import _native
-    from forerun.formats.checkpoint import StoredTensor
+    from forerun.formats.weights import StoredTensor
 
 PRIORITY = 1
 
@@ -61,7 +61,6 @@ class NativeDecoder:
         runtime: _native.Runtime | None = None,
         num_threads: int | None = None,
         isa: str = "auto",
-        cache_dtype: torch.dtype = torch.float16,
     ) -> None:
         from forerun import _native
 
@@ -70,7 +69,6 @@ class NativeDecoder:
         self.config = config
         self.runtime = runtime
         """Threads and scratch memory; models that share one compute in turn."""
-        self.cache_dtype = cache_dtype
         self._native = _native.Decoder(runtime, _settings(config))
         self._names: dict[str, None] = {}
         self._whole = LayerPlan.of(config.num_layers)
@@ -91,7 +89,7 @@ class NativeDecoder:
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
         """Pack one weight, by its canonical name. Raises LoadError for a shape or a format that has no kernel."""
         offset = None if bias is None else _floats(bias)
-        form = stored.dtype.name.lower()
+        form = stored.format.name
         try:
             if len(stored.shape) == 1:
                 self._native.set_norm(name, _floats(stored), offset)
@@ -168,6 +166,7 @@ class NativeDecoder:
         outputs: tuple[np.ndarray, list[int], np.ndarray],
         plan: LayerPlan,
     ) -> None:
+        assert all(s.base == cache.length(s.slot) for s in batch.segments)
         try:
             self._native.forward(cache.native, batch.segments, inputs, *outputs, plan.sublayers)
         except IndexError as error:
@@ -197,9 +196,11 @@ class NativeDecoder:
         self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
         return logits
 
-    def new_cache(self, num_slots: int, max_len: int) -> NativeCache:
-        """A cache that fits this model."""
-        return NativeCache(self.config, num_slots, max_len, self.cache_dtype)
+    def new_cache(
+        self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
+    ) -> NativeCache:
+        """A cache that fits this model; fp16 unless `dtype` is torch.float32."""
+        return NativeCache(self.config, num_slots, max_len, dtype)
 
     def nbytes(self) -> int:
         """Bytes of the packed weights."""
@@ -214,7 +215,6 @@ def load(
     beside: Model | None = None,
     num_threads: int | None = None,
     isa: str = "auto",
-    cache_dtype: torch.dtype = torch.float16,
     quant: Scheme = "none",
     head_bits: int | None = None,
     packed: PackedFile | None = None,
@@ -229,9 +229,7 @@ def load(
     Raises LoadError if a weight is missing or has no kernel.
     """
     runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
-    decoder = NativeDecoder(
-        config, runtime=runtime, num_threads=num_threads, isa=isa, cache_dtype=cache_dtype
-    )
+    decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads, isa=isa)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
     if packed is not None and packed.load(decoder):

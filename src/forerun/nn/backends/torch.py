@@ -17,7 +17,7 @@ from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme, quantize_weight
 
 if TYPE_CHECKING:
-    from forerun.formats.checkpoint import StoredTensor
+    from forerun.formats.weights import StoredTensor
 
 PRIORITY = 0
 

@@ -1,4 +1,4 @@
-"""An index of contexts: where did these last tokens stand before, and what followed there?
+"""A suffix index: where did these last tokens stand before, and what followed there?
 
 The structure behind `suffix`. Positions of all documents are kept in one sorted array, ordered by
 the tokens before them read backwards, so positions whose contexts share their last p tokens lie
@@ -7,7 +7,7 @@ stand, which meets its occurrences from the longest match to the shortest. A suf
 the same questions; this needs 12 bytes a token instead of several hundred, and forgets a document
 by leaving its positions out.
 
-The native extension has a twin (csrc/contexts.cpp), which answers the same to the last bit in a
+The native extension has a twin (csrc/suffix_index.cpp), which answers the same to the last bit in a
 tenth of the time. What is here is its oracle, and all there is without a compiler.
 
 A position is `document << 32 | offset`; position and document mean nothing outside this module.
@@ -37,19 +37,19 @@ TOKEN_NBYTES = 14
 
 Continuation = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], float]
 """A tree's tokens, parents and confidence, and its score: how many of its tokens should be accepted."""
-Index: TypeAlias = "ContextIndex | _native.ContextIndex"
+Index: TypeAlias = "SuffixIndex | _native.SuffixIndex"
 
 
 def new_index(max_depth: int, capacity: int | None = None) -> Index:
     """An empty index: the native one where it was built."""
     if not native.available():
-        return ContextIndex(max_depth, capacity)
+        return SuffixIndex(max_depth, capacity)
     from forerun import _native
 
-    return _native.ContextIndex(max_depth, capacity)
+    return _native.SuffixIndex(max_depth, capacity)
 
 
-class ContextIndex:
+class SuffixIndex:
     """Documents that grow token by token, and every place in them sorted by what stands before it.
 
     Contexts are compared over their last `max_depth` tokens. With a `capacity`, at most so many
@@ -129,9 +129,9 @@ class ContextIndex:
                 break
             # Newest first: among equals, the most recent continuation is preferred.
             positions = sorted((position for _, position in found[:i]), reverse=True)
-            grown = self._grow(positions, length, budget, min_token_prob)
-            if grown[-1] > score:
-                best, score = grown, grown[-1]
+            candidate = self._tree(positions, length, budget, min_token_prob)
+            if candidate[-1] > score:
+                best, score = candidate, candidate[-1]
         return best
 
     def tokens(self, position: int, most: int) -> Sequence[int]:
@@ -148,7 +148,7 @@ class ContextIndex:
                 found.setdefault(text[offset], []).append(position + 1)
         return found
 
-    def _grow(
+    def _tree(
         self, occurrences: list[int], match: int, num_nodes: int, min_token_prob: float
     ) -> Continuation:
         """The `num_nodes` most frequent nodes of the tree of continuations after `match` tokens."""

@@ -1,4 +1,4 @@
-#include "contexts.h"
+#include "suffix_index.h"
 
 #include <algorithm>
 #include <numeric>
@@ -47,7 +47,7 @@ bool comes_later(const Open& a, const Open& b) {
 
 }  // namespace
 
-struct ContextIndex::Context {
+struct SuffixIndex::Context {
     Context(std::span<const int> tokens, std::size_t max_depth)
         : tokens(tokens.last(std::min(tokens.size(), max_depth))) {}
 
@@ -67,12 +67,12 @@ struct ContextIndex::Context {
 };
 
 // The positions behind some that the same token stands at.
-struct ContextIndex::Followers {
+struct SuffixIndex::Followers {
     int token;
     std::vector<Position> positions;
 };
 
-void ContextIndex::extend(int document, std::span<const int> tokens) {
+void SuffixIndex::extend(int document, std::span<const int> tokens) {
     if (tokens.empty()) return;
     const auto [entry, is_new] = texts_.try_emplace(document);
     if (is_new) documents_.push_back(document);
@@ -98,7 +98,7 @@ void ContextIndex::extend(int document, std::span<const int> tokens) {
     if (capacity_ && size() > *capacity_) evict(*capacity_ - *capacity_ / 8);
 }
 
-std::vector<Occurrence> ContextIndex::occurrences(std::span<const int> context, int most) const {
+std::vector<Occurrence> SuffixIndex::occurrences(std::span<const int> context, int most) const {
     const Context key(context, max_depth_);
     auto after = place(key), before = after;  // `before` is one past the next one there
     const auto match_before = [&] {
@@ -121,30 +121,30 @@ std::vector<Occurrence> ContextIndex::occurrences(std::span<const int> context, 
     return found;
 }
 
-std::optional<Continuation> ContextIndex::continuation(std::span<const int> context,
-                                                       const Growth& growth, double score) const {
+std::optional<Continuation> SuffixIndex::continuation(std::span<const int> context,
+                                                       const Limits& limits, double score) const {
     std::optional<Continuation> best;
-    const std::vector<Occurrence> found = occurrences(context, growth.most);
+    const std::vector<Occurrence> found = occurrences(context, limits.most);
     std::vector<Position> positions;
     for (std::size_t i = 0; i < found.size(); ++i) {
         positions.push_back(found[i].position);
         const int length = found[i].length;
         if (i + 1 < found.size() && found[i + 1].length == length) continue;
-        const double granted = growth.factor * length + growth.offset;
+        const double granted = limits.factor * length + limits.offset;
         const int budget =
-            granted < growth.num_nodes ? static_cast<int>(granted) : growth.num_nodes;
+            granted < limits.num_nodes ? static_cast<int>(granted) : limits.num_nodes;
         if (budget <= score) break;
         std::sort(positions.rbegin(), positions.rend());
-        Continuation grown = grow(positions, length, budget, growth.min_token_prob);
-        if (grown.score > score) {
-            score = grown.score;
-            best = std::move(grown);
+        Continuation tree = make_tree(positions, length, budget, limits.min_token_prob);
+        if (tree.score > score) {
+            score = tree.score;
+            best = std::move(tree);
         }
     }
     return best;
 }
 
-Continuation ContextIndex::grow(std::vector<Position> occurrences, int match, int num_nodes,
+Continuation SuffixIndex::make_tree(std::vector<Position> occurrences, int match, int num_nodes,
                                 double min_token_prob) const {
     const double num_occurrences = static_cast<double>(occurrences.size());
     const double least = min_token_prob * num_occurrences;
@@ -177,7 +177,7 @@ Continuation ContextIndex::grow(std::vector<Position> occurrences, int match, in
     return tree;
 }
 
-std::size_t ContextIndex::nbytes() const {
+std::size_t SuffixIndex::nbytes() const {
     // A node of the hash table and its bucket, its place by age, and the allocator's own words.
     constexpr std::size_t document_nbytes = sizeof(std::vector<int>) + 8 * sizeof(void*);
     std::size_t total = sizeof(*this) + order_.capacity() * sizeof(Position);
@@ -186,21 +186,21 @@ std::size_t ContextIndex::nbytes() const {
     return total;
 }
 
-const std::vector<int>& ContextIndex::text_of(Position position) const {
+const std::vector<int>& SuffixIndex::text_of(Position position) const {
     return texts_.find(document_of(position))->second;
 }
 
-ContextIndex::Context ContextIndex::context_of(Position position) const {
+SuffixIndex::Context SuffixIndex::context_of(Position position) const {
     return Context(std::span(text_of(position)).first(offset_of(position)), max_depth_);
 }
 
-std::vector<Position>::const_iterator ContextIndex::place(const Context& key) const {
+std::vector<Position>::const_iterator SuffixIndex::place(const Context& key) const {
     return std::partition_point(order_.begin(), order_.end(),
                                 [&](Position p) { return context_of(p) < key; });
 }
 
 // In the order in which their tokens are met.
-std::vector<ContextIndex::Followers> ContextIndex::followers(
+std::vector<SuffixIndex::Followers> SuffixIndex::followers(
     std::span<const Position> positions) const {
     std::vector<Followers> found;
     for (Position position : positions) {
@@ -215,10 +215,10 @@ std::vector<ContextIndex::Followers> ContextIndex::followers(
     return found;
 }
 
-std::size_t ContextIndex::size() const { return num_tokens_ + kDocumentTokens * texts_.size(); }
+std::size_t SuffixIndex::size() const { return num_tokens_ + kDocumentTokens * texts_.size(); }
 
 // Drops the oldest documents until at most `size` is left.
-void ContextIndex::evict(std::size_t size) {
+void SuffixIndex::evict(std::size_t size) {
     std::unordered_set<int> dropped;
     while (dropped.size() < documents_.size() && this->size() > size) {
         const auto oldest = texts_.find(documents_[dropped.size()]);

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafters._contexts import OFFSET_BITS, ContextIndex, index_nbytes, new_index
+from forerun.drafters._suffix_index import OFFSET_BITS, SuffixIndex, index_nbytes, new_index
 from forerun.kernels import native
 from tests.drafters.helpers import held_nbytes
 
@@ -15,8 +15,8 @@ PIECES = st.lists(st.tuples(st.integers(0, 2), WORDS), max_size=8)
 """Tokens appended to one of three documents, in turn."""
 
 
-def filled(pieces: list[tuple[int, list[int]]], max_depth: int = 5) -> ContextIndex:
-    index = ContextIndex(max_depth)
+def filled(pieces: list[tuple[int, list[int]]], max_depth: int = 5) -> SuffixIndex:
+    index = SuffixIndex(max_depth)
     for document, tokens in pieces:
         index.extend(document, tokens)
     return index
@@ -84,7 +84,7 @@ def test_token_reads_the_documents_back(pieces: list[tuple[int, list[int]]]) -> 
 
 
 def test_the_oldest_documents_are_forgotten_first() -> None:
-    index = ContextIndex(max_depth=4, capacity=400)
+    index = SuffixIndex(max_depth=4, capacity=400)
     for document in range(50):
         index.extend(document, [7, document, 7, 100 + document])
     found = {p >> OFFSET_BITS for _, p in index.occurrences([7], 1000)}
@@ -93,7 +93,7 @@ def test_the_oldest_documents_are_forgotten_first() -> None:
 
 
 def test_a_document_too_large_to_keep_begins_anew() -> None:
-    index = ContextIndex(max_depth=4, capacity=100)
+    index = SuffixIndex(max_depth=4, capacity=100)
     for token in range(500):
         index.extend(0, [token])
     assert 0 < index.num_tokens <= 100
@@ -103,14 +103,14 @@ def test_a_document_too_large_to_keep_begins_anew() -> None:
 
 @pytest.mark.parametrize("document_len", [1, 7, 300])
 def test_the_bound_on_bytes_holds(document_len: int) -> None:
-    index, rng = ContextIndex(max_depth=64, capacity=3000), random.Random(0)
+    index, rng = SuffixIndex(max_depth=64, capacity=3000), random.Random(0)
     most = 0
     for document in range(6000 // (document_len + 12)):
         for _ in range(document_len):
             index.extend(document, [rng.randrange(50)])
         most = max(most, held_nbytes(index._documents, index._order))
     assert 3000 < most <= index_nbytes(3000)
-    alone = ContextIndex(max_depth=64)
+    alone = SuffixIndex(max_depth=64)
     alone.extend(0, range(1000))
     assert held_nbytes(alone._documents, alone._order) <= index_nbytes(1000)
 
@@ -119,4 +119,4 @@ def test_without_the_native_extension_the_index_is_this_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(native, "available", lambda: False)
-    assert isinstance(new_index(4, 100), ContextIndex)
+    assert isinstance(new_index(4, 100), SuffixIndex)

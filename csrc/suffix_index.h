@@ -1,4 +1,4 @@
-// An index of contexts: the twin of drafters/_contexts.py, which explains it and is its oracle.
+// The suffix index: the twin of drafters/_suffix_index.py, which explains it and is its oracle.
 
 #pragma once
 
@@ -19,7 +19,7 @@ struct Occurrence {
 };
 
 // What a tree may cost, and how it is chosen: the arguments of the same names in Python.
-struct Growth {
+struct Limits {
     int most, num_nodes;
     double factor, offset, min_token_prob;
 };
@@ -30,14 +30,14 @@ struct Continuation {
     double score = 0;
 };
 
-class ContextIndex {
+class SuffixIndex {
   public:
-    ContextIndex(int max_depth, std::optional<std::size_t> capacity)
+    SuffixIndex(int max_depth, std::optional<std::size_t> capacity)
         : max_depth_(static_cast<std::size_t>(max_depth)), capacity_(capacity) {}
 
     void extend(int document, std::span<const int> tokens);
     std::vector<Occurrence> occurrences(std::span<const int> context, int most) const;
-    std::optional<Continuation> continuation(std::span<const int> context, const Growth& growth,
+    std::optional<Continuation> continuation(std::span<const int> context, const Limits& limits,
                                              double score) const;
     std::size_t num_tokens() const { return num_tokens_; }
     std::size_t nbytes() const;
@@ -50,7 +50,7 @@ class ContextIndex {
     Context context_of(Position position) const;
     std::vector<Position>::const_iterator place(const Context& key) const;
     std::vector<Followers> followers(std::span<const Position> positions) const;
-    Continuation grow(std::vector<Position> occurrences, int match, int num_nodes,
+    Continuation make_tree(std::vector<Position> occurrences, int match, int num_nodes,
                       double min_token_prob) const;
     std::size_t size() const;
     void evict(std::size_t size);

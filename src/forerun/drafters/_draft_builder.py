@@ -1,7 +1,7 @@
 """Drafts that a model guesses level by level, as a chain or as a tree: shared by the drafters that run one.
 
-A `Growth` is one sequence's draft while it grows; `grow` is the loop. What runs the rows, a model of its
-own or part of the target, is the drafter's.
+A `DraftBuilder` holds one sequence's unfinished draft; `ModelDrafter` adds level by level. What computes the rows, a
+model of its own or part of the target, is the drafter's.
 
 A greedy request gets the model's likeliest tokens, as point masses. A sampling request gets tokens
 drawn from the model's distribution under the request's own parameters, each with the row it was
@@ -13,7 +13,7 @@ M rows whose logits are needed, N nodes, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,12 +24,13 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
-from forerun.core.types import Draft, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.decoding.sampling import draw, is_plain, warp
+from forerun.drafters.base import BaseDrafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GrowthOptions:
+class BuilderOptions:
     """How much is guessed, and how."""
 
     num_draft: int = 5
@@ -69,8 +70,8 @@ class GrowthOptions:
 
 
 @dataclass(slots=True)
-class Growth:
-    """A draft while it grows: `num_pending` tokens the cache lacks, then the nodes below the last.
+class DraftBuilder:
+    """An unfinished draft: `num_pending` tokens the cache lacks, then the nodes below the last.
 
     Rows are counted from `base`, the committed rows of the slot. `frontier` holds the rows whose
     children are chosen next, `num_fed` counts the rows that have been computed.
@@ -80,15 +81,16 @@ class Growth:
     slot: int
     base: int
     tokens: list[int]
-    parents: list[int]
     room: int
     num_fed: int = 0
+    parents: list[int] = field(init=False)
     num_pending: int = field(init=False)
     frontier: list[int] = field(init=False)
     probs: list[Tensor | None] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_pending = len(self.tokens)
+        self.parents = [*tree.chain(self.num_pending)]
         self.frontier = [self.num_pending - 1]
 
     @property
@@ -129,58 +131,71 @@ class Child:
     confidence: float
 
 
-def grow(
-    growths: Sequence[Growth],
-    options: GrowthOptions,
-    feed: Callable[[Sequence[Growth]], Tensor],
-) -> None:
-    """Grow drafts until none has room; `feed` computes their new rows and returns logits (M, V) of their frontiers."""
-    for width in options.widths:
-        if not growths:
-            return
-        logits = iter(feed(growths).unbind())
-        for growth in growths:
-            _add_level(growth, logits, width, options)
-        growths = [growth for growth in growths if growth.frontier]
+class ModelDrafter(BaseDrafter):
+    """Drafts with a model, level by level: `_start` prepares a sequence's draft, `_feed` runs the model."""
+
+    def __init__(self, options: BuilderOptions) -> None:
+        self.options = options
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence; empty where the context has no room."""
+        started = [self._start(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
+        builders = [builder for builder in started if builder is not None]
+        for width in self.options.widths:
+            if not builders:
+                break
+            logits = iter(self._feed(builders).unbind())
+            for builder in builders:
+                _add_level(builder, logits, width, self.options)
+            builders = [builder for builder in builders if builder.frontier]
+        return [EMPTY_DRAFT if builder is None else builder.draft() for builder in started]
+
+    def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
+        """An empty draft of a sequence; None where nothing can be drafted."""
+        raise NotImplementedError
+
+    def _feed(self, builders: Sequence[DraftBuilder]) -> Tensor:
+        """Compute the rows that have not been (`new_rows`); logits (M, V) of the builders' frontiers."""
+        raise NotImplementedError
 
 
-def new_rows(growths: Sequence[Growth]) -> tuple[Batch, list[int]]:
+def new_rows(builders: Sequence[DraftBuilder]) -> tuple[Batch, list[int]]:
     """The rows that have not been computed, as one pass, and which of its rows are frontiers."""
-    batch, wanted = Batch(tuple(growth.segment() for growth in growths)), []
-    for growth, span in zip(growths, batch.spans(), strict=True):
-        wanted += [span.start + row - growth.num_fed for row in growth.frontier]
-        growth.num_fed = len(growth.tokens)
+    batch, wanted = Batch(tuple(builder.segment() for builder in builders)), []
+    for builder, span in zip(builders, batch.spans(), strict=True):
+        wanted += [span.start + row - builder.num_fed for row in builder.frontier]
+        builder.num_fed = len(builder.tokens)
     return batch, wanted
 
 
 def _add_level(
-    growth: Growth, logits: Iterator[Tensor], width: int, options: GrowthOptions
+    builder: DraftBuilder, logits: Iterator[Tensor], width: int, options: BuilderOptions
 ) -> None:
     """Give each row of the frontier up to `width` children.
 
     A child without confidence is kept, as dropping what was drawn would bias the outcome, but
     has no children.
     """
-    params = options.params(growth.seq.params)
+    params = options.params(builder.seq.params)
     choose = _likeliest if params.is_greedy else _drawn
     frontier = []
-    for row in growth.frontier:
-        for child in choose(growth, row, next(logits), params, min(width, growth.room)):
-            growth.add(row, child)
+    for row in builder.frontier:
+        for child in choose(builder, row, next(logits), params, min(width, builder.room)):
+            builder.add(row, child)
             if child.confidence >= options.min_confidence:
-                frontier.append(len(growth.tokens) - 1)
-    growth.frontier = frontier if growth.room else []
+                frontier.append(len(builder.tokens) - 1)
+    builder.frontier = frontier if builder.room else []
 
 
 def _likeliest(
-    growth: Growth, row: int, logits: Tensor, params: SamplingParams, width: int
+    builder: DraftBuilder, row: int, logits: Tensor, params: SamplingParams, width: int
 ) -> list[Child]:
     """The draft's best tokens below a row: chosen, so point masses."""
     if is_plain(params):
         probs = logits.softmax(dim=-1)
     else:
         ranking = replace(params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        probs = warp(logits, ranking, prompt=growth.prompt, generated=growth.generated(row))
+        probs = warp(logits, ranking, prompt=builder.prompt, generated=builder.generated(row))
     best = probs.topk(min(width, len(probs)))
     return [
         Child(token, None, confidence)
@@ -189,17 +204,17 @@ def _likeliest(
 
 
 def _drawn(
-    growth: Growth, row: int, logits: Tensor, params: SamplingParams, width: int
+    builder: DraftBuilder, row: int, logits: Tensor, params: SamplingParams, width: int
 ) -> list[Child]:
     """Tokens drawn without replacement, each with its distribution given the ones before it."""
-    generated = growth.generated(row)
-    position = len(growth.prompt) + len(generated)
-    probs = warp(logits, params, prompt=growth.prompt, generated=generated)
+    generated = builder.generated(row)
+    position = len(builder.prompt) + len(generated)
+    probs = warp(logits, params, prompt=builder.prompt, generated=generated)
     children: list[Child] = []
     while len(children) < width and probs.sum() > 0:
         # Numbered by the node: nodes of one level share a position, but no random number.
-        node = len(growth.probs) + len(children)
-        token = draw(probs, uniform(growth.seq.seed, Stream.DRAFT, position, node))
+        node = len(builder.probs) + len(children)
+        token = draw(probs, uniform(builder.seq.seed, Stream.DRAFT, position, node))
         children.append(Child(token, probs, float(probs[token])))
         probs = probs.clone()
         probs[token] = 0

@@ -1,4 +1,4 @@
-"""Chained drafters: who speaks when, how they are spelled, and that tokens stay the same."""
+"""Fallbacks: who is asked when, how they are spelled, and that tokens stay the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Features, Outcome, Seq
 from forerun.drafters import draft_model, suffix
-from forerun.drafters._chain import Chain, Turn
+from forerun.drafters._fallback import Fallback, Proposal
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.drafters.lookahead import Lookahead, Options
@@ -55,8 +55,8 @@ def run(first, second, *, second_s=0.0, rounds=5, controller=False):
     """Tokens a second where a pass takes 1 s and 0.05 s more for each further row; what was said is checked."""
     clock = Clock()
     clock.delay(second, second_s)
-    chain = first if second is None else Chain(first, second, clock)
-    engine = timed_engine(MODEL, chain, clock, row_s=0.05, draft_s=0.01, controller=controller)
+    fallback = first if second is None else Fallback(first, second, clock)
+    engine = timed_engine(MODEL, fallback, clock, row_s=0.05, draft_s=0.01, controller=controller)
     num_tokens = 0
     for _ in range(rounds):
         runs = complete(engine, LOOPING[:1], GREEDY)
@@ -94,7 +94,7 @@ def test_the_second_takes_over_where_the_first_is_wrong():
 
 @pytest.mark.parametrize("controller", [False, True])
 @pytest.mark.parametrize("right", [0, 4])
-def test_a_second_that_is_too_dear_does_not_silence_the_first(controller, right):
+def test_a_second_that_is_too_expensive_does_not_silence_the_first(controller, right):
     """Asking it takes as long as twelve passes, so that even four right guesses do not pay."""
     alone = run(
         Counting(4, silent=every_other),
@@ -121,8 +121,8 @@ def test_reading_a_prompt_must_pay_within_the_answer(num_tokens, is_asked):
 
     second.propose = reading
     silent = Scripted({tuple(LOOPING[0]): answer}, lambda step: 0, length=0)
-    chain = Chain(silent, second, clock)
-    engine = timed_engine(MODEL, chain, clock, row_s=0.05, draft_s=0.01)
+    fallback = Fallback(silent, second, clock)
+    engine = timed_engine(MODEL, fallback, clock, row_s=0.05, draft_s=0.01)
     shares = []
     for _ in range(20):
         before = engine.stats.drafts
@@ -136,45 +136,47 @@ def test_reading_a_prompt_must_pay_within_the_answer(num_tokens, is_asked):
 def test_a_step_is_learned_from_only_if_all_it_drafted_for_are_there():
     """Sequences of a step may end in it, and others run beside them for which nothing was drafted."""
     clock = Clock()
-    chain = Chain(NoDrafter(), NoDrafter(), clock)
+    fallback = Fallback(NoDrafter(), NoDrafter(), clock)
     one, other, beside = (Seq(i, [1], GREEDY, 0) for i in range(3))
 
     def step(drafted, left):
-        chain.propose(drafted, [4] * len(drafted))
+        fallback.propose(drafted, [4] * len(drafted))
         clock.now += 1
-        chain.observe(left, [EMPTY_DRAFT] * len(left), [Outcome((), (5,), best=(5,)) for _ in left])
+        fallback.observe(
+            left, [EMPTY_DRAFT] * len(left), [Outcome((), (5,), best=(5,)) for _ in left]
+        )
 
     step([one, other], [other, beside])
-    assert chain._price.steps_alone == 0
+    assert fallback._times.steps_alone == 0
     step([one, other], [one, other, beside])
-    assert chain._price.steps_alone == 1
-    assert chain._price.alone.predict(3) == 1, "three rows took a second"
+    assert fallback._times.steps_alone == 1
+    assert fallback._times.alone.predict(3) == 1, "three rows took a second"
 
 
 def test_sequences_beside_those_that_were_asked_about_are_expected_to_say_a_token():
     clock = Clock()
-    chain = Chain(NoDrafter(), NoDrafter(), clock)
+    fallback = Fallback(NoDrafter(), NoDrafter(), clock)
     seqs = [Seq(i, [1], GREEDY, 0) for i in range(3)]
     outcomes = [Outcome((), (5,), best=(5,)) for _ in seqs]
     for asked in ({}, {0: 1}):
-        chain._turn = Turn(clock(), {0: EMPTY_DRAFT}, asked, {0: 1.0})
+        fallback._proposal = Proposal(clock(), {0: EMPTY_DRAFT}, asked, {0: 1.0})
         clock.now += 1
-        chain.observe(seqs, [EMPTY_DRAFT] * 3, outcomes)
-    assert chain._ledger.accounts == {0: 0}, "as many tokens as without, in as much time"
+        fallback.observe(seqs, [EMPTY_DRAFT] * 3, outcomes)
+    assert fallback._gains.running == {0: 0}, "as many tokens as without, in as much time"
 
 
 def test_one_that_becomes_cheap_is_found_again():
     clock, second = Clock(), Counting(4)
-    chain = Chain(Counting(0, silent=always), second, clock)
-    engine = timed_engine(MODEL, chain, clock, row_s=0.05, draft_s=0.01)
+    fallback = Fallback(Counting(0, silent=always), second, clock)
+    engine = timed_engine(MODEL, fallback, clock, row_s=0.05, draft_s=0.01)
     propose = second.propose
     clock.delay(second, 12.0)
     for _ in range(40):
         complete(engine, LOOPING[:1], GREEDY)
-    dear, second.propose = second.asked, propose
+    expensive, second.propose = second.asked, propose
     for _ in range(40):
         complete(engine, LOOPING[:1], GREEDY)
-    assert second.asked > dear + 100
+    assert second.asked > expensive + 100
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5))
@@ -186,12 +188,12 @@ def test_no_pair_changes_a_token(first, second, every):
 def test_real_ones_together_say_what_plain_decoding_says(temperature):
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=40)
     target = Target(MODEL, None, max_num_seqs=4, max_len=256)
-    chain = DrafterSpec.of("suffix+lookahead:window=3,ngram=3").build(target)
-    assert isinstance(chain, Chain)
-    assert isinstance(chain.first, Suffix)
-    assert isinstance(chain.second, Lookahead)
-    assert chain.second.options == Options(window=3, ngram=3)
-    engine = engine_for(MODEL, chain)
+    fallback = DrafterSpec.of("suffix+lookahead:window=3,ngram=3").build(target)
+    assert isinstance(fallback, Fallback)
+    assert isinstance(fallback.first, Suffix)
+    assert isinstance(fallback.second, Lookahead)
+    assert fallback.second.options == Options(window=3, ngram=3)
+    engine = engine_for(MODEL, fallback)
     runs = complete(engine, LOOPING, params)
     assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, params)
     assert engine.stats.accepted > 0
@@ -201,9 +203,9 @@ def test_a_draft_model_behind_suffix_sees_all_that_was_said_meanwhile():
     options = draft_model.Options(model="itself")
     target = Target(MODEL, None, max_num_seqs=4, max_len=256)
     second = draft_model.DraftModel(MODEL, options, target)
-    chain = Chain(Counting(4, silent=lambda step: step % 3 > 0), second)
-    assert chain.draws
-    engine = engine_for(MODEL, chain)
+    fallback = Fallback(Counting(4, silent=lambda step: step % 3 > 0), second)
+    assert fallback.draws
+    engine = engine_for(MODEL, fallback)
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(ANSWERS.values())
     assert engine.stats.acceptance_rate == 1  # the same model is never wrong
@@ -216,8 +218,8 @@ def test_a_seed_repeats_itself_whatever_the_past_and_the_clock(first):
     target = Target(MODEL, None, max_num_seqs=4, max_len=256)
     drawing = draft_model.DraftModel(NOISY, draft_model.Options(model="noisy"), target)
     parts = (drawing, Suffix(suffix.Options())) if first else (Suffix(suffix.Options()), drawing)
-    chain = Chain(*parts, clock=lambda: next(ticks) ** 2)
-    engine = engine_for(MODEL, chain, controller=True)
+    fallback = Fallback(*parts, clock=lambda: next(ticks) ** 2)
+    engine = engine_for(MODEL, fallback, controller=True)
     params = SamplingParams(temperature=0.9, seed=5, max_tokens=40)
     said = [[r.seq.generated for r in complete(engine, LOOPING, params)] for _ in range(4)]
     assert all(again == said[0] for again in said)
@@ -247,7 +249,7 @@ def test_spelling():
 def test_what_both_want_to_see_must_be_the_same():
     seeing, other = Counting(1), Counting(1)
     seeing.features = LAST_HIDDEN
-    assert Chain(other, seeing).features == Chain(seeing, other).features == LAST_HIDDEN
+    assert Fallback(other, seeing).features == Fallback(seeing, other).features == LAST_HIDDEN
     other.features = Features(layers=(1,))
     with pytest.raises(ConfigError, match="different layers"):
-        Chain(seeing, other)
+        Fallback(seeing, other)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forerun.core.types import Outcome
 from forerun.drafters import suffix
-from forerun.drafters._contexts import ContextIndex, Index, index_nbytes, new_index
+from forerun.drafters._suffix_index import Index, SuffixIndex, index_nbytes, new_index
 from forerun.drafters.suffix import Options, Suffix
 from tests.drafters.helpers import sequence
 
@@ -23,41 +23,41 @@ PIECES = st.lists(st.tuples(st.integers(0, 4), WORDS), max_size=12)
 """Tokens appended to one of five documents, in turn; the oldest may be forgotten in between."""
 CAPACITIES = st.none() | st.integers(0, 200)
 SHARES = st.sampled_from([0.05, 0.1, 0.25, 1 / 3, 0.5, 1.0])
-GROWTHS = st.tuples(
+LIMITS = st.tuples(
     st.integers(0, 20), st.integers(0, 12), st.floats(0.1, 6), st.floats(0, 3), SHARES
 )
 
 
 def test_the_native_index_is_used_where_it_was_built() -> None:
-    assert isinstance(new_index(4), _native.ContextIndex)
+    assert isinstance(new_index(4), _native.SuffixIndex)
 
 
-@given(PIECES, WORDS, st.integers(1, 6), CAPACITIES, st.sampled_from([0.0, 0.5, 2.0]), GROWTHS)
+@given(PIECES, WORDS, st.integers(1, 6), CAPACITIES, st.sampled_from([0.0, 0.5, 2.0]), LIMITS)
 def test_the_native_index_answers_as_its_oracle(
     pieces: list[tuple[int, list[int]]],
     context: list[int],
     max_depth: int,
     capacity: int | None,
     score: float,
-    growth: tuple[int, int, float, float, float],
+    limits: tuple[int, int, float, float, float],
 ) -> None:
-    index, oracle = _native.ContextIndex(max_depth, capacity), ContextIndex(max_depth, capacity)
+    index, oracle = _native.SuffixIndex(max_depth, capacity), SuffixIndex(max_depth, capacity)
     for document, tokens in pieces:
         index.extend(document, tokens)
         oracle.extend(document, tokens)
         assert index.num_tokens == oracle.num_tokens
         for asked in (context, tokens):
-            for most in (growth[0], 1000):
+            for most in (limits[0], 1000):
                 assert index.occurrences(asked, most) == [*oracle.occurrences(asked, most)]
-            expected = oracle.continuation(asked, score, *growth)
-            assert index.continuation(asked, score, *growth) == expected
+            expected = oracle.continuation(asked, score, *limits)
+            assert index.continuation(asked, score, *limits) == expected
 
 
 @given(st.integers(0, 2**32), st.integers(100, 1000))
 def test_the_same_documents_are_forgotten(seed: int, capacity: int) -> None:
     index, oracle, rng = (
-        _native.ContextIndex(4, capacity),
-        ContextIndex(4, capacity),
+        _native.SuffixIndex(4, capacity),
+        SuffixIndex(4, capacity),
         random.Random(seed),
     )
     for _ in range(80):
@@ -75,9 +75,9 @@ def test_the_same_documents_are_forgotten(seed: int, capacity: int) -> None:
     st.tuples(st.integers(1, 9), st.floats(1, 4), st.sampled_from([0.0, 1.5]), SHARES),
 )
 def test_the_drafts_do_not_depend_on_the_index(
-    seed: int, num_words: int, shared_tokens: int, growth: tuple[int, float, float, float]
+    seed: int, num_words: int, shared_tokens: int, limits: tuple[int, float, float, float]
 ) -> None:
-    num_draft, factor, offset, least = growth
+    num_draft, factor, offset, least = limits
     options = Options(
         max_depth=1 + seed % 20,
         num_draft=num_draft,
@@ -87,7 +87,7 @@ def test_the_drafts_do_not_depend_on_the_index(
         shared_tokens=shared_tokens,
     )
     native = drafts(options, new_index, random.Random(seed), num_words)
-    assert native == drafts(options, ContextIndex, random.Random(seed), num_words)
+    assert native == drafts(options, SuffixIndex, random.Random(seed), num_words)
 
 
 def drafts(
@@ -116,24 +116,24 @@ def drafts(
 
 @pytest.mark.parametrize("document_len", [1, 7, 300])
 def test_the_bound_on_bytes_holds(document_len: int) -> None:
-    index, rng = _native.ContextIndex(64, 3000), random.Random(0)
+    index, rng = _native.SuffixIndex(64, 3000), random.Random(0)
     most = 0
     for document in range(6000 // (document_len + 12)):
         for _ in range(document_len):
             index.extend(document, [rng.randrange(50)])
         most = max(most, sys.getsizeof(index))
     assert 3000 < most <= index_nbytes(3000)
-    alone = _native.ContextIndex(64)
+    alone = _native.SuffixIndex(64)
     alone.extend(0, range(1000))
     assert 12_000 < sys.getsizeof(alone) <= index_nbytes(1000)
 
 
 def test_what_cannot_be_is_refused() -> None:
-    index = _native.ContextIndex(4)
+    index = _native.SuffixIndex(4)
     with pytest.raises(ValueError, match="document"):
         index.extend(-1, [1])
     with pytest.raises(ValueError, match="max_depth"):
-        _native.ContextIndex(0)
+        _native.SuffixIndex(0)
     for factor, offset in ((-1.0, 0.0), (1.0, -1.0), (float("nan"), 0.0)):
         with pytest.raises(ValueError, match="nodes granted"):
             index.continuation([1], 0.0, 16, 7, factor, offset, 0.1)

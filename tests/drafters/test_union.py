@@ -1,4 +1,4 @@
-"""Merged drafters: the tree of two trees, how they are spelled, and that tokens stay the same."""
+"""Uniond drafters: the tree of two trees, how they are spelled, and that tokens stay the same."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafters import draft_model
-from forerun.drafters._merge import Merge, merge
 from forerun.drafters._spec import DrafterSpec
+from forerun.drafters._union import Union, unite
 from forerun.drafters.base import Target
 from forerun.drafters.suffix import Options, Suffix
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
@@ -37,8 +37,8 @@ def said(draft: Draft) -> set[tuple[int, ...]]:
 
 
 @given(drafts(), drafts())
-def test_a_merged_tree_says_what_either_says_and_nothing_twice(first, second):
-    both = merge(first, second)
+def test_a_union_says_what_either_says_and_nothing_twice(first, second):
+    both = unite(first, second)
     assert said(both) == said(first) | said(second)
     assert len(said(both)) == len(both)
     assert both.trim(len(first)) == first if len(first) else both == second
@@ -46,19 +46,19 @@ def test_a_merged_tree_says_what_either_says_and_nothing_twice(first, second):
 
 def test_drawn_nodes_keep_their_rows():
     row = torch.full((24,), 1 / 24)
-    both = merge(Draft((5,), (-1,), (row,)), Draft.chain([5, 6]))
+    both = unite(Draft((5,), (-1,), (row,)), Draft.chain([5, 6]))
     assert both.tokens == (5, 6)
     assert both.probs == (row, None)
 
 
-def merged(model=NOISY, **options) -> Merge:
+def union(model=NOISY, **options) -> Union:
     second = draft_model.DraftModel(model, draft_model.Options(model="tiny", **options), TARGET)
-    return Merge(Suffix(Options()), second)
+    return Union(Suffix(Options()), second)
 
 
 @pytest.mark.parametrize("branch", [(), (2, 2, 1)])
 def test_greedy_output_equals_plain_decoding(branch):
-    engine = engine_for(MODEL, merged(branch=branch))
+    engine = engine_for(MODEL, union(branch=branch))
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(ANSWERS.values())
     assert 0 < engine.stats.accepted < engine.stats.drafted
@@ -68,8 +68,8 @@ def test_together_they_accept_at_least_as_much_as_either():
     tau = {}
     for name, drafter in (
         ("suffix", Suffix(Options())),
-        ("draft", merged().second),
-        ("both", merged()),
+        ("draft", union().second),
+        ("both", union()),
     ):
         engine = engine_for(MODEL, drafter)
         complete(engine, LOOPING, GREEDY)
@@ -79,18 +79,18 @@ def test_together_they_accept_at_least_as_much_as_either():
 
 def test_a_seed_repeats_itself():
     params = SamplingParams(seed=5, max_tokens=30)
-    runs = [complete(engine_for(MODEL, merged()), LOOPING, params) for _ in range(2)]
+    runs = [complete(engine_for(MODEL, union()), LOOPING, params) for _ in range(2)]
     assert [r.seq.generated for r in runs[0]] == [r.seq.generated for r in runs[1]]
 
 
 def test_a_window_reads_its_own_rows_beside_the_nodes_of_another():
-    """The n-grams lookahead collects do not depend on what is merged into its tree."""
+    """The n-grams lookahead collects do not depend on what is added to its tree."""
     spec = "lookahead:window=3,ngram=3"
     wrong = Scripted(ANSWERS, lambda step: 0)
     pools = []
     for drafter in (
         DrafterSpec.of(spec).build(TARGET),
-        Merge(wrong, DrafterSpec.of(spec).build(TARGET)),
+        Union(wrong, DrafterSpec.of(spec).build(TARGET)),
     ):
         engine = engine_for(MODEL, drafter)
         run = engine.add(LOOPING[0], SamplingParams(temperature=0, seed=1, max_tokens=40))
@@ -102,7 +102,7 @@ def test_a_window_reads_its_own_rows_beside_the_nodes_of_another():
 
 
 def test_a_budget_holds_for_both_together():
-    engine = engine_for(MODEL, merged(), draft_budget=4)
+    engine = engine_for(MODEL, union(), draft_budget=4)
     runs = complete(engine, LOOPING, GREEDY)
     assert all(run.stats.drafted <= 4 * run.stats.passes for run in runs)
 
@@ -110,17 +110,17 @@ def test_a_budget_holds_for_both_together():
 def test_spelling():
     spec = DrafterSpec.of("suffix:num_draft=3++lookahead:window=3,ngram=3")
     assert spec.name == "suffix++lookahead"
-    assert spec.merged
+    assert spec.is_union
     built = spec.build(TARGET)
-    assert isinstance(built, Merge)
+    assert isinstance(built, Union)
     assert isinstance(built.first, Suffix)
-    assert not DrafterSpec.of("suffix+lookahead").merged
+    assert not DrafterSpec.of("suffix+lookahead").is_union
     assert DrafterSpec.of("draft_model:model=a++b.gguf").parts == ()
     with pytest.raises(ConfigError, match=r"both \+ and \+\+"):
         DrafterSpec.of("suffix+lookahead++prompt_lookup")
     with pytest.raises(ConfigError, match="put it last"):
-        Merge(merged().second, Suffix(Options()))
+        Union(union().second, Suffix(Options()))
 
 
-def test_nothing_merged_with_nothing_is_nothing():
-    assert merge(EMPTY_DRAFT, EMPTY_DRAFT) == EMPTY_DRAFT
+def test_the_union_of_nothing_and_nothing_is_nothing():
+    assert unite(EMPTY_DRAFT, EMPTY_DRAFT) == EMPTY_DRAFT

@@ -1,4 +1,4 @@
-"""Configs of Llama's shape: RMS norm, rotary positions, a gated MLP. A family adds what it does differently."""
+"""Llama-like configs: RMS norm, rotary positions, a gated MLP. A family adds what it does differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from forerun.formats.checkpoint import Checkpoint
 
 
-def gated_from_hf(checkpoint: Checkpoint, family: str) -> ModelConfig:
+def llama_like_from_hf(checkpoint: Checkpoint, family: str) -> ModelConfig:
     """From a Hugging Face config.json. Raises LoadError for what is missing or not supported."""
     settings = Settings(checkpoint)
     num_heads, width = settings["num_attention_heads"], settings["hidden_size"]
@@ -36,7 +36,7 @@ def gated_from_hf(checkpoint: Checkpoint, family: str) -> ModelConfig:
     )
 
 
-def gated_from_gguf(checkpoint: Checkpoint, family: str) -> ModelConfig:
+def llama_like_from_gguf(checkpoint: Checkpoint, family: str) -> ModelConfig:
     """From GGUF metadata. Raises LoadError for what is missing or not supported."""
     settings = Settings(checkpoint)
     settings.refuse("expert_count", 0)
