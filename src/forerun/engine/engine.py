@@ -16,7 +16,7 @@ from forerun.cache.base import KVCache
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece
 from forerun.decoding.stops import StopChecker, TextSink
 from forerun.decoding.verify import Best, takes_the_likeliest, verify
 from forerun.drafters.base import Drafter
@@ -112,13 +112,17 @@ class Engine:
             self.trace.end_step(work, verdicts, self._granted)
         return events
 
-    def abort(self, seq_id: int) -> None:
-        """Cancel a sequence, keeping what it has emitted; harmless if it has ended."""
+    def abort(self, seq_id: int) -> Event | None:
+        """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""
         run = self.runs.get(seq_id)
-        if run is not None:
-            run.text += run.stops.close()
-            run.seq.finish_reason = FinishReason.ABORT
-            self._forget(run)
+        if run is None:
+            return None
+        run.seq.finish_reason = FinishReason.ABORT
+        text = run.stops.close()
+        run.text += text
+        pieces = (TextPiece(text, from_draft=False),) if text else ()
+        self._forget(run)
+        return Event(seq_id, (), pieces, None, FinishReason.ABORT)
 
     def preempt(self, seq_id: int) -> None:
         """Take a running sequence's slot away; it goes on later, exactly where it was."""
@@ -253,9 +257,11 @@ class Engine:
         run.prompt_features.clear()
 
     def _forget(self, run: Run) -> None:
-        self._end_drafting(run)
-        self.scheduler.release(run.seq)
-        del self.runs[run.seq.id]
+        try:
+            self._end_drafting(run)
+        finally:
+            self.scheduler.release(run.seq)
+            del self.runs[run.seq.id]
 
 
 def _controller(drafter: Drafter, config: EngineConfig, prior: Prior | None) -> Controller:
