@@ -111,7 +111,8 @@ class NativeDecoder:
             zeros = np.zeros(shape, np.float32)
             self._native.set_norm(name, zeros, zeros if has_bias else None)
         else:
-            self._native.set_blank(name, form, *shape, has_bias)
+            num_out, num_in = shape
+            self._native.set_blank(name, form, num_out, num_in, has_bias)
         self._names[name] = None
         return self._packed(name)[-1]
 
