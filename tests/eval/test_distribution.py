@@ -12,6 +12,7 @@ from scipy import stats
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.decoding import verify
+from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model, suffix
 from forerun.drafters.base import Target
 from forerun.eval import distribution
@@ -66,9 +67,11 @@ def test_a_wrong_residual_is_caught(monkeypatch):
 
 
 def test_tokens_the_law_excludes_break_it_at_once(monkeypatch):
-    honest = verify.choose
+    honest = LogitsPipeline.choose
     monkeypatch.setattr(
-        verify, "choose", lambda logits, params, **rest: honest(logits, WARM, **rest)
+        LogitsPipeline,
+        "choose",
+        lambda self, *args: honest(LogitsPipeline(WARM, PROMPT, seed=self.seed), *args),
     )
     checks = report("suffix", NUCLEUS).checks
     assert all(check.impossible and check.p_value == 0 for check in checks)

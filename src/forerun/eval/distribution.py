@@ -26,7 +26,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT
-from forerun.decoding.sampling import warp
+from forerun.decoding.processors import LogitsPipeline
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
 from forerun.nn.model import Model
@@ -172,12 +172,13 @@ def exact_distribution(
     rows: dict[Tokens, Tensor] = {}
     cache = model.new_cache(1, len(prompt) + length)
     beginnings: list[Tokens] = [()]
+    pipeline = LogitsPipeline(params, prompt)
     for _ in range(length):
         longer: list[Tokens] = []
         for beginning in beginnings:
             batch = Batch((Segment.of(0, 0, [*prompt, *beginning], EMPTY_DRAFT),))
             logits = model.head(model.forward(batch, cache).last[-1:])[0]
-            row = warp(logits, params, prompt=prompt, generated=beginning)
+            row = pipeline.probs(logits, beginning)
             rows[beginning] = row
             probs = row.double() / row.double().sum() * mass[beginning]
             for token in (probs >= floor).nonzero().flatten().tolist():
