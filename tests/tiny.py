@@ -6,12 +6,11 @@ held to the same laws in `tests/nn`.
 
 from __future__ import annotations
 
-import gguf
 import numpy as np
 import torch
 
 from forerun.eval.random_model import random_config, random_weights
-from forerun.formats.checkpoint import StoredTensor
+from forerun.formats.weights import FORMATS, FloatTensor
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.backends.native import unsupported
 from forerun.nn.decoder import Decoder
@@ -30,10 +29,10 @@ def tiny_model(
     if BACKEND == "torch" or unsupported(shape, torch.device("cpu")) is not None:
         return Decoder(shape, weights)
     stored = {name: _stored(name, weight) for name, weight in weights.items()}
-    return load_native(shape, stored, num_threads=1, cache_dtype=torch.float32)
+    return load_native(shape, stored, num_threads=1)
 
 
-def _stored(name: str, weight: torch.Tensor) -> StoredTensor:
+def _stored(name: str, weight: torch.Tensor) -> FloatTensor:
     rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
     data = np.ascontiguousarray(rows).view(np.uint8)
-    return StoredTensor(name, tuple(weight.shape), gguf.GGMLQuantizationType.F32, data)
+    return FloatTensor(name, tuple(weight.shape), FORMATS["f32"], data)

@@ -12,10 +12,16 @@ from forerun.core import device
 from forerun.core.errors import ConfigError
 
 
-def test_auto_takes_cuda_only_where_it_is() -> None:
-    expected = "cuda" if torch.cuda.is_available() else "cpu"
-    assert device.choose_device().type == expected
+@pytest.mark.parametrize("has_cuda", [False, True])
+def test_auto_is_the_cpu_and_says_that_cuda_can_be_asked_for(
+    has_cuda: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    assert device.choose_device() == device.choose_device("auto") == torch.device("cpu")
+    assert ["--device cuda" in message for message in caplog.messages] == [True] * 2 * has_cuda
+    caplog.clear()
     assert device.choose_device("cpu") == torch.device("cpu")
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "", "cuda:99"])

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.errors import LoadError
-from forerun.formats.checkpoint import READABLE, StoredTensor, open_checkpoint
+from forerun.formats.checkpoint import open_checkpoint
+from forerun.formats.gguf_blocks import BlockTensor
 from forerun.formats.gguf_header import read_header
+from forerun.formats.weights import FORMATS, FloatTensor
 from tests.formats.files import matrix, write_gguf
 
 Type = gguf.GGMLQuantizationType
@@ -34,7 +36,7 @@ def test_tensors_come_back_as_they_were_written(small: Path) -> None:
     assert checkpoint.architecture == "llama"
     assert checkpoint.names() == {"blk.0.attn_q.weight", "output_norm.weight"}
     weight, norm = (checkpoint.tensor(name) for name in sorted(checkpoint.names()))
-    assert (weight.shape, weight.nbytes, weight.dtype) == ((6, 64), 6 * 64 * 4, Type.F32)
+    assert (weight.shape, weight.nbytes, weight.format.name) == ((6, 64), 6 * 64 * 4, "f32")
     assert (norm.shape, norm.data.shape) == ((64,), (1, 256))
     assert torch.equal(weight.dequantize(), torch.from_numpy(matrix(6, 64)))
     assert torch.equal(norm.dequantize(), torch.from_numpy(matrix(64, seed=1)))
@@ -57,7 +59,7 @@ def test_a_released_tensor_is_read_again(small: Path) -> None:
 
 
 def test_only_mapped_memory_is_released() -> None:
-    tensor = stored(Type.Q8_0)
+    tensor = stored("q8_0")
     before = tensor.dequantize()
     tensor.release()
     tensor.rows(slice(1, 3)).release()
@@ -73,29 +75,66 @@ def test_the_config_is_the_metadata_without_the_vocabulary(small: Path) -> None:
     assert "tokenizer.ggml.merges" not in config
 
 
-def stored(dtype: Type, num_rows: int = 5, width: int = 512) -> StoredTensor:
+def stored(name: str, num_rows: int = 5, width: int = 512) -> FloatTensor:
     """Random bytes as a tensor; the halves in them are kept finite by clearing their top exponent bit."""
-    block_size, type_size = gguf.GGML_QUANT_SIZES[dtype]
-    shape = (num_rows, width // block_size * type_size)
+    format = FORMATS[name]
+    shape = (num_rows, width // format.block * format.block_nbytes)
     data = np.random.default_rng(7).integers(0, 0xBF, shape, dtype=np.uint8)
-    return StoredTensor("w", (num_rows, width), dtype, data & 0xBB)
+    kind = FloatTensor if format.group is None else BlockTensor
+    return kind("w", (num_rows, width), format, data & 0xBB)
 
 
-BITS = {Type.F16: 11, Type.BF16: 8, Type.Q4_0: 4, Type.Q4_1: 4, Type.Q5_0: 5, Type.Q8_0: 8}
-"""Precision of the types that the reference can write; it only reads the K-quants."""
+QUANTIZED = [name for name, format in FORMATS.items() if format.group is not None]
+WRITABLE = {name: format.bits for name, format in FORMATS.items() if "_k" not in name}
+WRITABLE |= {"f16": 11, "bf16": 8}
+"""Precision of the formats that the reference can write; it only reads the K-quants."""
 
 
-@pytest.mark.parametrize("dtype", BITS, ids=lambda dtype: dtype.name)
-def test_values_come_back_but_for_the_rounding(tmp_path: Path, dtype: Type) -> None:
+@pytest.mark.parametrize("name", [name for name in WRITABLE if name != "f32"])
+def test_values_come_back_but_for_the_rounding(tmp_path: Path, name: str) -> None:
     values = matrix(4, 96)
-    path = write_gguf(tmp_path / "q.gguf", {"w": values}, dtype=dtype)
+    path = write_gguf(tmp_path / "q.gguf", {"w": values}, dtype=Type[name.upper()])
     tensor = open_checkpoint(path).tensor("w")
-    block_size, type_size = gguf.GGML_QUANT_SIZES[dtype]
-    assert tensor.nbytes == values.size // block_size * type_size
+    assert tensor.nbytes == values.size * tensor.format.bits_per_weight / 8
     found = tensor.dequantize()
     assert found.dtype == torch.float32
-    step = np.abs(values).max() / 2 ** (BITS[dtype] - 1)
+    step = np.abs(values).max() / 2 ** (WRITABLE[name] - 1)
     assert np.abs(found.numpy() - values).max() <= step
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_reads_like_the_reference(name: str) -> None:
+    tensor, dtype = stored(name), Type[name.upper()]
+    assert gguf.GGML_QUANT_SIZES[dtype] == (tensor.format.block, tensor.format.block_nbytes)
+    values = torch.from_numpy(gguf.dequantize(tensor.data, dtype).copy())
+    found = tensor.dequantize()
+    assert torch.equal(found.view(torch.int32), values.view(torch.int32)), "to the last bit"
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_codes_are_what_the_format_says(name: str) -> None:
+    tensor, format = stored(name), FORMATS[name]
+    codes = tensor.codes()
+    assert codes.codes.dtype == np.int8
+    assert codes.codes.shape == tensor.shape
+    assert codes.scales.dtype == np.float32
+    assert codes.scales.shape == (5, 512 // format.group)
+    assert (codes.mins is not None) == format.has_min
+    assert codes.mins is None or codes.mins.shape == codes.scales.shape
+    low = 0 if format.has_min else -(1 << (format.bits - 1))
+    assert codes.codes.min() >= low
+    assert codes.codes.max() < low + (1 << format.bits)
+    as_half = codes.scales.astype(np.float16).astype(np.float32)
+    assert np.array_equal(as_half, codes.scales) == (format.scale_dtype == "f16")
+    scales, mins = (
+        0 if x is None else x.repeat(format.group, 1) for x in (codes.scales, codes.mins)
+    )
+    assert np.array_equal(tensor.dequantize().numpy(), scales * codes.codes + mins)
+
+
+def test_floats_have_no_codes() -> None:
+    with pytest.raises(ValueError, match="'w' is stored as bf16: it has no codes"):
+        stored("bf16").codes()
 
 
 def test_k_quants_come_back_as_their_layout_says() -> None:
@@ -104,28 +143,28 @@ def test_k_quants_come_back_as_their_layout_says() -> None:
     # The first four of the eight 6-bit pairs lie whole in a byte; the others' low bits share one.
     scales = np.array([3] * 4 + [5] * 4 + [3 | 5 << 4] * 4, np.uint8)
     block = np.concatenate((halves, scales, np.full(128, 0x77, np.uint8)))
-    tensor = StoredTensor("w", (1, 256), Type.Q4_K, block.reshape(1, -1))
+    tensor = BlockTensor("w", (1, 256), FORMATS["q4_k"], block.reshape(1, -1))
     assert torch.equal(tensor.dequantize(), torch.full((1, 256), 2.0 * 3 * 7 - 1.0 * 5))
 
 
-@pytest.mark.parametrize("dtype", sorted(READABLE), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("index", [slice(1, 3), np.array([4, 0, 0])], ids=["slice", "array"])
-def test_rows_are_taken_as_stored(dtype: Type, index: slice) -> None:
-    tensor = stored(dtype)
+def test_rows_are_taken_as_stored(name: str, index: slice) -> None:
+    tensor = stored(name)
     some = tensor.rows(index)
-    assert some.dtype == dtype
+    assert some.format == tensor.format
     assert some.nbytes == tensor.nbytes // 5 * some.shape[0]
     assert torch.equal(some.dequantize(), tensor.dequantize()[index])
 
 
 def test_elements_of_a_vector_are_taken_unless_it_is_quantized() -> None:
     data = matrix(64).view(np.uint8).reshape(1, -1)
-    vector = StoredTensor("bias", (64,), Type.F32, data)
+    vector = FloatTensor("bias", (64,), FORMATS["f32"], data)
     some = vector.rows(slice(3, 9))
     assert some.shape == (6,)
     assert torch.equal(some.dequantize(), vector.dequantize()[3:9])
     with pytest.raises(LoadError, match="'bias' is a quantized vector"):
-        StoredTensor("bias", (32,), Type.Q8_0, data[:, :34]).rows(slice(0, 1))
+        BlockTensor("bias", (32,), FORMATS["q8_0"], data[:, :34]).rows(slice(0, 1))
 
 
 def test_the_header_is_read_like_the_reference_reader_does(tmp_path: Path) -> None:
@@ -172,7 +211,7 @@ def assert_read_like_the_reference(path: Path) -> None:
     for tensor in reference.tensors:
         ours = checkpoint.tensor(tensor.name)
         assert ours.shape == tuple(tensor.shape.tolist())[::-1]
-        assert ours.dtype == tensor.tensor_type
+        assert ours.format.name == tensor.tensor_type.name.lower()
         assert ours.data.tobytes() == tensor.data.tobytes()
 
 
@@ -182,8 +221,8 @@ def test_an_unknown_tensor_gets_the_closest_names(small: Path) -> None:
 
 
 def test_an_unsupported_type_is_named_with_its_tensor(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "q.gguf", {"w": matrix(2, 64)}, dtype=Type.Q5_1)
-    with pytest.raises(LoadError, match="tensor 'w' is stored as Q5_1, which is not supported"):
+    path = write_gguf(tmp_path / "q.gguf", {"w": matrix(2, 256)}, dtype=Type.TQ2_0)
+    with pytest.raises(LoadError, match="tensor 'w' is stored as TQ2_0, which is not supported"):
         open_checkpoint(path)
 
 

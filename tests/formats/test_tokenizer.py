@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forerun.core.errors import LoadError, RequestError
@@ -104,9 +104,14 @@ def test_streamed_text_equals_the_text_decoded_at_once(
     assert text == tokenizer.decode(ids, skip_special=skip_special, is_start=is_start)
 
 
-@given(text=st.text(max_size=40))
+@given(text=st.text(max_size=40) | st.text(alphabet=" \u2581\n<s>unk0x41he", max_size=20))
+@example("\u2581")
+@example("<s>he<0x41>")
 def test_text_comes_back_from_its_ids(tokenizer: Tokenizer, text: str) -> None:
-    assert tokenizer.decode(tokenizer.encode(text, bos=False), skip_special=False) == text
+    """SentencePiece writes a space as U+2581, so one in the text comes back as a space, as in llama.cpp."""
+    ids = tokenizer.encode(text, bos=False, special=False)
+    expected = text.replace("\u2581", " ") if tokenizer.adds_space else text
+    assert tokenizer.decode(ids) == tokenizer.decode(ids, skip_special=False) == expected
 
 
 @given(text=st.text(alphabet="helo w<|im_end|>tol\n", max_size=40))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import gguf
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType as Type
 from torch import Tensor
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
-from forerun.formats.checkpoint import StoredTensor
+from forerun.formats.gguf_blocks import BlockTensor, quantize
+from forerun.formats.weights import FORMATS, FloatTensor, StoredTensor
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
@@ -34,26 +33,31 @@ GATED = ModelConfig(
     rope=RopeConfig(10000.0, 32),
 )
 
-QUANTIZED = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K)
-TYPES = (Type.F32, Type.F16, Type.BF16, *QUANTIZED)
+QUANTIZED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+TYPES = ("f32", "f16", "bf16", *QUANTIZED)
 
-_FACTORS = {Type.Q4_K: (0, 4), Type.Q5_K: (0, 4), Type.Q6_K: (208, 210)}
+_FACTORS = {"q4_k": (0, 4), "q5_k": (0, 4), "q6_k": (208, 210)}
 
 
-def stored(name: str, values: np.ndarray, dtype: Type) -> StoredTensor:
+def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
     """Values as a checkpoint would store them; the K types, which nothing here can write, as random blocks."""
     if dtype in _FACTORS:
         data = _random_blocks(values.shape, dtype)
     else:
-        data = gguf.quantize(np.ascontiguousarray(values, np.float32), dtype)
+        data = quantize(np.ascontiguousarray(values, np.float32), FORMATS[dtype])
         data = data.view(np.uint8).reshape(values.shape[0] if values.ndim > 1 else 1, -1)
-    return StoredTensor(name, values.shape, dtype, data)
+    kind = FloatTensor if FORMATS[dtype].group is None else BlockTensor
+    return kind(name, values.shape, FORMATS[dtype], data)
 
 
-def _random_blocks(shape: tuple[int, ...], dtype: Type) -> np.ndarray:
-    block, nbytes = gguf.GGML_QUANT_SIZES[dtype]
+def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     random = np.random.default_rng(shape[0] * 7 + shape[1])
-    data = random.integers(0, 256, (shape[0], shape[1] // block, nbytes), dtype=np.uint8)
+    data = random.integers(
+        0,
+        256,
+        (shape[0], shape[1] // FORMATS[dtype].block, FORMATS[dtype].block_nbytes),
+        dtype=np.uint8,
+    )
     first, stop = _FACTORS[dtype]
     factors = random.uniform(2e-4, 2e-3, (*data.shape[:2], (stop - first) // 2)).astype(np.float16)
     data[:, :, first:stop] = factors.view(np.uint8)
@@ -61,7 +65,7 @@ def _random_blocks(shape: tuple[int, ...], dtype: Type) -> np.ndarray:
 
 
 def random_weights(
-    config: ModelConfig, dtype: Type = Type.F32, *, has_biases: bool = False, seed: int = 0
+    config: ModelConfig, dtype: str = "f32", *, has_biases: bool = False, seed: int = 0
 ) -> dict[str, StoredTensor]:
     """Random weights of a model: matrices as `dtype`, vectors as fp32."""
     random = np.random.default_rng(seed)
@@ -69,7 +73,7 @@ def random_weights(
     for name, shape in weight_shapes(config).items():
         values = random.standard_normal(shape) * (0.3 if len(shape) == 2 else 1)
         is_matrix = len(shape) == 2 and name != "positions"
-        weights[name] = stored(name, values, dtype if is_matrix else Type.F32)
+        weights[name] = stored(name, values, dtype if is_matrix else "f32")
         is_norm = len(shape) == 1
         short = name.rpartition(".")[2]
         wants_bias = (
@@ -77,7 +81,7 @@ def random_weights(
         )
         if wants_bias:
             bias = random.standard_normal(shape[0])
-            weights[f"{name}.bias"] = stored(name, bias, Type.F32)
+            weights[f"{name}.bias"] = stored(name, bias, "f32")
     return weights
 
 
@@ -87,7 +91,7 @@ def reference(config: ModelConfig, weights: Mapping[str, StoredTensor]) -> Decod
 
 
 def native(
-    config: ModelConfig, dtype: Type = Type.F32, num_threads: int = 1, **options
+    config: ModelConfig, dtype: str = "f32", num_threads: int = 1, **options
 ) -> NativeDecoder:
     """A native decoder of random weights."""
     return load_native(config, random_weights(config, dtype), num_threads=num_threads, **options)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
-import gguf
 import torch
 import transformers
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.formats.checkpoint import Checkpoint
+from forerun.formats.weights import FORMATS, WeightFormat
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import Decoder
 from forerun.nn.loader import load_model
@@ -26,7 +26,7 @@ class MemoryTensor:
     """What the loader asks of a stored tensor, over a torch tensor."""
 
     values: Tensor
-    dtype: ClassVar[gguf.GGMLQuantizationType] = gguf.GGMLQuantizationType.F32
+    format: ClassVar[WeightFormat] = FORMATS["f32"]
 
     @property
     def shape(self) -> tuple[int, ...]:

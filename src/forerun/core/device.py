@@ -7,6 +7,7 @@ chosen behind the user's back: every choice is an argument, and `auto` means wha
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import platform
 from pathlib import Path
@@ -17,17 +18,23 @@ from forerun.core.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
+_log = logging.getLogger(__name__)
+
 # CPU features (Linux names) that decide which kernels can run, best first.
 _X86_FEATURES = ("amx_int8", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "f16c")
 _ARM_FEATURES = ("i8mm", "asimddp", "asimd")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` is the first CUDA device, else the CPU. Raises ConfigError if it is not there."""
+    """The device of that name; `auto` is the CPU, the only one with kernels. Raises ConfigError if it is not there."""
     import torch
 
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if torch.cuda.is_available():
+            _log.warning(
+                "computing on the CPU; --device cuda (device='cuda') uses the GPU, in fp32 without kernels"
+            )
+        name = "cpu"
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
         raise ConfigError(f"unknown device '{name}': write auto, cpu, cuda or cuda:<number>")

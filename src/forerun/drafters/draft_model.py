@@ -14,7 +14,7 @@ M rows whose logits are needed, D width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -27,16 +27,15 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
-from forerun.drafters._tuning import climb
 from forerun.drafters._vocabulary import compare_vocabularies
-from forerun.drafters.base import SELF, Target
+from forerun.drafters.base import SELF, Search, Target
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
 GRIDS = {"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12)}
-"""What `tune` tries."""
+"""What `forerun autotune` tries."""
 
 
 __all__ = ["DraftModel", "Options", "build", "compare_vocabularies"]
@@ -72,12 +71,12 @@ def example(target: Target) -> Options:
     return Options(model=SELF)
 
 
-def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+def tune(target: Target, options: Options, search: Search) -> Options:
     """How many tokens a chain should have; a tree stays as given. The draft is named by its full path."""
     path = Path(options.model).expanduser()
     if path.exists():
         options = replace(options, model=str(path.resolve()))
-    return climb(options, {} if options.branch else GRIDS, score)
+    return search.climb(options, {} if options.branch else GRIDS)
 
 
 @dataclass(slots=True)
@@ -101,19 +100,19 @@ class DraftModel(ModelDrafter):
         max_len = min(target.max_len, model.config.max_position)
         self.cache = model.new_cache(target.max_num_seqs, max_len)
         self._slots: dict[int, Slot] = {}
-        self._free = list(range(target.max_num_seqs))
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot; the tokens are read when a draft is asked for."""
         self.end(seq)
-        slot = self._slots[seq.id] = Slot(self._free.pop())
-        self.cache.truncate(slot.index, 0)
+        opened = self.cache.open(seq.tokens)
+        assert opened is not None, "a slot for every sequence that runs"
+        self._slots[seq.id] = Slot(opened[0])
 
     def end(self, seq: Seq) -> None:
         """Give the slot back."""
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
-            self._free.append(slot.index)
+            self.cache.close(slot.index, seq.tokens)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""

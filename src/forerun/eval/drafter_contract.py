@@ -28,9 +28,9 @@ from forerun.drafters.base import Drafter, LoadedModel, Target
 from forerun.drafters.none import NoDrafter
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.run import Run
+from forerun.engine.request import RequestState
 from forerun.engine.stats import SpecStats
-from forerun.eval import law
+from forerun.eval import distribution
 from forerun.eval.held import held_nbytes
 from forerun.eval.random_model import random_model
 from forerun.nn.model import Model
@@ -209,7 +209,7 @@ def check_batch_acceptance(candidate: Candidate) -> None:
         _complete(engine, [prompt], params)
         alone.add(engine.stats)
         together.add(prompt, params)
-    while len(together.runs) == 3:  # not longer, or the last of them would be alone
+    while len(together.requests) == 3:  # not longer, or the last of them would be alone
         together.step()
     _expect_busy(alone)
     if together.stats.tau - 1 < (alone.tau - 1) / 2:
@@ -260,11 +260,11 @@ def check_distribution(candidate: Candidate) -> None:
     engine = candidate.engine(max_num_seqs=64, max_len=64, vocab_size=4)
     params = SamplingParams(temperature=1.5)
     prompt = [0, 1, 2, 0, 1, 2, 0, 1]
-    checks = law.run(engine, [prompt], [params], length=3, num_samples=NUM_SAMPLES)
-    report = law.Report(next(checks), FALSE_ALARM)
+    checks = distribution.run(engine, [prompt], [params], length=3, num_samples=NUM_SAMPLES)
+    report = distribution.Report(next(checks), FALSE_ALARM)
     _expect_busy(engine.stats)
-    if report.broken:
-        p_value = min(check.p_value for check in report.broken)
+    if report.failed:
+        p_value = min(check.p_value for check in report.failed)
         raise ContractError(
             f"{NUM_SAMPLES} samples do not follow the target's distribution (p = {p_value:.1g}): are `probs` "
             "those that the tokens were really drawn from?"
@@ -363,7 +363,7 @@ def run(candidate: Candidate) -> Iterator[tuple[str, str | None]]:
 
 def _complete(
     engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
-) -> list[Run]:
+) -> list[RequestState]:
     runs = [engine.add(prompt, params) for prompt in prompts]
     while engine.has_work:
         engine.step()
@@ -376,7 +376,7 @@ def _only(first: int, size: int) -> SamplingParams:
     return replace(GREEDY, seed=5, logit_bias=dict.fromkeys(others, -100.0))
 
 
-def _expect_plain(engine: Engine, runs: Sequence[Run]) -> None:
+def _expect_plain(engine: Engine, runs: Sequence[RequestState]) -> None:
     """The same tokens as every prompt alone without drafting."""
     cache = engine.model.new_cache(1, MAX_LEN)
     plain = Engine(engine.model, cache, NoDrafter(), engine.config)
@@ -413,5 +413,5 @@ def _expect_no_growth(candidate: Candidate) -> None:
 def _held(engine: Engine) -> int:
     """Bytes the drafter holds, without the target's."""
     assert isinstance(engine.drafter, Checked)
-    seqs = [run.seq for run in engine.runs.values()]
+    seqs = [run.seq for run in engine.requests.values()]
     return held_nbytes(engine.drafter.inner, without=(engine.model, engine.cache, *seqs))

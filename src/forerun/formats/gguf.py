@@ -17,10 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
-from forerun.formats.checkpoint import READABLE, StoredTensor, no_tensor
+from forerun.formats.gguf_blocks import BlockTensor
 from forerun.formats.gguf_header import Header, TensorInfo, read_header
 from forerun.formats.gguf_tokenizer import tokenizer_from_gguf
 from forerun.formats.tokenizer import Tokenizer
+from forerun.formats.weights import FORMATS, FloatTensor, StoredTensor, WeightFormat, no_tensor
+
+_FORMATS: Mapping[int, WeightFormat] = {
+    gguf.GGMLQuantizationType[name.upper()].value: format for name, format in FORMATS.items()
+}
 
 
 class GgufCheckpoint:
@@ -90,30 +95,28 @@ def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]
 
 
 def _tensor(info: TensorInfo, data: NDArray[np.uint8], start: int) -> StoredTensor:
-    dtype = _dtype(info)
-    block_size, type_size = gguf.GGML_QUANT_SIZES[dtype]
-    if min(info.shape) < 1 or info.shape[-1] % block_size:
+    format = _format(info)
+    if min(info.shape) < 1 or info.shape[-1] % format.block:
         raise LoadError(f"the file is corrupt: tensor '{info.name}' has shape {info.shape}")
     first = start + info.offset
-    stop = first + math.prod(info.shape) // block_size * type_size
+    stop = first + math.prod(info.shape) // format.block * format.block_nbytes
     if stop > len(data):
         raise LoadError(
             f"the file is truncated: it has {len(data)} bytes, tensor '{info.name}' ends at {stop}"
         )
     num_rows = info.shape[0] if len(info.shape) > 1 else 1
-    return StoredTensor(info.name, info.shape, dtype, data[first:stop].reshape(num_rows, -1))
+    kind = FloatTensor if format.group is None else BlockTensor
+    return kind(info.name, info.shape, format, data[first:stop].reshape(num_rows, -1))
 
 
-def _dtype(info: TensorInfo) -> gguf.GGMLQuantizationType:
+def _format(info: TensorInfo) -> WeightFormat:
+    if info.type_id in _FORMATS:
+        return _FORMATS[info.type_id]
     try:
-        dtype = gguf.GGMLQuantizationType(info.type_id)
+        name = gguf.GGMLQuantizationType(info.type_id).name
     except ValueError:
         name = f"type {info.type_id}"
-    else:
-        if dtype in READABLE:
-            return dtype
-        name = dtype.name
-    allowed = ", ".join(sorted(known.name for known in READABLE))
     raise LoadError(
-        f"tensor '{info.name}' is stored as {name}, which is not supported (allowed: {allowed})"
+        f"tensor '{info.name}' is stored as {name}, which is not supported "
+        f"(allowed: {', '.join(FORMATS)})"
     )

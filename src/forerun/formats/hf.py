@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import gguf
 import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
-from forerun.formats.checkpoint import StoredTensor, no_tensor
 from forerun.formats.hf_tokenizer import read_json, tokenizer_from_folder
 from forerun.formats.tokenizer import Tokenizer
+from forerun.formats.weights import FORMATS, FloatTensor, StoredTensor, WeightFormat, no_tensor
 
-_DTYPES: Mapping[str, gguf.GGMLQuantizationType] = {
-    name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16")
+_FORMATS: Mapping[str, WeightFormat] = {
+    name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
 }
 
 
@@ -60,14 +59,14 @@ class HfCheckpoint:
         if name not in self._entries:
             raise no_tensor(self.path, name, self._entries)
         entry = self._entries[name]
-        if entry.dtype not in _DTYPES:
+        if entry.dtype not in _FORMATS:
             raise LoadError(
                 f"{self.path}: tensor '{name}' is stored as {entry.dtype}, which is not supported "
-                f"(allowed: {', '.join(_DTYPES)})"
+                f"(allowed: {', '.join(_FORMATS)})"
             )
         num_rows = entry.shape[0] if len(entry.shape) > 1 else 1
         data = entry.data.reshape(num_rows, -1)
-        return StoredTensor(name, entry.shape, _DTYPES[entry.dtype], data)
+        return FloatTensor(name, entry.shape, _FORMATS[entry.dtype], data)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside the weights. Raises LoadError."""

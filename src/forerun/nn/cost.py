@@ -1,4 +1,4 @@
-"""What a model costs, from its config alone: bytes and operations, for the planner and the benchmarks."""
+"""What a model costs, from its config alone."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ import math
 from forerun.nn.config import ModelConfig, weight_shapes
 
 _LOOKED_UP = ("embed", "positions")
-
-
-def num_weights(config: ModelConfig) -> int:
-    """Numbers in the weights, biases left out; a tied head counts once."""
-    return sum(math.prod(shape) for shape in weight_shapes(config).values())
-
-
-def weight_bytes(config: ModelConfig, bits_per_weight: float = 32.0) -> int:
-    """Bytes of all weights at that many bits each."""
-    return math.ceil(num_weights(config) * bits_per_weight / 8)
-
-
-def kv_bytes_per_token(config: ModelConfig, bytes_per_number: float = 4.0) -> int:
-    """Bytes of keys and values one position holds over all layers."""
-    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    return math.ceil(numbers * bytes_per_number)
 
 
 def flops_per_token(config: ModelConfig, context: int = 0) -> int:

@@ -15,15 +15,16 @@ import torch
 from forerun.core import registry
 from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.kernels.reference import WIDTH_UNIT
-from forerun.nn.arch._common import Arch, Part
+from forerun.nn.arch._common import Arch, TensorSource
 from forerun.nn.backends.base import Backend, Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.model import Model
 from forerun.nn.packed import PackedFile
-from forerun.quant.rtn import SCHEMES, Scheme, bits_per_weight, quantized_type
+from forerun.quant.rtn import SCHEMES, Scheme, quantized_format
 
 if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint, StoredTensor
+    from forerun.formats.checkpoint import Checkpoint
+    from forerun.formats.weights import StoredTensor
 
 
 def load_model(
@@ -31,6 +32,7 @@ def load_model(
     *,
     device: torch.device | str = "cpu",
     backend: str = "auto",
+    beside: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
     weight_cache: bool = False,
@@ -38,6 +40,7 @@ def load_model(
 ) -> Model:
     """The checkpoint's model on `device`, by a module of `nn/backends`; `auto` is the first that supports it.
 
+    A draft model runs `beside` its target, in turn with it: on the CPU they share threads.
     `quant` (see `quant.rtn.quantize_weight`) rounds the weights, `head_bits` (see `nn.backends.base`)
     the head. With `weight_cache` packed weights are kept on disk (`nn.packed`). Raises ConfigError for
     an unknown or unusable option, LoadError if the architecture or one of its settings is not supported,
@@ -54,6 +57,7 @@ def load_model(
         config,
         stored_weights(checkpoint, arch, config),
         device=device,
+        beside=beside,
         quant=quant,
         head_bits=head_bits,
         packed=packed,
@@ -116,14 +120,14 @@ def stored_weights(
     """
     present = frozenset(checkpoint.names())
     for name, shape in weight_shapes(config).items():
-        located, part = _locate(name, checkpoint, arch, config)
+        located, source = _locate(name, checkpoint, arch, config)
         if f"{located}.weight" not in present:
             raise LoadError(
                 f"the checkpoint has no tensor '{located}.weight', which {config.family} needs"
             )
-        yield name, _fetch(checkpoint, f"{located}.weight", part, shape)
+        yield name, _fetch(checkpoint, f"{located}.weight", source, shape)
         if f"{located}.bias" in present:
-            yield f"{name}.bias", _fetch(checkpoint, f"{located}.bias", part, shape[:1])
+            yield f"{name}.bias", _fetch(checkpoint, f"{located}.bias", source, shape[:1])
 
 
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
@@ -132,24 +136,29 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     num_bits = 0.0
     for name, shape in weight_shapes(config).items():
         located, _ = _locate(name, checkpoint, arch, config)
-        stored = checkpoint.tensor(f"{located}.weight").dtype
-        num_bits += math.prod(shape) * bits_per_weight(quantized_type(name, shape, stored, scheme))
+        stored = checkpoint.tensor(f"{located}.weight").format
+        format = quantized_format(name, shape, stored, scheme)
+        num_bits += math.prod(shape) * format.bits_per_weight
     return math.ceil(num_bits / 8)
 
 
-def _locate(name: str, checkpoint: Checkpoint, arch: Arch, config: ModelConfig) -> tuple[str, Part]:
+def _locate(
+    name: str, checkpoint: Checkpoint, arch: Arch, config: ModelConfig
+) -> tuple[str, TensorSource]:
     """The checkpoint's name for a weight, without `.weight`, and which part of that it is."""
     layer, _, short = name.removeprefix("layers.").rpartition(".")
-    part = arch.part(short, config, checkpoint.kind)
-    return part.name.format(i=layer), part
+    source = arch.source(short, config, checkpoint.kind)
+    return source.name.format(i=layer), source
 
 
-def _fetch(checkpoint: Checkpoint, name: str, part: Part, shape: tuple[int, ...]) -> StoredTensor:
+def _fetch(
+    checkpoint: Checkpoint, name: str, source: TensorSource, shape: tuple[int, ...]
+) -> StoredTensor:
     stored = checkpoint.tensor(name)
-    if part.rows is not None:
-        stored = stored.rows(part.rows)
+    if source.rows is not None:
+        stored = stored.rows(source.rows)
     if stored.shape != shape:
-        cut = "" if part.rows is None else " (its part)"
+        cut = "" if source.rows is None else " (its part)"
         raise LoadError(f"tensor '{name}'{cut} should be {shape}, but is {stored.shape}")
     return stored
 

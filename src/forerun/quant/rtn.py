@@ -8,16 +8,14 @@ weights that take no more bits already keep their grid.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Literal, get_args
 
-import gguf
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType as Type
 
 from forerun.core.errors import ConfigError, unknown
-from forerun.formats.checkpoint import StoredTensor
+from forerun.formats.gguf_blocks import BlockTensor, quantize
+from forerun.formats.weights import FORMATS, StoredTensor, WeightFormat
 
 Scheme = Literal["none", "int8", "int4"]
 
@@ -26,7 +24,7 @@ SCHEMES: tuple[str, ...] = get_args(Scheme)
 HEAD_BITS = (4, 8)
 """What `requantize` can make of a head."""
 
-_TYPES = {"int8": Type.Q8_0, "int4": Type.Q4_1}
+_FORMATS = {"int8": FORMATS["q8_0"], "int4": FORMATS["q4_1"]}
 _VOCABULARY = frozenset({"embed", "head"})
 _LEFT_ALONE = frozenset({"positions"})
 _ROWS_AT_A_TIME = 512
@@ -37,11 +35,13 @@ def quantize_weight(name: str, stored: StoredTensor, scheme: Scheme) -> StoredTe
 
     Raises ConfigError for an unknown scheme.
     """
-    dtype = quantized_type(name, stored.shape, stored.dtype, scheme)
-    return stored if dtype == stored.dtype else _round(stored, dtype)
+    format = quantized_format(name, stored.shape, stored.format, scheme)
+    return stored if format == stored.format else _round(stored, format)
 
 
-def quantized_type(name: str, shape: tuple[int, ...], stored: Type, scheme: Scheme) -> Type:
+def quantized_format(
+    name: str, shape: tuple[int, ...], stored: WeightFormat, scheme: Scheme
+) -> WeightFormat:
     """How `quantize_weight` stores a weight.
 
     Vectors, position tables and rows whose width is not a multiple of 32 stay. The embedding and the
@@ -52,13 +52,8 @@ def quantized_type(name: str, shape: tuple[int, ...], stored: Type, scheme: Sche
     is_matrix = len(shape) == 2 and shape[1] % 32 == 0
     if scheme == "none" or name in _LEFT_ALONE or not is_matrix:
         return stored
-    return min(_TYPES["int8" if name in _VOCABULARY else scheme], stored, key=bits_per_weight)
-
-
-def bits_per_weight(dtype: Type) -> float:
-    """Bits a weight takes as stored, its share of the block's scale included."""
-    block, nbytes = gguf.GGML_QUANT_SIZES[dtype]
-    return 8 * nbytes / block
+    rounded = _FORMATS["int8" if name in _VOCABULARY else scheme]
+    return min(rounded, stored, key=lambda format: format.bits_per_weight)
 
 
 def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
@@ -70,22 +65,17 @@ def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
         raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
     if len(stored.shape) != 2 or stored.shape[1] % 32:
         raise ConfigError(f"'{stored.name}' {stored.shape} has no rows in blocks of 32")
-    return _round(stored, _TYPES["int4" if bits == 4 else "int8"])
+    return _round(stored, _FORMATS["int4" if bits == 4 else "int8"])
 
 
-def _round(stored: StoredTensor, dtype: Type) -> StoredTensor:
+def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:
     """In parallel, some rows at a time: a large vocabulary needs no fp32 copy of itself."""
     starts = range(0, stored.shape[0], _ROWS_AT_A_TIME)
 
     def rounded(start: int) -> np.ndarray:
         rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME))
-        return gguf.quantize(rows.dequantize().numpy(), dtype)
+        return quantize(rows.dequantize().numpy(), format)
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        return replace(stored, dtype=dtype, data=np.concatenate(list(pool.map(rounded, starts))))
-
-
-def relative_error(original: StoredTensor, quantized: StoredTensor) -> float:
-    """Root mean square of what quantization changed, relative to that of the weights."""
-    before, after = original.dequantize().numpy(), quantized.dequantize().numpy()
-    return float(np.sqrt(np.square(before - after).mean() / np.square(before).mean()))
+        data = np.concatenate(list(pool.map(rounded, starts)))
+    return BlockTensor(stored.name, stored.shape, format, data)

@@ -1,6 +1,6 @@
 """What the families share: the protocol of an arch module, tensor names, and how fused tensors are cut.
 
-Metadata is read in `_settings.py`, rotary settings in `_rope.py`, configs of Llama's shape in `_gated.py`.
+Metadata is read in `_settings.py`, rotary settings in `_rope.py`, Llama-like configs in `_llama_like.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rows = slice | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorSource:
     """Where a canonical weight lies: a tensor of the checkpoint, without `.weight`, and its rows if not all."""
 
     name: str
@@ -43,7 +43,7 @@ class Arch(Protocol):
         """The config of a GGUF file."""
         ...
 
-    def part(self, name: str, config: ModelConfig, kind: Kind) -> Part:
+    def source(self, name: str, config: ModelConfig, kind: Kind) -> TensorSource:
         """Where the canonical weight `name` (of a layer: without `layers.<i>.`) lies; `{i}` stands for the layer."""
         ...
 
@@ -84,19 +84,19 @@ GGUF_NAMES: Mapping[str, str] = {
 }
 
 
-def plain_part(name: str, kind: Kind) -> Part:
+def plain_source(name: str, kind: Kind) -> TensorSource:
     """A weight that lies alone in a tensor of the usual name."""
-    return Part((HF_NAMES if kind == "hf" else GGUF_NAMES)[name])
+    return TensorSource((HF_NAMES if kind == "hf" else GGUF_NAMES)[name])
 
 
-def permuted_part(name: str, config: ModelConfig, kind: Kind) -> Part:
-    """As `plain_part`, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
+def permuted_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
+    """As `plain_source`, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
     if kind == "hf" or name not in ("q", "k"):
-        return plain_part(name, kind)
+        return plain_source(name, kind)
     num_heads = config.num_heads if name == "q" else config.num_kv_heads
     order = np.arange(num_heads * config.head_dim, dtype=np.int64)
     order = order.reshape(num_heads, config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
-    return Part(GGUF_NAMES[name], order)
+    return TensorSource(GGUF_NAMES[name], order)
 
 
 def fused_rows(name: str, config: ModelConfig) -> slice | None:

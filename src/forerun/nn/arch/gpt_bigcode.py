@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forerun.nn.arch._common import Kind, Part, fused_rows, plain_part
+from forerun.nn.arch._common import Kind, TensorSource, fused_rows, plain_source
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
@@ -78,9 +78,9 @@ def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     )
 
 
-def part(name: str, config: ModelConfig, kind: Kind) -> Part:
+def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
     rows = fused_rows(name, config) if name in ("q", "k", "v") else None
     if kind == "hf":
-        return Part(_HF_NAMES[name], rows)
-    return plain_part(name, kind) if rows is None else Part("blk.{i}.attn_qkv", rows)
+        return TensorSource(_HF_NAMES[name], rows)
+    return plain_source(name, kind) if rows is None else TensorSource("blk.{i}.attn_qkv", rows)

@@ -1,11 +1,11 @@
-"""Llama 2 and 3, SmolLM2, TinyLlama, CodeLlama, Mistral: the plain gated shape. GGUF interleaves q and k."""
+"""Llama 2 and 3, SmolLM2, TinyLlama, CodeLlama, Mistral: the llama-like shape itself. GGUF interleaves q and k."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forerun.nn.arch._common import Kind, Part, permuted_part
-from forerun.nn.arch._gated import gated_from_gguf, gated_from_hf
+from forerun.nn.arch._common import Kind, TensorSource, permuted_source
+from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
 from forerun.nn.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ GGUF_ARCHITECTURES = ("llama",)
 
 def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    return gated_from_hf(checkpoint, "llama")
+    return llama_like_from_hf(checkpoint, "llama")
 
 
 def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     """The config of a GGUF file."""
-    return gated_from_gguf(checkpoint, "llama")
+    return llama_like_from_gguf(checkpoint, "llama")
 
 
-def part(name: str, config: ModelConfig, kind: Kind) -> Part:
+def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
-    return permuted_part(name, config, kind)
+    return permuted_source(name, config, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forerun.core.errors import LoadError
-from forerun.nn.arch._common import Kind, Part
+from forerun.nn.arch._common import Kind, TensorSource
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
@@ -64,6 +64,6 @@ def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     raise LoadError("OPT is read from Hugging Face folders only")
 
 
-def part(name: str, config: ModelConfig, kind: Kind) -> Part:
+def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
-    return Part(_NAMES[name])
+    return TensorSource(_NAMES[name])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forerun.nn.arch._common import Kind, Part, fused_rows, plain_part
-from forerun.nn.arch._gated import gated_from_gguf, gated_from_hf
+from forerun.nn.arch._common import Kind, TensorSource, fused_rows, plain_source
+from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
 from forerun.nn.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -17,20 +17,20 @@ GGUF_ARCHITECTURES = ("phi3",)
 
 def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    return gated_from_hf(checkpoint, "phi3")
+    return llama_like_from_hf(checkpoint, "phi3")
 
 
 def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     """The config of a GGUF file."""
-    return gated_from_gguf(checkpoint, "phi3")
+    return llama_like_from_gguf(checkpoint, "phi3")
 
 
-def part(name: str, config: ModelConfig, kind: Kind) -> Part:
+def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
     if name in ("q", "k", "v"):
         fused = "model.layers.{i}.self_attn.qkv_proj" if kind == "hf" else "blk.{i}.attn_qkv"
     elif name in ("gate", "up"):
         fused = "model.layers.{i}.mlp.gate_up_proj" if kind == "hf" else "blk.{i}.ffn_up"
     else:
-        return plain_part(name, kind)
-    return Part(fused, fused_rows(name, config))
+        return plain_source(name, kind)
+    return TensorSource(fused, fused_rows(name, config))

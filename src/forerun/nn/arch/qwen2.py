@@ -1,11 +1,11 @@
-"""Qwen2 and Qwen2.5: the gated shape with biases on q, k and v."""
+"""Qwen2 and Qwen2.5: the llama-like shape with biases on q, k and v."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forerun.nn.arch._common import Kind, Part, plain_part
-from forerun.nn.arch._gated import gated_from_gguf, gated_from_hf
+from forerun.nn.arch._common import Kind, TensorSource, plain_source
+from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
 from forerun.nn.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ GGUF_ARCHITECTURES = ("qwen2",)
 
 def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    return gated_from_hf(checkpoint, "qwen2")
+    return llama_like_from_hf(checkpoint, "qwen2")
 
 
 def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     """The config of a GGUF file."""
-    return gated_from_gguf(checkpoint, "qwen2")
+    return llama_like_from_gguf(checkpoint, "qwen2")
 
 
-def part(name: str, config: ModelConfig, kind: Kind) -> Part:
+def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
-    return plain_part(name, kind)
+    return plain_source(name, kind)

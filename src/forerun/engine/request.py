@@ -1,0 +1,93 @@
+"""What the engine keeps of one sequence, and what one pass decided for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from forerun.core.types import (
+    Event,
+    FinishReason,
+    Outcome,
+    Seq,
+    TextPiece,
+    TokenLogprob,
+)
+from forerun.decoding.processors import LogitsPipeline, logprobs
+from forerun.decoding.stops import StopChecker
+from forerun.engine.batch import SequenceRows
+from forerun.engine.stats import SpecStats
+
+
+@dataclass(slots=True)
+class RequestState:
+    """A sequence with its text, counts and clocks."""
+
+    seq: Seq
+    stops: StopChecker
+    pipeline: LogitsPipeline
+    stats: SpecStats = field(default_factory=SpecStats)
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    has_begun: bool = False
+    """The prompt is in the cache and the drafter knows the sequence."""
+    prompt_features: list[Tensor] = field(default_factory=list)
+    start_s: float = field(default_factory=time.perf_counter)
+    first_token_s: float | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from the request to the first token; None before it."""
+        return None if self.first_token_s is None else self.first_token_s - self.start_s
+
+    def take(self, result: StepResult) -> Event:
+        """Append the result to the sequence; the event with what is new."""
+        if self.first_token_s is None:
+            self.first_token_s = time.perf_counter()
+        self.seq.tokens += result.outcome.emitted
+        self.seq.finish_reason = result.finish_reason
+        found = result.logprobs()
+        self.logprobs += found or ()
+        event = Event(
+            self.seq.id, result.outcome.emitted, result.pieces, found, result.finish_reason
+        )
+        self.text += event.text
+        return event
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one pass made final for one sequence: the outcome, cut where the sequence ends, and its text."""
+
+    request: RequestState
+    rows: SequenceRows
+    outcome: Outcome
+    pieces: tuple[TextPiece, ...]
+    finish_reason: FinishReason | None
+
+    @classmethod
+    def of(cls, request: RequestState, rows: SequenceRows, outcome: Outcome) -> StepResult:
+        """Show the emitted tokens to the stop checker one by one, and cut the outcome at the end."""
+        pieces, count = [], 0
+        for token in outcome.emitted:
+            text = request.stops.push(token)
+            if text:
+                pieces.append(TextPiece(text, from_draft=count < len(outcome.path)))
+            count += 1
+            if request.stops.finish_reason is not None:
+                break
+        cut = replace(outcome, emitted=outcome.emitted[:count], path=outcome.path[:count])
+        return cls(request, rows, cut, tuple(pieces), request.stops.finish_reason)
+
+    def logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        """Log-probabilities of the emitted tokens, if the request asked for them."""
+        num_top = self.request.seq.params.logprobs
+        if num_top is None or self.outcome.logits is None:
+            return None
+        rows = [0, *(1 + node for node in self.outcome.path)]
+        return tuple(
+            logprobs(self.outcome.logits[row], token, num_top)
+            for row, token in zip(rows, self.outcome.emitted, strict=False)
+        )

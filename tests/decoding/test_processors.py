@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from forerun.core.params import SamplingParams
+from forerun.core.random import Stream, uniform
+from forerun.decoding.processors import LogitsPipeline, draw, logprobs
+from tests.decoding.toy import adjusted, oracle_probs
+
+PROMPT, GENERATED, EOS = (1, 4, 4), (0, 4, 2, 4), frozenset({3})
+NONE: tuple[int, ...] = ()
+
+
+def pipeline(params: SamplingParams, seed: int = 0) -> LogitsPipeline:
+    return LogitsPipeline(params, PROMPT, seed=seed, eos_ids=EOS)
+
+
+def probs(logits: Tensor, params: SamplingParams) -> Tensor:
+    return pipeline(params).probs(logits, GENERATED)
+
+
+def first_probs(logits: Tensor, params: SamplingParams) -> Tensor:
+    """At the start of an empty prompt."""
+    return LogitsPipeline(params).probs(logits, NONE)
+
+
+def random_logits(size: int, seed: int = 0) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+# Halves make ties common and keep every comparison exact in both precisions; the odd thresholds
+# keep sums away from the borders.
+halves = st.lists(st.integers(-8, 8).map(lambda i: i / 2), min_size=6, max_size=9)
+params = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0, 0.3, 1, 1.7]),
+    top_k=st.sampled_from([-1, 0, 1, 2, 4, 50]),
+    top_p=st.sampled_from([0.1371, 0.6137, 0.9173, 1]),
+    min_p=st.sampled_from([0, 0.0713, 0.531, 1]),
+    repetition_penalty=st.sampled_from([0.5, 1, 2]),
+    presence_penalty=st.sampled_from([-0.5, 0, 1.5]),
+    frequency_penalty=st.sampled_from([-0.5, 0, 1]),
+    logit_bias=st.dictionaries(st.integers(0, 5), st.sampled_from([-100, -1, 2, 50]), max_size=2),
+    stop_token_ids=st.sampled_from([(), (0, 5)]),
+    min_tokens=st.sampled_from([0, 4, 5]),
+    ignore_eos=st.booleans(),
+)
+
+
+@given(halves, params)
+def test_probs_equal_the_oracle(logits: list[float], params: SamplingParams) -> None:
+    row = probs(torch.tensor(logits), params)
+    expected = oracle_probs(logits, params, PROMPT, GENERATED, EOS)
+    assert row.dtype == torch.float32
+    assert row.tolist() == pytest.approx(expected, abs=1e-6)
+    assert [p > 0 for p in row.tolist()] == [p > 1e-30 for p in expected]
+
+
+@given(halves, params, st.integers(0, 1000))
+def test_choose_draws_from_the_processed_row(
+    logits: list[float], params: SamplingParams, seed: int
+) -> None:
+    row = torch.tensor(logits)
+    u = uniform(seed, Stream.TARGET, len(PROMPT) + len(GENERATED))
+    assert pipeline(params, seed).choose(row, GENERATED) == draw(probs(row, params), u)
+
+
+@given(halves, params)
+def test_greedy_takes_the_first_of_the_largest_adjusted_logits(
+    logits: list[float], params: SamplingParams
+) -> None:
+    greedy = SamplingParams(
+        temperature=0,
+        repetition_penalty=params.repetition_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=params.logit_bias,
+        min_tokens=params.min_tokens,
+    )
+    x = adjusted(logits, greedy, PROMPT, GENERATED, EOS)
+    chosen = pipeline(greedy).choose(torch.tensor(logits), GENERATED)
+    assert chosen == x.index(max(x))
+
+
+HF: dict[str, tuple[SamplingParams, Callable[[], transformers.LogitsProcessor]]] = {
+    "temperature": (
+        SamplingParams(temperature=0.6),
+        lambda: transformers.TemperatureLogitsWarper(0.6),
+    ),
+    "top-k": (SamplingParams(top_k=7), lambda: transformers.TopKLogitsWarper(7)),
+    "top-p": (SamplingParams(top_p=0.83), lambda: transformers.TopPLogitsWarper(0.83)),
+    "min-p": (SamplingParams(min_p=0.07), lambda: transformers.MinPLogitsWarper(0.07)),
+    "repetition": (
+        SamplingParams(repetition_penalty=1.4),
+        lambda: transformers.RepetitionPenaltyLogitsProcessor(1.4),
+    ),
+    "bias": (
+        SamplingParams(logit_bias={3: 2.5, 11: -4}),
+        lambda: transformers.SequenceBiasLogitsProcessor({(3,): 2.5, (11,): -4.0}),
+    ),
+    "min tokens": (
+        SamplingParams(min_tokens=5),
+        lambda: transformers.MinNewTokensLengthLogitsProcessor(len(PROMPT), 5, [*EOS]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HF)
+@pytest.mark.parametrize("size", [16, 3000])
+def test_each_processor_equals_the_one_of_transformers(name: str, size: int) -> None:
+    params, build = HF[name]
+    processor = build()
+    history = torch.tensor([[*PROMPT, *GENERATED]])
+    for seed in range(5):
+        logits = random_logits(size, seed)
+        expected = processor(history, logits[None].clone())[0].softmax(0)
+        row = probs(logits, params)
+        torch.testing.assert_close(row, expected, atol=1e-6, rtol=1e-5)
+        assert ((row > 0) == (expected > 0)).all()
+
+
+def test_presence_and_frequency_penalties_count_the_output_only() -> None:
+    logits = random_logits(6)
+    params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25)
+    penalty = torch.tensor([0.75, 0, 0.75, 0, 1.0, 0])
+    row = probs(logits, params)
+    torch.testing.assert_close(row, (logits - penalty).softmax(0))
+
+
+def test_a_row_does_not_depend_on_what_was_asked_before() -> None:
+    logits = random_logits(6)
+    params = SamplingParams(repetition_penalty=1.5, presence_penalty=1, logit_bias={2: 1})
+    asked = pipeline(params)
+    for generated in ((0,), GENERATED, (), (5, 5)):
+        row = asked.probs(logits, generated)
+        assert row.equal(pipeline(params).probs(logits, generated))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [SamplingParams(top_k=2), SamplingParams(top_p=0.45), SamplingParams(top_k=3, top_p=0.6)],
+)
+def test_equals_at_a_border_stay_by_lower_id(params: SamplingParams) -> None:
+    row = first_probs(torch.zeros(4), params)
+    assert row.tolist() == [0.5, 0.5, 0, 0]
+
+
+def test_the_nucleus_is_found_among_many_and_among_few() -> None:
+    for spread in (0.01, 1, 10):
+        logits = random_logits(5000, 1) * spread
+        params = SamplingParams(top_p=0.91, min_p=1e-4)
+        expected = oracle_probs(logits.tolist(), params, NONE, NONE)
+        row = first_probs(logits, params)
+        assert abs(int((row > 0).sum()) - sum(p > 0 for p in expected)) <= 1  # fp32 at the border
+        torch.testing.assert_close(row, torch.tensor(expected), atol=1e-5, rtol=1e-3)
+
+
+def test_end_tokens_stay_banned_until_min_tokens() -> None:
+    params = SamplingParams(min_tokens=1, stop_token_ids=(2,), logit_bias={2: 100})
+    built = LogitsPipeline(params, eos_ids=EOS)
+    assert built.probs(torch.zeros(4), ()).tolist() == [0.5, 0.5, 0, 0]
+    assert built.probs(torch.zeros(4), (0,)).argmax() == 2
+
+
+@given(halves, params)
+def test_adjusted_logits_are_the_oracles(logits: list[float], params: SamplingParams) -> None:
+    row = pipeline(params).adjusted(torch.tensor(logits), GENERATED)
+    assert row.tolist() == pytest.approx(adjusted(logits, params, PROMPT, GENERATED, EOS))
+
+
+def test_only_a_greedy_request_that_changes_no_logits_needs_the_argmax_alone() -> None:
+    greedy = SamplingParams(temperature=0)
+    assert pipeline(greedy).needs_only_argmax
+    assert not pipeline(SamplingParams()).needs_only_argmax
+    for changed in ({"logit_bias": {1: 1}}, {"min_tokens": 1}, {"presence_penalty": 1}):
+        assert not pipeline(SamplingParams(temperature=0, **changed)).needs_only_argmax
+
+
+def test_ids_beyond_the_row_are_left_out() -> None:
+    params = SamplingParams(
+        repetition_penalty=2, logit_bias={9: 5}, min_tokens=9, stop_token_ids=(8,)
+    )
+    row = LogitsPipeline(params, [7], eos_ids=frozenset({5})).probs(torch.zeros(4), [6])
+    assert row.tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-6])
+def test_a_tiny_temperature_is_as_good_as_greedy(temperature: float) -> None:
+    logits = random_logits(100)
+    row = first_probs(logits, SamplingParams(temperature=temperature))
+    assert row.argmax() == logits.argmax()
+    assert row.max() == 1
+
+
+def test_the_logits_are_not_changed() -> None:
+    logits = random_logits(6)
+    before = logits.clone()
+    params = SamplingParams(temperature=0.5, top_k=2, repetition_penalty=2, logit_bias={0: 1})
+    probs(logits, params)
+    assert logits.equal(before)
+
+
+def test_a_row_does_not_depend_on_its_neighbours_or_on_threads() -> None:
+    rows = torch.stack([random_logits(49153, seed) for seed in range(3)])
+    params = SamplingParams(temperature=0.8, top_p=0.9, min_p=1e-6)
+    threads = torch.get_num_threads()
+    results = []
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        results += [first_probs(row, params) for row in (rows[1], rows[1].clone())]
+    torch.set_num_threads(threads)
+    assert all(result.equal(results[0]) for result in results)
+
+
+ALMOST_ONE = 1 - 2.0**-53
+weights = st.lists(st.sampled_from([0.0, 0.0, 1e-30, 0.1, 0.3, 1.0]), min_size=1, max_size=40)
+
+
+@given(weights.filter(any), st.floats(0, ALMOST_ONE) | st.sampled_from([0.0, ALMOST_ONE]))
+def test_draw_inverts_the_cumulative_sum(row: list[float], u: float) -> None:
+    probs = torch.tensor(row)
+    token = draw(probs, u)
+    assert probs[token] > 0
+    total, before = math.fsum(probs.tolist()), math.fsum(probs[:token].tolist())
+    assert before <= u * total + 1e-12 * total
+    assert before + probs[token].item() >= u * total - 1e-12 * total
+
+
+def test_draw_gives_every_token_its_share() -> None:
+    probs = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.125, 0.125, 0.0])
+    drawn = [draw(probs, i / 1000) for i in range(1000)]
+    assert np.bincount(drawn, minlength=7).tolist() == [0, 250, 0, 500, 125, 125, 0]
+
+
+def test_draw_is_right_in_rows_of_many_blocks() -> None:
+    for size in (256, 257, 3000):
+        probs = random_logits(size).softmax(0)
+        sums = probs.double().cumsum(0)
+        for u in (0, 0.1, 0.5, 0.77, ALMOST_ONE):
+            assert draw(probs, u) == int((sums <= u * sums[-1]).sum())
+
+
+def test_draw_at_the_last_bit_of_a_block_stays_on_a_token_with_mass() -> None:
+    """The sum of a block and the running sum in it may round differently."""
+    for seed in range(20):
+        probs = (random_logits(512, seed) * 3).softmax(0)
+        probs[250:300] = 0
+        u = float(probs[:256].double().sum() / probs.double().sum())
+        for _ in range(4):
+            u = math.nextafter(u, 0)
+            assert probs[draw(probs, u)] > 0
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0], [math.nan, 1.0]])
+def test_draw_refuses_a_row_without_mass(row: list[float]) -> None:
+    with pytest.raises(ValueError, match="without probability mass"):
+        draw(torch.tensor(row), 0.5)
+
+
+@given(halves, st.integers(0, 5), st.integers(0, 12))
+def test_logprobs_are_of_the_raw_logits(logits: list[float], token: int, num_top: int) -> None:
+    result = logprobs(torch.tensor(logits), token, num_top)
+    expected = torch.tensor(logits, dtype=torch.float64).log_softmax(0).tolist()
+    ranked = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    assert result.token_id == token
+    assert result.logprob == pytest.approx(expected[token], abs=1e-5)
+    assert ranked[result.rank - 1] == token
+    assert [i for i, _ in result.top] == ranked[:num_top]
+    assert [p for _, p in result.top] == pytest.approx([expected[i] for i in ranked][:num_top])
