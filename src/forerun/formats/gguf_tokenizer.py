@@ -68,7 +68,7 @@ class _Fields:
     def get(self, key: str, kind: type[T], prefix: str = "tokenizer.ggml.") -> T | None:
         """The value, None if there is none. Raises LoadError if it is of another type."""
         value = self._metadata.get(prefix + key)
-        if value is None or isinstance(value, kind):
+        if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
             return value
         raise LoadError(f"the metadata is corrupt: {prefix}{key} is no {kind.__name__}")
 
