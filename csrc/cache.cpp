@@ -2,124 +2,87 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
-
-#include "half.h"
 
 namespace forerun {
 
-Cache::Cache(int layers, int heads, int dim, int num_slots, int max_len, bool half)
+Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half,
+             std::vector<std::int32_t> pages)
     : num_layers(layers),
       num_heads(heads),
       head_dim(dim),
+      num_slots(slots),
+      max_len(most),
       is_half(half),
-      max_len_(max_len),
-      capacity_((max_len + kChunk - 1) / kChunk * kChunk),
-      lengths_(static_cast<std::size_t>(num_slots), 0) {
-    const std::size_t count = static_cast<std::size_t>(layers) *
-                              static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(heads);
-    keys_ = Buffer(count * head_nbytes());
-    values_ = Buffer(count * head_nbytes());
+      pages_(std::move(pages)) {
+    const std::size_t num_pages = static_cast<std::size_t>(num_slots * pages_per_slot());
+    if (pages_.empty()) {
+        pages_.resize(num_pages);
+        std::iota(pages_.begin(), pages_.end(), 0);
+    }
+    std::vector<bool> is_used(num_pages, false);
+    for (std::int32_t page : pages_) {
+        const std::size_t p = static_cast<std::size_t>(page);
+        if (page < 0 || p >= num_pages || is_used[p] || pages_.size() != num_pages)
+            throw std::invalid_argument("a page table must name each page once");
+        is_used[p] = true;
+    }
+    const std::size_t nbytes = static_cast<std::size_t>(num_layers) *
+                               static_cast<std::size_t>(num_heads) * num_pages * page_nbytes();
+    keys_ = Buffer(nbytes);
+    values_ = Buffer(nbytes);
 }
 
-std::size_t Cache::head_nbytes() const {
-    return static_cast<std::size_t>(capacity_) * static_cast<std::size_t>(head_dim) *
-           (is_half ? 2 : 4);
+std::size_t Cache::page_nbytes() const {
+    return static_cast<std::size_t>(kChunk * head_dim) * (is_half ? 2 : 4);
 }
 
 KvHead Cache::head(int layer, int slot, int head) const {
-    const std::size_t index =
-        (static_cast<std::size_t>(layer) * lengths_.size() + static_cast<std::size_t>(slot)) *
-            static_cast<std::size_t>(num_heads) +
-        static_cast<std::size_t>(head);
-    return {keys_.as<std::uint8_t>() + index * head_nbytes(),
-            values_.as<std::uint8_t>() + index * head_nbytes(), is_half, head_dim};
+    const std::size_t at =
+        static_cast<std::size_t>(layer * num_heads + head) * pages_.size() * page_nbytes();
+    return {keys_.as<std::uint8_t>() + at, values_.as<std::uint8_t>() + at,
+            pages_.data() + slot * pages_per_slot(), is_half, head_dim};
 }
 
 namespace {
 
 template <class T>
-T* key_at(const void* keys, int head_dim, int row, int e) {
-    return static_cast<T*>(const_cast<void*>(keys)) +
-           (static_cast<std::size_t>(row / kTile) * head_dim + e) * kTile + row % kTile;
-}
-
-template <class T>
-void copy_row(const KvHead& from, int row, const KvHead& into, int to) {
-    const int dim = from.head_dim;
-    for (int e = 0; e < dim; ++e)
-        *key_at<T>(into.keys, dim, to, e) = *key_at<T>(from.keys, dim, row, e);
-    const std::size_t size = static_cast<std::size_t>(dim) * sizeof(T);
-    std::memmove(
-        static_cast<char*>(const_cast<void*>(into.values)) + static_cast<std::size_t>(to) * size,
-        static_cast<const char*>(from.values) + static_cast<std::size_t>(row) * size, size);
+void move_row(const KvHead& head, int from, int to) {
+    const std::size_t dim = static_cast<std::size_t>(head.head_dim),
+                      source = static_cast<std::size_t>(head.row(from)),
+                      target = static_cast<std::size_t>(head.row(to));
+    T *keys = static_cast<T*>(head.keys), *values = static_cast<T*>(head.values);
+    for (std::size_t e = 0; e < dim; ++e)
+        keys[(target / kTile * dim + e) * kTile + target % kTile] =
+            keys[(source / kTile * dim + e) * kTile + source % kTile];
+    std::copy_n(values + source * dim, dim, values + target * dim);
 }
 
 }  // namespace
 
-void Cache::move_row(int source, int from, int target, int to) {
-    for (int layer = 0; layer < num_layers; ++layer) {
-        for (int h = 0; h < num_heads; ++h) {
-            if (is_half)
-                copy_row<std::uint16_t>(head(layer, source, h), from, head(layer, target, h), to);
-            else
-                copy_row<float>(head(layer, source, h), from, head(layer, target, h), to);
-        }
-    }
-}
-
-void Cache::keep(int slot, std::span<const int> path) {
-    int& length = lengths_.at(static_cast<std::size_t>(slot));
-    for (std::size_t i = 0; i < path.size(); ++i)
-        if (path[i] < static_cast<int>(i) || (i > 0 && path[i] <= path[i - 1]) ||
-            path[i] >= max_len_ - length)
-            throw std::invalid_argument("a path to keep must ascend and stay within the cache");
-    for (std::size_t i = 0; i < path.size(); ++i)
-        if (path[i] != static_cast<int>(i))
-            move_row(slot, length + path[i], slot, length + static_cast<int>(i));
-    length += static_cast<int>(path.size());
-}
-
-void Cache::truncate(int slot, int length) {
-    int& current = lengths_.at(static_cast<std::size_t>(slot));
-    if (length < 0 || length > current) throw std::invalid_argument("truncate can only shorten");
-    current = length;
+void Cache::move(int slot, std::span<const int> rows, int start) {
+    const auto move_one = is_half ? move_row<std::uint16_t> : move_row<float>;
+    for (int layer = 0; layer < num_layers; ++layer)
+        for (int h = 0; h < num_heads; ++h)
+            for (std::size_t i = 0; i < rows.size(); ++i)
+                move_one(head(layer, slot, h), rows[i], start + static_cast<int>(i));
 }
 
 void Cache::copy(int source, int target, int length) {
-    if (length < 0 || length > lengths_.at(static_cast<std::size_t>(source)))
-        throw std::invalid_argument("copy of more rows than there are");
-    int& copied = lengths_.at(static_cast<std::size_t>(target));
-    if (source != target)
-        for (int row = 0; row < length; ++row) move_row(source, row, target, row);
-    copied = length;
-}
-
-void Cache::read(int layer, int slot, int h, int row, float* k, float* v) const {
-    const KvHead kv = head(layer, slot, h);
-    for (int e = 0; e < head_dim; ++e) {
-        const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(head_dim) +
-                               static_cast<std::size_t>(e);
-        k[e] = is_half ? half_to_float(*key_at<std::uint16_t>(kv.keys, head_dim, row, e))
-                       : *key_at<float>(kv.keys, head_dim, row, e);
-        v[e] = is_half ? half_to_float(static_cast<const std::uint16_t*>(kv.values)[at])
-                       : static_cast<const float*>(kv.values)[at];
-    }
-}
-
-void Cache::write(int layer, int slot, int h, int row, const float* k, const float* v) {
-    const KvHead kv = head(layer, slot, h);
-    for (int e = 0; e < head_dim; ++e) {
-        const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(head_dim) +
-                               static_cast<std::size_t>(e);
-        if (is_half) {
-            *key_at<std::uint16_t>(kv.keys, head_dim, row, e) = float_to_half(k[e]);
-            static_cast<std::uint16_t*>(const_cast<void*>(kv.values))[at] = float_to_half(v[e]);
-        } else {
-            *key_at<float>(kv.keys, head_dim, row, e) = k[e];
-            static_cast<float*>(const_cast<void*>(kv.values))[at] = v[e];
+    const std::size_t nbytes = page_nbytes();
+    const auto copy_page = [&](void* from, int page, void* to, int to_page) {
+        std::memcpy(static_cast<char*>(to) + static_cast<std::size_t>(to_page) * nbytes,
+                    static_cast<char*>(from) + static_cast<std::size_t>(page) * nbytes, nbytes);
+    };
+    for (int layer = 0; layer < num_layers; ++layer)
+        for (int h = 0; h < num_heads; ++h) {
+            const KvHead from = head(layer, source, h), to = head(layer, target, h);
+            for (int i = 0; i * kChunk < length; ++i) {
+                copy_page(from.keys, from.pages[i], to.keys, to.pages[i]);
+                copy_page(from.values, from.pages[i], to.values, to.pages[i]);
+            }
         }
-    }
 }
 
 }  // namespace forerun

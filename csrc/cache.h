@@ -1,5 +1,5 @@
-// Keys and values of some sequences. Slots' rows beyond their length are scratch: written by a
-// pass, committed by keep.
+// Keys and values of some sequences, in pages of 64 rows. A slot's table says which pages hold its
+// rows; whoever uses the cache knows how many rows of a slot are in use.
 
 #pragma once
 
@@ -14,33 +14,29 @@ namespace forerun {
 
 class Cache {
   public:
-    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, bool is_half);
+    // `pages`: the ids of all slots' pages in order, every page once; ascending if there are none.
+    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, bool is_half,
+          std::vector<std::int32_t> pages);
 
-    int num_slots() const { return static_cast<int>(lengths_.size()); }
-    int max_len() const { return max_len_; }
-    int length(int slot) const { return lengths_[static_cast<std::size_t>(slot)]; }
     std::size_t nbytes() const { return keys_.nbytes() + values_.nbytes(); }
 
-    // Commits scratch rows `path` (ascending, counted from the length) in order.
-    void keep(int slot, std::span<const int> path);
-    void truncate(int slot, int length);
+    // Rows start, start + 1, ... of a slot become what `rows` are: ascending and no lower.
+    void move(int slot, std::span<const int> rows, int start);
     // The first `length` rows of `target` become those of `source`.
     void copy(int source, int target, int length);
 
     KvHead head(int layer, int slot, int head) const;
-    // One row of one head as floats (E).
-    void read(int layer, int slot, int head, int row, float* k, float* v) const;
-    void write(int layer, int slot, int head, int row, const float* k, const float* v);
+    const Buffer& keys() const { return keys_; }      // (layers, heads, pages, 4, E, 16)
+    const Buffer& values() const { return values_; }  // (layers, heads, pages, 64, E)
 
-    const int num_layers, num_heads, head_dim;
+    const int num_layers, num_heads, head_dim, num_slots, max_len;
     const bool is_half;
 
   private:
-    void move_row(int source, int from, int target, int to);
-    std::size_t head_nbytes() const;
+    int pages_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
+    std::size_t page_nbytes() const;  // of one head's keys or values
 
-    const int max_len_, capacity_;  // rows asked for, and rounded up to whole chunks
-    std::vector<int> lengths_;
+    std::vector<std::int32_t> pages_;  // (slots, pages per slot)
     Buffer keys_, values_;
 };
 

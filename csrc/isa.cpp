@@ -31,7 +31,7 @@ std::vector<Choice> choices() {
 // A compiler's or a processor's mistake must cost speed, never a token.
 const Kernels& automatic() {
     for (const Choice& choice : choices())
-        if (choice.can_run && agrees_with_portable(choice.kernels())) return choice.kernels();
+        if (choice.can_run && wrong_kernels(choice.kernels()).empty()) return choice.kernels();
     return portable_kernels();
 }
 

@@ -1,81 +1,334 @@
-// Does an instruction set compute what the portable kernels compute, on this very processor?
+// Does an instruction set compute what the portable kernels compute, on this very processor? Every
+// kernel of the table has a check here: it runs the kernel on a small sample with odd sizes and
+// awkward numbers, and notes all that it wrote. A check uses its own kernel and no other.
 
-#include <cstring>
-#include <vector>
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+#include <type_traits>
 
+#include "formats.h"
 #include "isa.h"
 
 namespace forerun {
 namespace {
 
-constexpr int kWidth = 256, kRows = 13;  // tiles of 8, 4 and 1 rows
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Bytes that are finite and positive whether they are read as codes, fp16, bf16 or fp32.
-std::vector<std::uint8_t> some_weights() {
-    std::vector<std::uint8_t> bytes(kTile * kWidth * sizeof(float));
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-        bytes[i] = static_cast<std::uint8_t>(i * 37 % 59);
-    return bytes;
+// What a kernel wrote, byte by byte. A NaN is a NaN: its sign and payload are not promised.
+class Results {
+  public:
+    template <class T>
+    void note(std::vector<T> values) {
+        if constexpr (std::is_same_v<T, float>)
+            for (float& value : values)
+                if (std::isnan(value)) value = kNaN;
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
+        bytes_.insert(bytes_.end(), bytes, bytes + values.size() * sizeof(T));
+    }
+    bool operator==(const Results&) const = default;
+
+  private:
+    std::vector<std::uint8_t> bytes_;
+};
+
+// Numbers between -4 and 4.
+std::vector<float> numbers(int count, std::uint32_t seed = 1) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& value : values) {
+        seed = seed * 1664525u + 1013904223u;
+        value = static_cast<float>(static_cast<std::int32_t>(seed)) * 0x1p-29f;
+    }
+    return values;
 }
 
-struct Results {
-    std::vector<float> x, out, row;
+// Ends of the ranges of exp, of fp16 and of int8 groups; ties of roundings.
+constexpr float kAwkward[] = {-0.0f,  kNaN,     kInfinity, -kInfinity, 1e-38f, 1e-41f, -87.4f,
+                              88.5f,  65520.0f, -65519.0f, 6e-8f,      127.0f, 4.5f,   2049.0f};
+constexpr int kNumAwkward = static_cast<int>(std::size(kAwkward)) * kGroup;
+
+// Groups of 32 numbers, each with an awkward one among them; then one of zeros.
+std::vector<float> awkward() {
+    std::vector<float> values = numbers(kNumAwkward + kGroup);
+    for (std::size_t i = 0; i < std::size(kAwkward); ++i)
+        values[i * kGroup + (7 * i + 3) % kGroup] = kAwkward[i];
+    std::fill(values.end() - kGroup, values.end(), 0.0f);
+    return values;
+}
+
+struct RowsSample {
+    std::vector<float> x;
     std::vector<std::int8_t> q;
     std::vector<float> scale, sum;
     std::vector<std::int32_t> half_sum;
-    std::vector<std::uint16_t> keys, values;
+    Rows rows;
 
-    bool operator==(const Results& other) const {
-        const auto same = [](const auto& a, const auto& b) {
-            return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
-        };
-        return same(out, other.out) && same(row, other.row) && same(q, other.q) &&
-               same(scale, other.scale) && same(sum, other.sum) &&
-               same(half_sum, other.half_sum) && same(keys, other.keys) &&
-               same(values, other.values);
-    }
+    RowsSample(int num_rows, int width)
+        : x(numbers(num_rows * width)),
+          q(x.size()),
+          scale(x.size() / kGroup + 1),
+          sum(scale.size()),
+          half_sum(2 * scale.size()),
+          rows{width, x.data(), q.data(), scale.data(), sum.data(), half_sum.data()} {}
 };
 
-Results compute(const Kernels& kernels) {
-    const std::vector<std::uint8_t> weights = some_weights();
-    constexpr int num_formats = static_cast<int>(WeightFormat::Q8) + 1;
-    Results r;
-    r.x.resize(kRows * kWidth);
-    for (std::size_t i = 0; i < r.x.size(); ++i)
-        r.x[i] = static_cast<float>(static_cast<int>(i * 31 % 201) - 100) / 16.0f;
-    r.q.resize(r.x.size());
-    r.scale.resize(r.x.size() / kGroup);
-    r.sum.resize(r.scale.size());
-    r.half_sum.resize(2 * r.scale.size());
-    const Rows rows{kWidth,         r.x.data(),   r.q.data(),
-                    r.scale.data(), r.sum.data(), r.half_sum.data()};
-    for (int row = 0; row < kRows; ++row)
-        kernels.quantize(r.x.data() + row * kWidth, rows, row, 0, kWidth);
-
-    r.out.resize(num_formats * kRows * kTile);
-    for (int format = 0; format < num_formats; ++format) {
-        Linear linear;
-        linear.format = static_cast<WeightFormat>(format);
-        linear.num_out = kTile;
-        linear.num_in = kWidth;
-        linear.tiles = weights.data();
-        kernels.linear(linear, 0, 1, rows, 0, kRows,
-                       {r.out.data() + format * kRows * kTile, kTile, false, 1.0f});
+// Random bytes, but every second one leaves the exponent of a float, bf16 or fp16 below that of 2.
+std::vector<std::uint8_t> weights(std::size_t nbytes) {
+    std::vector<std::uint8_t> bytes(nbytes);
+    std::uint32_t seed = 7;
+    for (std::size_t i = 0; i < nbytes; ++i) {
+        seed = seed * 1664525u + 1013904223u;
+        bytes[i] = static_cast<std::uint8_t>(seed >> 24 & (i % 2 ? 0xBFu : 0xFFu));
     }
-    r.row.resize(kWidth);
-    kernels.norm(r.x.data(), {r.x.data() + kWidth, nullptr, 1e-5f, false}, kWidth, r.row.data());
-    kernels.activate(Activation::Silu, r.row.data(), r.x.data(), kWidth, r.row.data());
-    r.keys.resize(kTile * kWidth);
-    r.values.resize(kWidth);
-    kernels.write_key(r.keys.data(), true, kWidth, 3, r.row.data());
-    kernels.write_value(r.values.data(), true, kWidth, 0, r.row.data());
-    return r;
+    return bytes;
 }
+
+void check_linear(const Kernels& kernels, Results& results) {
+    constexpr int num_rows = 13, num_tiles = 2, stride = num_tiles * kTile + 1;  // 13 = 8 + 4 + 1
+    const std::vector<float> bias = numbers(num_tiles * kTile, 3);
+    for (const WeightFormat& format : weight_formats()) {
+        Linear linear;
+        linear.format = &format;
+        linear.num_out = num_tiles * kTile;
+        linear.num_in = linear.is_float() ? 48 : format.scales == Scales::Super ? 256 : 96;
+        linear.tile_nbytes = static_cast<std::size_t>(linear.num_in) * kTile * sizeof(float);
+        const std::vector<std::uint8_t> tiles = weights(num_tiles * linear.tile_nbytes);
+        linear.tiles = tiles.data();
+        RowsSample sample(num_rows, linear.num_in);
+        if (!linear.is_float())
+            for (int row = 0; row < num_rows; ++row)
+                portable_kernels().quantize(sample.x.data() + row * linear.num_in, sample.rows, row,
+                                            0, linear.num_in);
+        std::vector<float> out = numbers(num_rows * stride, 5);
+        kernels.linear(linear, 0, num_tiles, sample.rows, 0, num_rows,
+                       {out.data(), stride, false, 1.0f});
+        linear.bias = bias.data();
+        kernels.linear(linear, 1, 1, sample.rows, 1, 3, {out.data(), stride, true, 0.3f});
+        kernels.linear(linear, 0, 2, sample.rows, 4, 2, {out.data() + 99, stride, true, 0.3f});
+        results.note(out);
+    }
+}
+
+void check_quantize(const Kernels& kernels, Results& results) {
+    const std::vector<float> x = awkward();
+    const int count = static_cast<int>(x.size());
+    RowsSample sample(2, count + kGroup);
+    kernels.quantize(x.data(), sample.rows, 1, kGroup, count);
+    results.note(sample.q);
+    results.note(sample.scale);
+    results.note(sample.sum);
+    results.note(sample.half_sum);
+}
+
+void check_norm(const Kernels& kernels, Results& results) {
+    constexpr int width = 80;
+    const std::vector<float> x = numbers(width, 2), weight = numbers(width, 3),
+                             bias = numbers(width, 4);
+    std::vector<float> out(width);
+    for (int form = 0; form < 4; ++form) {
+        kernels.norm(x.data(), {weight.data(), form % 2 ? bias.data() : nullptr, 1e-5f, form > 1},
+                     width, out.data());
+        results.note(out);
+    }
+}
+
+void check_activate(const Kernels& kernels, Results& results) {
+    const std::vector<float> gate = awkward();
+    const int count = static_cast<int>(gate.size());
+    const std::vector<float> up = numbers(count, 2);
+    std::vector<float> out(gate.size());
+    for (const Activation activation :
+         {Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu})
+        for (const float* other : {up.data(), static_cast<const float*>(nullptr)}) {
+            kernels.activate(activation, gate.data(), other, count, out.data());
+            results.note(out);
+        }
+}
+
+void check_rotate(const Kernels& kernels, Results& results) {
+    for (const int half : {5, 16, 24, 40}) {
+        const std::vector<float> cos = numbers(2 * half, 2), sin = numbers(2 * half, 3);
+        std::vector<float> head = numbers(96);
+        kernels.rotate({cos.data(), sin.data(), half}, 1, head.data());
+        results.note(head);
+    }
+}
+
+void check_scale(const Kernels& kernels, Results& results) {
+    std::vector<float> x = awkward();
+    kernels.scale(x.data(), static_cast<int>(x.size()) - kTile, 0.3f);
+    results.note(x);
+}
+
+// Two pages of keys and values of one head, the second page first.
+constexpr int kCacheRows = 2 * kChunk, kHeadDim = 48;
+
+struct CacheSample {
+    std::vector<std::uint8_t> keys, values;
+    std::int32_t pages[2] = {1, 0};
+    KvHead head;
+
+    explicit CacheSample(bool is_half)
+        : keys(kCacheRows * kHeadDim * sizeof(float)),
+          values(keys.size()),
+          head{keys.data(), values.data(), pages, is_half, kHeadDim} {}
+};
+
+template <class Write>
+void check_write(Write write, Results& results) {
+    const std::vector<float> x = awkward();
+    for (const bool is_half : {true, false}) {
+        CacheSample cache(is_half);
+        for (int i = 0; (i + 1) * kHeadDim <= static_cast<int>(x.size()); ++i)
+            write(cache.head, 11 * i, x.data() + i * kHeadDim);
+        results.note(cache.keys);
+        results.note(cache.values);
+    }
+}
+
+void check_write_key(const Kernels& kernels, Results& results) {
+    check_write(kernels.write_key, results);
+}
+
+void check_write_value(const Kernels& kernels, Results& results) {
+    check_write(kernels.write_value, results);
+}
+
+// Three queries of a tree at the end of the first chunk, one of which sees a window only, or the
+// same three as a chain.
+void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree, Results& results) {
+    constexpr int num_rows = 3;
+    static constexpr std::int32_t paths[] = {62, 62, 64, 62, 64, 66};
+    const Query queries[] = {{0, 62, 0, 62, is_tree ? paths : nullptr},
+                             {1, 63, 20, 62, is_tree ? paths + 1 : nullptr},
+                             {2, 64, 0, 62, is_tree ? paths + 3 : nullptr}};
+    const std::size_t stride = static_cast<std::size_t>(group) * kHeadDim;
+    const std::vector<float> q = numbers(num_rows * group * kHeadDim, 5);
+    std::vector<float> scratch(kMaxPairs * 2 * kCacheRows), out(num_rows * stride);
+    for (int chunk = 0; chunk < 2; ++chunk) {
+        Attended states[kMaxPairs];
+        for (std::size_t pair = 0; pair < num_rows * static_cast<std::size_t>(group); ++pair)
+            states[pair] = {0.0f, 0.0f, out.data() + pair * kHeadDim};
+        kernels.attend({head, queries, num_rows, group, q.data(), stride, 67, scratch.data()},
+                       chunk, states);
+        for (int pair = 0; pair < num_rows * group; ++pair)
+            results.note(std::vector{states[pair].largest, states[pair].total});
+        results.note(out);
+    }
+}
+
+void check_attend(const Kernels& kernels, Results& results) {
+    for (const bool is_half : {true, false}) {
+        CacheSample cache(is_half);
+        for (int row = 0; row < kCacheRows; ++row) {
+            const std::vector<float> kv = numbers(2 * kHeadDim, static_cast<std::uint32_t>(row));
+            portable_kernels().write_key(cache.head, row, kv.data());
+            portable_kernels().write_value(cache.head, row, kv.data() + kHeadDim);
+        }
+        for (const int group : {1, 2, 3})  // 3 pairs, 4 + 2, 4 + 4 + 1
+            attend(kernels, cache.head, group, group != 2, results);
+    }
+}
+
+void check_merge(const Kernels& kernels, Results& results) {
+    for (const float before : {-kInfinity, -3.0f, 0.25f})
+        for (const float after : {-kInfinity, -1.5f, 99.0f}) {
+            std::vector<float> old = numbers(kHeadDim, 2), young = numbers(kHeadDim, 3);
+            Attended into{before, 1.5f, old.data()};
+            kernels.merge({after, 2.5f, young.data()}, into, kHeadDim);
+            results.note(std::vector{into.largest, into.total});
+            results.note(old);
+        }
+}
+
+void check_finish(const Kernels& kernels, Results& results) {
+    std::vector<float> x = numbers(kHeadDim), out(x.size());
+    kernels.finish({2.0f, 3.7f, x.data()}, kHeadDim, out.data());
+    results.note(out);
+}
+
+void check_peak(const Kernels& kernels, Results& results) {
+    std::vector<std::int32_t> sink(1);
+    results.note(std::vector{kernels.peak(3, sink.data())});
+    results.note(sink);
+}
+
+// --- kernels that are wrong on purpose, for the tests ---
+
+// Changes the first byte of what a kernel wrote.
+template <class T>
+void spoil(const T&) {}
+template <class T>
+void spoil(T* written) {
+    if constexpr (!std::is_const_v<T>) ++*reinterpret_cast<std::uint8_t*>(written);
+}
+void spoil(Attended& state) { spoil(state.out); }
+void spoil(const Rows& rows) { spoil(rows.q); }
+void spoil(const Output& output) { spoil(output.out); }
+void spoil(const KvHead& head) {
+    spoil(head.keys);
+    spoil(head.values);
+}
+
+template <auto Member, class Result, class... Args>
+void break_kernel(Kernels& kernels, Result (*)(Args...)) {
+    kernels.*Member = [](Args... args) -> Result {
+        if constexpr (std::is_void_v<Result>) {
+            (portable_kernels().*Member)(args...);
+            (spoil(args), ...);
+        } else {
+            return (portable_kernels().*Member)(args...) + 1;
+        }
+    };
+}
+
+struct Check {
+    const char* kernel;
+    void (*run)(const Kernels&, Results&);
+    void (*breaks)(Kernels&);
+};
+
+#define CHECK(kernel)                                                    \
+    {#kernel, check_##kernel, [](Kernels& kernels) {                     \
+         break_kernel<&Kernels::kernel>(kernels, kernels.kernel);        \
+     }}
+constexpr Check kChecks[] = {CHECK(linear),      CHECK(quantize), CHECK(norm),  CHECK(activate),
+                             CHECK(rotate),      CHECK(scale),    CHECK(write_key),
+                             CHECK(write_value), CHECK(attend),   CHECK(merge), CHECK(finish),
+                             CHECK(peak)};
+#undef CHECK
+static_assert(sizeof(Kernels) == (1 + std::size(kChecks)) * sizeof(void*),
+              "every kernel of the table has its check");
 
 }  // namespace
 
-bool agrees_with_portable(const Kernels& kernels) {
-    return compute(kernels) == compute(portable_kernels());
+std::vector<std::string> checked_kernels() {
+    std::vector<std::string> names;
+    for (const Check& check : kChecks) names.emplace_back(check.kernel);
+    return names;
+}
+
+std::vector<std::string> wrong_kernels(const Kernels& kernels) {
+    std::vector<std::string> names;
+    for (const Check& check : kChecks) {
+        Results here, expected;
+        check.run(kernels, here);
+        check.run(portable_kernels(), expected);
+        if (!(here == expected)) names.emplace_back(check.kernel);
+    }
+    return names;
+}
+
+Kernels broken(Kernels kernels, const std::string& kernel) {
+    for (const Check& check : kChecks)
+        if (kernel == check.kernel) {
+            check.breaks(kernels);
+            return kernels;
+        }
+    throw std::invalid_argument("no kernel is called " + kernel);
 }
 
 }  // namespace forerun

@@ -13,24 +13,49 @@ namespace forerun {
 
 inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
 inline constexpr int kGroup = 32;     // activations that share a scale
-inline constexpr int kChunk = 64;     // keys of one softmax block, aligned to the absolute position
+inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache page
 inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attention unit serves
 
-// How weights are stored. Integer codes come with fp16 scales per group; `M` adds an fp16 minimum
-// (weight = scale * code + min), otherwise weight = scale * (code - zero).
-enum class WeightFormat : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
-inline constexpr int kNumFormats = 10;
+// How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
+// layouts.
+enum class Tile : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
+
+// What a tile kernel reads of its rows: floats, or int8 with a scale per group of 32. This is the
+// place for int8 with a scale per row, or one that calibration has fixed.
+enum class Activations : std::uint8_t { Float, Int8Groups };
+
+// Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; a byte each of scale and
+// minimum, times fp16 factors of 256 inputs.
+enum class Scales : std::uint8_t { None, Half, HalfMin, Super };
+
+struct StoredGroup;
+
+// How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum. The table
+// of all is in formats.cpp.
+struct WeightFormat {
+    const char* name;  // GGUF's, in lower case
+    Tile tile;
+    Activations activations;
+    int bits;   // of a value in a tile: 5-bit codes take 6
+    int group;  // inputs that share a scale; 1: floats
+    int zero;
+    Scales scales;
+    int block, block_nbytes;  // values and bytes of a block in a checkpoint
+    StoredGroup (*read)(const std::uint8_t* block, int group);  // one of a block's; null: floats
+
+    bool is_float() const { return activations == Activations::Float; }
+};
 
 // A linear layer's weights in tiles of 16 outputs, `tile_nbytes` apart; layout in kernels/linear.h.
 struct Linear {
-    WeightFormat format = WeightFormat::F32;
+    const WeightFormat* format = nullptr;
     int num_out = 0, num_in = 0;
     std::size_t tile_nbytes = 0;
     const std::uint8_t* tiles = nullptr;
     const float* bias = nullptr;  // padded to whole tiles, or null
 
     int num_tiles() const { return (num_out + kTile - 1) / kTile; }
-    bool is_float() const { return format <= WeightFormat::BF16; }
+    bool is_float() const { return format->is_float(); }
 };
 
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
@@ -68,19 +93,24 @@ struct Rope {
     int half = 0;  // rotated dimensions / 2
 };
 
-// One row that attends: it sees cache positions first..position. Positions below `base` lie at
-// their own slot; above it the row's path says where (null: also at their own slot).
+// One row that attends: it sees positions first..position. Positions below `base` lie in the cache
+// row of that number; above it the path says where (null: also there).
 struct Query {
     int row = 0, position = 0, first = 0, base = 0;
-    const std::int32_t* path = nullptr;  // cache slots of positions base..position
+    const std::int32_t* path = nullptr;  // cache rows of positions base..position
 };
 
-// The keys and values of one kv head in one cache slot: keys (S/16, E, 16), values (S, E).
+// The keys and values of one kv head: keys (pages, 4, E, 16), values (pages, 64, E), and the pages
+// of one cache slot in order.
 struct KvHead {
-    const void* keys = nullptr;
-    const void* values = nullptr;
+    void* keys = nullptr;
+    void* values = nullptr;
+    const std::int32_t* pages = nullptr;
     bool is_half = false;
     int head_dim = 0;
+
+    // Where a row of the slot lies: its number among the rows of all pages.
+    int row(int slot_row) const { return pages[slot_row / kChunk] * kChunk + slot_row % kChunk; }
 };
 
 // Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,
@@ -96,8 +126,8 @@ struct Attention {
     int num_queries = 0, group = 0;  // query heads per kv head
     const float* q = nullptr;  // (R, q_stride), scaled, at the first query head of this kv head
     std::size_t q_stride = 0;
-    int slot_stop = 0;         // cache rows in use by this segment, for paths
-    float* scratch = nullptr;  // kMaxPairs * (kChunk + slots above base, in whole tiles)
+    int row_stop = 0;          // cache rows in use by this segment, for paths
+    float* scratch = nullptr;  // kMaxPairs * (kChunk + rows above base, in whole tiles)
 };
 
 // One instruction set's kernels.
@@ -111,8 +141,8 @@ struct Kernels {
                      float* out);  // up may be null
     void (*rotate)(const Rope&, int row, float* head);
     void (*scale)(float* x, int count, float factor);
-    void (*write_key)(void* keys, bool is_half, int head_dim, int slot, const float* k);
-    void (*write_value)(void* values, bool is_half, int head_dim, int slot, const float* v);
+    void (*write_key)(const KvHead&, int slot_row, const float* k);
+    void (*write_value)(const KvHead&, int slot_row, const float* v);
     // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold
     // nothing yet.
     void (*attend)(const Attention&, int chunk, Attended* states);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+
 import pytest
 
 from forerun import LLM, CapacityError, ConfigError, FinishReason, LoadError, RequestError
@@ -85,6 +88,21 @@ def test_streaming_adds_up_to_the_answer(drafted):
     assert not all(piece.from_draft for event in events for piece in event.pieces)
 
 
+def test_streams_in_turns_and_threads_at_once_say_what_they_say_alone(drafted, plain):
+    prompts = [QUESTION, "One two three one two three one"]
+    alone = [answers(plain, prompt, GREEDY)[0] for prompt in prompts]
+    streams = [drafted.stream(prompt, GREEDY) for prompt in prompts]
+    events = [event for pair in zip_longest(*streams) for event in pair if event is not None]
+    seq_ids = sorted({event.seq_id for event in events})
+    for seq_id, answer in zip(seq_ids, alone, strict=True):
+        own = [event for event in events if event.seq_id == seq_id]
+        assert tuple(token for event in own for token in event.token_ids) == answer
+    with ThreadPoolExecutor(4) as pool:
+        llms = [drafted, drafted, plain, plain]  # two engines on the same weights
+        found = pool.map(lambda llm, prompt: answers(llm, prompt, GREEDY)[0], llms, prompts * 2)
+        assert list(found) == alone * 2
+
+
 def test_leaving_a_stream_frees_its_place(drafted):
     for event in drafted.stream(QUESTION, GREEDY):
         assert event.finish_reason is None
@@ -162,6 +180,8 @@ def test_mistakes_are_named(drafted, default_model):
         drafted.generate(["a", "b"], [GREEDY])
     with pytest.raises(CapacityError, match="the context holds 512"):
         drafted.generate(["fine", "word " * 600], GREEDY)
+    with pytest.raises(ConfigError, match="unknown option 'max_len': did you mean 'max_"):
+        LLM(str(default_model), max_len=512)
     with pytest.raises(ConfigError, match="not both"):
         LLM(str(default_model), drafter="suffix", speculative_config={"method": "ngram"})
     with pytest.raises(ConfigError, match="from 2 to the model's 8192, got 1000000"):

@@ -65,7 +65,7 @@ def tiny_model(
     if BACKEND == "torch" or unsupported(shape, torch.device("cpu")) is not None:
         return Decoder(shape, weights)
     stored = {name: _stored(name, weight) for name, weight in weights.items()}
-    return load_native(shape, stored, num_threads=1, cache_dtype=torch.float32)
+    return load_native(shape, stored, num_threads=1)
 
 
 def _stored(name: str, weight: torch.Tensor) -> FloatTensor:

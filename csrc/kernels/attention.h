@@ -3,7 +3,7 @@
 // Keys lie in blocks of 16 (E, 16), so the lanes of a vector are 16 keys and a score needs no sum
 // across lanes; values lie as (S, E), lanes across E. A chunk is 64 absolute positions: its scores
 // are put in order of position, its exponentials summed in that order, its values added in that
-// order. What a row cannot see is never added. So neither the cache slot of a tree row, nor its
+// order. What a row cannot see is never added. So neither the cache row of a tree row, nor its
 // siblings, nor how many rows attend, nor how chunks are spread over threads, changes a bit.
 
 #pragma once
@@ -27,14 +27,16 @@ void score_block(const T* block, const float* const* q, int head_dim, float* con
     for (int p = 0; p < P; ++p) store(out[p], acc[p]);
 }
 
-// Scores of slots first..stop (whole tiles) for every pair, at out + pair * stride.
+// Scores of the slot's rows first..stop (whole tiles) for every pair, at out + pair * stride.
 template <class T>
-void score(const T* keys, int head_dim, int first, int stop, const float* const* q, int num_pairs,
+void score(const KvHead& head, int first, int stop, const float* const* q, int num_pairs,
            float* out, std::size_t stride) {
-    for (int slot = first; slot < stop; slot += kTile) {
-        const T* block = keys + static_cast<std::size_t>(slot) * head_dim;
+    const int head_dim = head.head_dim;
+    for (int row = first; row < stop; row += kTile) {
+        const T* block =
+            static_cast<const T*>(head.keys) + static_cast<std::size_t>(head.row(row)) * head_dim;
         float* to[kMaxPairs];
-        for (int p = 0; p < num_pairs; ++p) to[p] = out + p * stride + (slot - first);
+        for (int p = 0; p < num_pairs; ++p) to[p] = out + p * stride + (row - first);
         int p = 0;
         for (; num_pairs - p >= 4; p += 4) score_block<T, 4>(block, q + p, head_dim, to + p);
         if (num_pairs - p == 3) score_block<T, 3>(block, q + p, head_dim, to + p);
@@ -44,13 +46,13 @@ void score(const T* keys, int head_dim, int first, int stop, const float* const*
 }
 
 template <class T, int P>
-void add_values(const T* values, int head_dim, const std::int32_t* slots, int count,
+void add_values(const T* values, int head_dim, const std::int32_t* rows, int count,
                 const float* const* weights, Attended* states) {
     for (int e = 0; e < head_dim; e += kTile) {
         F acc[P];
         for (int p = 0; p < P; ++p) acc[p] = load(states[p].out + e);
         for (int j = 0; j < count; ++j) {
-            const F value = load(values + static_cast<std::size_t>(slots[j]) * head_dim + e);
+            const F value = load(values + static_cast<std::size_t>(rows[j]) * head_dim + e);
 #pragma GCC unroll 4
             for (int p = 0; p < P; ++p) acc[p] = fma(splat(weights[p][j]), value, acc[p]);
         }
@@ -59,21 +61,21 @@ void add_values(const T* values, int head_dim, const std::int32_t* slots, int co
 }
 
 template <class T>
-void add_values(const T* values, int head_dim, const std::int32_t* slots, int count,
+void add_values(const T* values, int head_dim, const std::int32_t* rows, int count,
                 const float* weights, Attended* states, int num_pairs) {
     const float* w[kMaxPairs];
     for (int p = 0; p < num_pairs; ++p) w[p] = weights + p * kChunk;
     int p = 0;
     for (; num_pairs - p >= 4; p += 4)
-        add_values<T, 4>(values, head_dim, slots, count, w + p, states + p);
-    if (num_pairs - p == 3) add_values<T, 3>(values, head_dim, slots, count, w + p, states + p);
-    if (num_pairs - p == 2) add_values<T, 2>(values, head_dim, slots, count, w + p, states + p);
-    if (num_pairs - p == 1) add_values<T, 1>(values, head_dim, slots, count, w + p, states + p);
+        add_values<T, 4>(values, head_dim, rows, count, w + p, states + p);
+    if (num_pairs - p == 3) add_values<T, 3>(values, head_dim, rows, count, w + p, states + p);
+    if (num_pairs - p == 2) add_values<T, 2>(values, head_dim, rows, count, w + p, states + p);
+    if (num_pairs - p == 1) add_values<T, 1>(values, head_dim, rows, count, w + p, states + p);
 }
 
 // Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and
 // their sum.
-inline void soften(float* s, Attended& state) {
+inline void exp_scores(float* s, Attended& state) {
     F top = load(s);
     for (int i = kTile; i < kChunk; i += kTile) top = max(top, load(s + i));
     state.largest = largest(top);
@@ -126,8 +128,8 @@ inline Span seen(const Query& query, int chunk) {
 
 // Fills `weights` (pairs, 64) with scores in order of position.
 template <class T>
-void chunk_scores(const Attention& a, const T* keys, int chunk, const float* const* q,
-                  float* weights, float* above) {
+void chunk_scores(const Attention& a, int chunk, const float* const* q, float* weights,
+                  float* above) {
     const int num_pairs = a.num_queries * a.group, start = chunk * kChunk, base = a.queries[0].base;
     const bool has_paths = a.queries[0].path != nullptr;
     int plain_stop = 0;  // positions from here on are reached by paths, or not at all
@@ -138,35 +140,36 @@ void chunk_scores(const Attention& a, const T* keys, int chunk, const float* con
     if (plain_stop > start + kChunk) plain_stop = start + kChunk;
     if (plain_stop > start) {
         const int whole = (plain_stop + kTile - 1) / kTile * kTile;
-        score(keys, a.head.head_dim, start, whole, q, num_pairs, weights, kChunk);
+        score<T>(a.head, start, whole, q, num_pairs, weights, kChunk);
     }
     if (!needs_paths) return;
 
-    const int first_slot = base / kTile * kTile,
-              stop_slot = (a.slot_stop + kTile - 1) / kTile * kTile;
-    const std::size_t stride = static_cast<std::size_t>(stop_slot - first_slot);
-    score(keys, a.head.head_dim, first_slot, stop_slot, q, num_pairs, above, stride);
+    const int first_row = base / kTile * kTile,
+              stop_row = (a.row_stop + kTile - 1) / kTile * kTile;
+    const std::size_t stride = static_cast<std::size_t>(stop_row - first_row);
+    score<T>(a.head, first_row, stop_row, q, num_pairs, above, stride);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
         for (int h = i * a.group; h < (i + 1) * a.group; ++h)
             for (int position = span.first > base ? span.first : base; position < span.stop;
                  ++position)
                 weights[h * kChunk + position - start] =
-                    above[h * stride + a.queries[i].path[position - base] - first_slot];
+                    above[h * stride + a.queries[i].path[position - base] - first_row];
     }
 }
 
-// Cache slots of a chunk's positions, as one query sees them.
-inline void slots_of(const Query& query, int chunk, std::int32_t (&slots)[kChunk]) {
-    const int start = chunk * kChunk;
-    for (int j = 0; j < kChunk; ++j) slots[j] = start + j;
+// Where the rows of a chunk's positions lie, as one query sees them.
+inline void rows_of(const KvHead& head, const Query& query, int chunk,
+                    std::int32_t (&rows)[kChunk]) {
+    const int start = chunk * kChunk, page = head.row(start);
+    for (int j = 0; j < kChunk; ++j) rows[j] = page + j;
     if (!query.path) return;
     const Span span = seen(query, chunk);
     for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p)
-        slots[p - start] = query.path[p - query.base];
+        rows[p - start] = head.row(query.path[p - query.base]);
 }
 
-// Positions of the chunk that every query sees, at their own slots.
+// Positions of the chunk that every query sees, at their own rows.
 inline Span seen_by_all(const Attention& a, int chunk) {
     Span shared{chunk * kChunk, (chunk + 1) * kChunk};
     for (int i = 0; i < a.num_queries; ++i) {
@@ -181,7 +184,7 @@ inline Span seen_by_all(const Attention& a, int chunk) {
 }
 
 // Exponentials of one query's pairs, and their states without values yet.
-inline void soften_query(const Attention& a, int i, int chunk, float* weights, Attended* states) {
+inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, Attended* states) {
     const Span span = seen(a.queries[i], chunk);
     const int start = chunk * kChunk;
     for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair) {
@@ -193,7 +196,7 @@ inline void soften_query(const Attention& a, int i, int chunk, float* weights, A
         float* s = weights + pair * kChunk;
         for (int j = 0; j < span.first - start; ++j) s[j] = kNothing;
         for (int j = span.stop - start; j < kChunk; ++j) s[j] = kNothing;
-        soften(s, state);
+        exp_scores(s, state);
     }
 }
 
@@ -207,29 +210,28 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
         for (int h = 0; h < a.group; ++h)
             q[i * a.group + h] =
                 a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
-    chunk_scores(a, static_cast<const T*>(a.head.keys), chunk, q, weights,
-                 weights + kMaxPairs * kChunk);
-    for (int i = 0; i < a.num_queries; ++i) soften_query(a, i, chunk, weights, states);
+    chunk_scores<T>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
+    for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 
-    const auto add = [&](Span span, const std::int32_t* slots, int pair, int num_pairs) {
+    const auto add = [&](Span span, const std::int32_t* rows, int pair, int num_pairs) {
         if (span.first >= span.stop) return;
         const int j = span.first - start;
-        add_values(values, head_dim, slots + j, span.stop - span.first, weights + pair * kChunk + j,
+        add_values(values, head_dim, rows + j, span.stop - span.first, weights + pair * kChunk + j,
                    states + pair, num_pairs);
     };
     // For every query in order of position: what it alone sees, what all see, what it alone sees.
-    std::int32_t slots[kMaxPairs][kChunk];
+    std::int32_t rows[kMaxPairs][kChunk];
     const Span shared = seen_by_all(a, chunk);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
-        slots_of(a.queries[i], chunk, slots[i]);
-        add({span.first, span.stop < shared.first ? span.stop : shared.first}, slots[i],
+        rows_of(a.head, a.queries[i], chunk, rows[i]);
+        add({span.first, span.stop < shared.first ? span.stop : shared.first}, rows[i],
             i * a.group, a.group);
     }
-    add(shared, slots[0], 0, a.num_queries * a.group);
+    add(shared, rows[0], 0, a.num_queries * a.group);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
-        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, slots[i], i * a.group,
+        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, rows[i], i * a.group,
             a.group);
     }
 }
@@ -242,27 +244,28 @@ inline void attend(const Attention& a, int chunk, Attended* states) {
 }
 
 template <class T>
-void write_key(T* keys, int head_dim, int slot, const float* k) {
-    T* block = keys + static_cast<std::size_t>(slot / kTile) * kTile * head_dim + slot % kTile;
+void write_key(T* block, int head_dim, const float* k) {
     for (int e = 0; e < head_dim; e += kTile) {
         T part[kTile];
         store(part, load(k + e));
         for (int i = 0; i < kTile; ++i) block[(e + i) * kTile] = part[i];
     }
 }
-inline void write_key(void* keys, bool is_half, int head_dim, int slot, const float* k) {
-    if (is_half)
-        write_key(static_cast<std::uint16_t*>(keys), head_dim, slot, k);
+inline void write_key(const KvHead& head, int slot_row, const float* k) {
+    const std::size_t row = static_cast<std::size_t>(head.row(slot_row)),
+                      offset = row / kTile * kTile * head.head_dim + row % kTile;
+    if (head.is_half)
+        write_key(static_cast<std::uint16_t*>(head.keys) + offset, head.head_dim, k);
     else
-        write_key(static_cast<float*>(keys), head_dim, slot, k);
+        write_key(static_cast<float*>(head.keys) + offset, head.head_dim, k);
 }
-inline void write_value(void* values, bool is_half, int head_dim, int slot, const float* v) {
-    const std::size_t offset = static_cast<std::size_t>(slot) * head_dim;
-    for (int e = 0; e < head_dim; e += kTile) {
-        if (is_half)
-            store(static_cast<std::uint16_t*>(values) + offset + e, load(v + e));
+inline void write_value(const KvHead& head, int slot_row, const float* v) {
+    const std::size_t offset = static_cast<std::size_t>(head.row(slot_row)) * head.head_dim;
+    for (int e = 0; e < head.head_dim; e += kTile) {
+        if (head.is_half)
+            store(static_cast<std::uint16_t*>(head.values) + offset + e, load(v + e));
         else
-            store(static_cast<float*>(values) + offset + e, load(v + e));
+            store(static_cast<float*>(head.values) + offset + e, load(v + e));
     }
 }
 

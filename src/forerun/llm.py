@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, cast
 
 from forerun.cache.base import KVCache
@@ -22,18 +21,18 @@ from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, set_threads
 from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.params import SamplingParams
-from forerun.core.types import Event, FinishReason, TokenLogprob
+from forerun.core.types import Event
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
-from forerun.engine import profile
 from forerun.engine.engine import Engine
-from forerun.engine.run import Run
-from forerun.engine.stats import SpecStats
+from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
+from forerun.engine.outputs import RequestOutput
 from forerun.formats.checkpoint import Checkpoint, open_checkpoint
 from forerun.formats.hub import resolve
 from forerun.formats.tokenizer import TextStream
 from forerun.nn.loader import load_model
 from forerun.nn.model import Model
+from forerun.tune import profile
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
@@ -56,29 +55,8 @@ def is_chat(prompt: Prompt) -> TypeGuard[Sequence[Message]]:
     return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionOutput:
-    """One completion of a prompt. `stats` counts what was drafted, accepted and emitted for it."""
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
-    logprobs: tuple[TokenLogprob, ...] | None
-    stats: SpecStats
-    ttft_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """A prompt and its `n` completions."""
-
-    prompt_token_ids: tuple[int, ...]
-    outputs: tuple[CompletionOutput, ...]
-
-
 class LLM:
-    """Loads a model once and answers many requests; concurrent prompts share the passes over its weights."""
+    """Loads a model once and answers many requests, of several threads too; they share the passes over its weights."""
 
     def __init__(self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Any) -> None:
         """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
@@ -110,13 +88,13 @@ class LLM:
             head_bits=config.head_bits,
         )
         self.profile = profile.load(self.subject)
-        self.engine = self._new_engine()
+        self.loop = self._new_loop(Turns())
 
     def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
         """The same weights with another drafter and an engine of its own; `none` decodes plainly."""
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
-        other.engine = other._new_engine()
+        other.loop = other._new_loop(self.loop.turns)
         return other
 
     def generate(
@@ -135,15 +113,15 @@ class LLM:
         )
         if len(each) != len(batch):
             raise RequestError(f"{len(batch)} prompts but {len(each)} sampling params")
-        requests: list[Request] = []
+        requests: list[RequestHandle] = []
         try:
             for prompt, wanted in zip(batch, each, strict=True):
                 requests.append(self.submit(prompt, wanted))
-            while not all(request.is_finished for request in requests):
-                self.engine.step()
+            for request in requests:
+                request.wait()
         finally:
             for request in requests:
-                request.abort()
+                request.cancel()
         return [request.output() for request in requests]
 
     def chat(
@@ -154,27 +132,22 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest."""
-        return self.events(self.submit(prompt, params or SamplingParams()))
+        return self.submit(prompt, params or SamplingParams()).events()
 
-    def events(self, request: Request) -> Iterator[Event]:
+    def events(self, request: RequestHandle) -> Iterator[Event]:
         """Run a submitted request to its end, yielding what each step made final for it."""
-        try:
-            while not request.is_finished:
-                yield from (e for e in self.engine.step() if e.seq_id in request.seq_ids)
-        finally:
-            request.abort()
+        return request.events()
 
-    def submit(self, prompt: Prompt, params: SamplingParams) -> Request:
-        """Queue a prompt without running anything; `engine.step` moves it on, beside all others."""
-        token_ids = self.encode(prompt)
-        seeds = [
-            None if params.seed is None else (params.seed + i) % 2**63 for i in range(params.n)
-        ]
-        runs = [
-            self.engine.add(token_ids, replace(params, seed=seed), TextStream(self.tokenizer))
-            for seed in seeds
-        ]
-        return Request(self.engine, tuple(token_ids), tuple(runs))
+    def submit(
+        self, prompt: Prompt, params: SamplingParams, sink: Sink | None = None
+    ) -> RequestHandle:
+        """Queue a prompt without running anything: whoever waits for a request moves all of them on."""
+        return self.loop.submit(self.encode(prompt), params, sink)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; who steps it must be the only one to use this LLM meanwhile."""
+        return self.loop.engine
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of text, of chat messages (through the template), or the ids themselves."""
@@ -200,12 +173,13 @@ class LLM:
             checkpoint,
             device=self.device,
             backend=self.config.backend,
+            beside=self.model,
             quant=quant,
             head_bits=head_bits,
             weight_cache=self.config.weight_cache,
         )
 
-    def _new_engine(self) -> Engine:
+    def _new_loop(self, turns: Turns) -> EngineLoop:
         num_seqs = self.config.max_num_seqs
         cache = self.model.new_cache(num_seqs, self.max_len)
         drafter = self._new_drafter(self.target(cache, num_seqs))
@@ -213,7 +187,8 @@ class LLM:
         if self.profile is not None:
             known = self.profile.prior(self.drafter_spec.text(), num_seqs)
         eos_ids = self.tokenizer.eos_ids
-        return Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
+        engine = Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
+        return EngineLoop(engine, lambda: TextStream(self.tokenizer), turns)
 
     def _new_drafter(self, target: Target) -> Drafter:
         """The one asked for; if none was, what the profile chose, or else our own choice."""
@@ -229,45 +204,3 @@ class LLM:
                 self.drafter_spec = spec
                 return drafter
         return self.drafter_spec.build(target)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A submitted prompt and the runs of its completions."""
-
-    engine: Engine
-    prompt_token_ids: tuple[int, ...]
-    runs: tuple[Run, ...]
-
-    @property
-    def seq_ids(self) -> frozenset[int]:
-        """Ids of its sequences in the engine's events."""
-        return frozenset(run.seq.id for run in self.runs)
-
-    @property
-    def is_finished(self) -> bool:
-        """True when every completion has ended."""
-        return all(run.seq.finish_reason is not None for run in self.runs)
-
-    def abort(self) -> None:
-        """Cancel what still runs."""
-        for run in self.runs:
-            self.engine.abort(run.seq.id)
-
-    def output(self) -> RequestOutput:
-        """What was generated so far."""
-        return RequestOutput(
-            self.prompt_token_ids,
-            tuple(
-                CompletionOutput(
-                    index=i,
-                    text=run.text,
-                    token_ids=tuple(run.seq.generated),
-                    finish_reason=run.seq.finish_reason,
-                    logprobs=None if run.seq.params.logprobs is None else tuple(run.logprobs),
-                    stats=run.stats,
-                    ttft_s=run.ttft_s,
-                )
-                for i, run in enumerate(self.runs)
-            ),
-        )

@@ -198,3 +198,48 @@ def test_a_row_with_nan_harms_only_those_who_see_it() -> None:
 
 def test_vocabulary_is_used_whole() -> None:
     assert prefill(model_of("q4"), text(3)).shape == (3, VOCAB)
+
+
+@law
+@given(kind=kinds, is_half=st.booleans(), data=st.data())
+def test_pages_may_lie_anywhere(kind: str, is_half: bool, data: st.DataObject) -> None:
+    """After any program of trees, kept paths, cuts and reuse a scattered cache has the bits of one in order."""
+    model = model_of(kind)
+    dtype = torch.float16 if is_half else torch.float32
+    pages = data.draw(st.permutations(range(2 * MAX_LEN // CHUNK)))
+    caches = [scattered(model, dtype, None), scattered(model, dtype, pages)]
+    tokens = text(data.draw(bases))
+    for _ in range(data.draw(st.integers(1, 4))):
+        slots = {cache.open((*tokens, 1)) for cache in caches}
+        assert len(slots) == 1
+        ((slot, base),) = slots
+        parents = data.draw(trees())
+        pending = (*tokens, 1)[base:]
+        nodes = tuple(range(-1, len(pending) - 1)) + tuple(p + len(pending) for p in parents)
+        drafted = text(len(parents), seed=base)
+        segment = Segment(slot, base, pending + drafted, nodes)
+        if base + len(segment.tokens) > MAX_LEN:
+            break
+        first, second = (logits_of(model, cache, segment) for cache in caches)
+        assert same_bits(first, second)
+        path = tree.path_to(data.draw(st.integers(0, len(nodes) - 1)), nodes)
+        tokens = (*tokens, 1)[:base] + tuple(segment.tokens[i] for i in path)
+        length = data.draw(st.integers(0, len(tokens)))
+        for cache in caches:
+            cache.keep(slot, path)
+            cache.close(slot, tokens)
+            cache.truncate(slot, length)
+        tokens = tokens[:length]
+
+
+def scattered(model: NativeDecoder, dtype: torch.dtype, pages: list[int] | None) -> NativeCache:
+    cache = model.new_cache(2, MAX_LEN, dtype)
+    shape = (2, model.config.num_kv_heads, model.config.head_dim, 2, MAX_LEN)
+    cache.native = _native.Cache(*shape, dtype == torch.float16, pages or ())
+    return cache
+
+
+@pytest.mark.parametrize("pages", [[0], [0, 0], [1, 2], [-1, 0], [0, 1, 2]])
+def test_a_page_table_that_is_no_order_of_the_pages_is_refused(pages: list[int]) -> None:
+    with pytest.raises(ValueError, match="each page once"):
+        _native.Cache(1, 1, 16, 1, 2 * CHUNK, True, pages)

@@ -103,9 +103,8 @@ def test_a_tree_row_equals_its_path_decoded(data, kind: str, base: int, size: in
     decoder = decoder_of(kind)
     nodes, parents = data.draw(tokens_of(size)), data.draw(parents_of(size))
     cache = decoder.new_cache(2, MAX_LEN)
-    if base:
-        decode(decoder, cache, 0, text()[:base])
-    cache.copy(0, 1, base)
+    for slot in range(2 if base else 0):
+        decode(decoder, cache, slot, text()[:base])
     logits = logits_of(decoder, cache, Segment(0, base, nodes, parents))
     for node in data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=3)):
         path = tree.path_to(node, parents)
@@ -151,13 +150,15 @@ def test_company_does_not_matter(data, kind: str, lengths: list[int]) -> None:
 @law
 @given(data=st.data(), kind=kinds)
 def test_cache_history_does_not_matter(data, kind: str) -> None:
-    """After trees, kept paths, cuts and copies in any order a slot answers like a fresh one."""
+    """After trees, kept paths, cuts and reuse in any order a slot answers like a fresh one."""
     decoder = decoder_of(kind)
     cache = decoder.new_cache(3, MAX_LEN)
     held: list[tuple[int, ...]] = [(), (), ()]
+    for tokens in held:
+        cache.open(tokens)
     for _ in range(data.draw(st.integers(1, 8))):
         slot = data.draw(st.integers(0, 2))
-        verb = data.draw(st.sampled_from(["tree", "tree", "truncate", "copy"]))
+        verb = data.draw(st.sampled_from(["tree", "tree", "truncate", "reuse"]))
         if verb == "tree":
             size = data.draw(st.integers(1, 20))
             nodes, parents = data.draw(tokens_of(size)), data.draw(parents_of(size))
@@ -165,11 +166,16 @@ def test_cache_history_does_not_matter(data, kind: str) -> None:
             path = tree.path_to(data.draw(st.integers(-1, size - 1)), parents)
             cache.keep(slot, path)
             held[slot] += tuple(nodes[i] for i in path)
-        else:
+        elif verb == "truncate":
             length = data.draw(st.integers(0, len(held[slot])))
-            target = slot if verb == "truncate" else data.draw(st.integers(0, 2))
-            cache.truncate(slot, length) if verb == "truncate" else cache.copy(slot, target, length)
-            held[target] = held[slot][:length]
+            cache.truncate(slot, length)
+            held[slot] = held[slot][:length]
+        else:  # all leave, and three come that go on with what one was
+            begun = (*held[slot], 7)
+            for other in range(3):
+                cache.close(other, held[other])
+            for new, length in (cache.open(begun) for _ in range(3)):
+                held[new] = begun[:length]
     for slot, tokens in enumerate(held):
         assert cache.length(slot) == len(tokens)
         fresh = decode(decoder, decoder.new_cache(1, MAX_LEN), 0, (*tokens, 7))

@@ -41,7 +41,7 @@ def _converse(llm: LLM, params: SamplingParams, opening: list[dict[str, str]]) -
         except CapacityError as error:
             console.stderr().print(f"{error}; /clear starts anew", style="red")
             continue
-        console.show(llm.events(request))
+        console.show(request.events())
         answer = request.output().outputs[0]
         console.stderr().print(meter.read([answer]).line(llm.drafter_spec.name), style="dim")
         messages = [*asked, {"role": "assistant", "content": answer.text}]

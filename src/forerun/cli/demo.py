@@ -12,7 +12,8 @@ from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.cli._console import Measured
-    from forerun.llm import LLM, CompletionOutput
+    from forerun.engine.outputs import CompletionOutput
+    from forerun.llm import LLM
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
@@ -74,7 +75,7 @@ def _run(
     console.stdout().rule(how)
     meter = console.Meter(llm.engine)
     request = llm.submit(opt.conversation(prompt), params)
-    if not console.show(llm.events(request)):
+    if not console.show(request.events()):
         raise typer.Exit(130)
     completion = request.output().outputs[0]
     return completion, meter.read([completion])

@@ -39,7 +39,7 @@ def command(
     tracer = Trace.attach(llm.engine) if profile or trace is not None else None
     meter = console.Meter(llm.engine)
     request = llm.submit(text if raw else opt.conversation(text, system), params)
-    is_whole = console.show(llm.events(request))
+    is_whole = console.show(request.events())
     completion = request.output().outputs[0]
     measured = meter.read([completion])
     console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")

@@ -12,8 +12,9 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
+    from forerun.engine.outputs import CompletionOutput
     from forerun.eval.prompts import TaskPrompt
-    from forerun.llm import LLM, CompletionOutput
+    from forerun.llm import LLM
 
 
 @opt.engine(without=("controller", "max_num_seqs"), controller=False)  # more drafts prove more

@@ -96,19 +96,19 @@ class DraftModel(ModelDrafter):
         max_len = min(target.max_len, model.config.max_position)
         self.cache = model.new_cache(target.max_num_seqs, max_len)
         self._slots: dict[int, Slot] = {}
-        self._free = list(range(target.max_num_seqs))
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot; the tokens are read when a draft is asked for."""
         self.end(seq)
-        slot = self._slots[seq.id] = Slot(self._free.pop())
-        self.cache.truncate(slot.index, 0)
+        opened = self.cache.open(seq.tokens)
+        assert opened is not None, "a slot for every sequence that runs"
+        self._slots[seq.id] = Slot(opened[0])
 
     def end(self, seq: Seq) -> None:
         """Give the slot back."""
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
-            self._free.append(slot.index)
+            self.cache.close(slot.index, seq.tokens)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""

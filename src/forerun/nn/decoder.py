@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.cache.base import KVCache
+from forerun.cache.base import KVCache, RowCache
 from forerun.cache.dense import DenseCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
 from forerun.kernels import reference as ops
 from forerun.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 from forerun.nn.config import ModelConfig, RopeConfig
-from forerun.nn.model import Hidden, LayerPlan
+from forerun.nn.model import Hidden, LayerPlan, TopK
 from forerun.nn.visibility import key_blocks
 
 
@@ -72,7 +72,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TileSegment:
     """One segment's part of a tile: where its rows are, and which keys they see."""
 
     segment: Segment
@@ -87,11 +87,11 @@ class Tile:
     """TILE rows of a pass, prepared once for all layers. Rows past `num_rows` repeat the last and are thrown away."""
 
     num_rows: int
-    tokens: Tensor
+    inputs: Tensor
     positions: Tensor
     cos: Tensor | None
     sin: Tensor | None
-    shares: tuple[Share, ...]
+    segments: tuple[TileSegment, ...]
 
 
 class Attention:
@@ -106,18 +106,18 @@ class Attention:
         if self.config.qk_norm:
             self.head_norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
 
-    def __call__(self, x: Tensor, tile: Tile, cache: KVCache) -> Tensor:
+    def __call__(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
         """(R, D) -> (R, D); the rows' keys and values are left in the cache."""
         query, key, value = self._project(x, tile)
         mixed = torch.zeros_like(query)
-        for share in tile.shares:
-            slot, start = share.segment.slot, share.segment.base + share.segment.first
-            cache.write(self.layer, slot, start, key[share.rows], value[share.rows])
-            stop = int(share.segment.base + share.segment.stop)
+        for part in tile.segments:
+            slot, start = part.segment.slot, part.segment.base + part.segment.first
+            cache.write(self.layer, slot, start, key[part.rows], value[part.rows])
+            stop = int(part.segment.base + part.segment.stop)
             keys, values = cache.read(self.layer, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)
-            own = query[share.padded_rows]
-            out = ops.attention(own, keys, values, share.blocks, self.config.scale)
-            mixed[share.rows] = out[: share.segment.num_rows]
+            own = query[part.padded_rows]
+            out = ops.attention(own, keys, values, part.blocks, self.config.scale)
+            mixed[part.rows] = out[: part.segment.num_rows]
         return self.o(mixed.flatten(1))
 
     def _project(self, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,7 +158,7 @@ class Block:
         self.mlp_norm = weights.norm(f"layers.{layer}.mlp_norm")
         self.mlp = MLP(weights, layer)
 
-    def attend(self, x: Tensor, tile: Tile, cache: KVCache) -> Tensor:
+    def attend(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
         """(R, D) -> (R, D)."""
         return x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
 
@@ -192,15 +192,21 @@ class Decoder:
         cache: KVCache,
         taps: tuple[int, ...] = (),
         plan: LayerPlan | None = None,
+        inputs: Tensor | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run.
+        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
+        assert isinstance(cache, RowCache)
         self._check_room(batch, cache)
         plan = plan or self._whole
-        tiles = [self._run(self._tile(part), cache, taps, plan) for part in batch.split(TILE)]
+        rows = self.embed(self._to_device(batch.tokens())) if inputs is None else inputs
+        tiles = [
+            self._run(self._tile(part, own), cache, taps, plan)
+            for part, own in zip(batch.split(TILE), rows.split(TILE), strict=True)
+        ]
         last, *tapped = (torch.cat(parts) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))
 
@@ -213,12 +219,25 @@ class Decoder:
             logits[start : start + TILE] = self._head(_pad(rows))[: len(rows)]
         return logits if self.config.logits_divisor == 1 else logits / self.config.logits_divisor
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        """The likeliest token of each row, the lowest id of equal ones, (M,) int64."""
-        return self.head(hidden).argmax(dim=-1)
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        """The k likeliest tokens of each row; see `nn.model.Model`."""
+        if not 1 <= k <= self.config.vocab_size:
+            raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
+        logits = self.head(hidden)
+        if k == 1:
+            ids = logits.argmax(-1, keepdim=True)
+            return TopK(ids, logits.gather(-1, ids))
+        values, ids = logits.sort(dim=-1, descending=True, stable=True)
+        return TopK(ids[:, :k], values[:, :k])
 
-    def new_cache(self, num_slots: int, max_len: int) -> DenseCache:
-        """A cache that fits this model."""
+    def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
+        return self.head(hidden)[:, ids]
+
+    def new_cache(
+        self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
+    ) -> DenseCache:
+        """A cache that fits this model; fp32 unless `dtype` is torch.float16."""
         return DenseCache(
             num_layers=self.config.num_layers,
             num_slots=num_slots,
@@ -226,6 +245,7 @@ class Decoder:
             head_dim=self.config.head_dim,
             max_len=max_len,
             device=self.device,
+            dtype=dtype or torch.float32,
         )
 
     def nbytes(self) -> int:
@@ -233,10 +253,10 @@ class Decoder:
         return sum(tensor.nbytes for tensor in self.weights.values())
 
     def _run(
-        self, tile: Tile, cache: KVCache, taps: tuple[int, ...], plan: LayerPlan
+        self, tile: Tile, cache: RowCache, taps: tuple[int, ...], plan: LayerPlan
     ) -> list[Tensor]:
         """The last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
-        x = self._embedding(tile)
+        x = self._with_positions(tile)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
             if 2 * layer in plan.sublayers:
@@ -248,29 +268,34 @@ class Decoder:
         states = [self._norm(x), *(outputs[layer] for layer in taps)]
         return [state[: tile.num_rows] for state in states]
 
-    def _embedding(self, tile: Tile) -> Tensor:
-        x = self._embed[tile.tokens] * self.config.embedding_multiplier
+    @torch.no_grad()
+    def embed(self, ids: Tensor) -> Tensor:
+        """What passes over these tokens (R,) start from, positions left out: (R, D)."""
+        return self._embed[ids.to(self.device)] * self.config.embedding_multiplier
+
+    def _with_positions(self, tile: Tile) -> Tensor:
+        x = tile.inputs
         if self._positions is None or self.config.learned_position_offset is None:
             return x
         return x + self._positions[tile.positions + self.config.learned_position_offset]
 
-    def _tile(self, batch: Batch) -> Tile:
+    def _tile(self, batch: Batch, inputs: Tensor) -> Tile:
         padding = (0, TILE - batch.num_rows)
         positions = self._to_device(np.pad(batch.positions(), padding, mode="edge"))
         cos, sin = self._rotation(positions)
         return Tile(
             num_rows=batch.num_rows,
-            tokens=self._to_device(np.pad(batch.tokens(), padding, mode="edge")),
+            inputs=torch.cat((inputs, inputs[-1:].expand(TILE - len(inputs), -1))),
             positions=positions,
             cos=cos,
             sin=sin,
-            shares=tuple(map(self._share, batch.segments, batch.spans())),
+            segments=tuple(map(self._tile_segment, batch.segments, batch.spans())),
         )
 
-    def _share(self, segment: Segment, span: range) -> Share:
+    def _tile_segment(self, segment: Segment, span: range) -> TileSegment:
         rows = np.minimum(np.arange(span.start, span.start + TILE), span.stop - 1)
         blocks = key_blocks(segment, self.config.sliding_window, self.device)
-        return Share(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
+        return TileSegment(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
         """Cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""

@@ -1,0 +1,239 @@
+"""The one owner of an engine: takes requests, steps the engine, and routes its events to who asked.
+
+Several threads may use a loop. Who waits for a request steps the engine, for everyone, so there is no
+thread of its own, and none waits while nobody steps:
+
+    handle = loop.submit(prompt_ids, params)
+    for event in handle.events(): ...
+
+A request ends by itself, by `cancel`, or by an error in a step, which every running request is told.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from forerun.core.params import SamplingParams
+from forerun.core.types import Event
+from forerun.decoding.stops import Detokenizer
+from forerun.engine.engine import Engine
+from forerun.engine.outputs import CompletionOutput, RequestOutput
+from forerun.engine.request import RequestState
+
+Sink = Callable[[Event], object]
+"""Called with each event of a request, by the thread that steps; should return at once."""
+
+
+class Turns:
+    """Who may use a model now: one thread at a time; who asks next is next. Ctrl-C waits for the turn's end.
+
+    Loops of one model share it. A thread that has the turn may take it again.
+    """
+
+    def __init__(self) -> None:
+        self._door, self._room = threading.Lock(), threading.Lock()
+        self._owner: int | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Have the turn."""
+        if self._owner == threading.get_ident():
+            yield
+            return
+        with _interrupts_later():
+            with self._door:  # without it a thread that steps on and on would always be first
+                self._room.acquire()
+            self._owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._owner = None
+                self._room.release()
+
+
+class EngineLoop:
+    """Runs an engine for many requests."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        new_text: Callable[[], Detokenizer | None] = lambda: None,
+        turns: Turns | None = None,
+    ) -> None:
+        """`new_text` makes what turns a sequence's tokens into text; `turns` are those of the engine's model."""
+        self.engine = engine
+        self.turns = turns or Turns()
+        self._new_text = new_text
+        self._handles: dict[int, RequestHandle] = {}  # by sequence, while it runs
+        self._cancelled: list[RequestHandle] = []
+        self._is_stepping = False
+        self._next_id = 0
+
+    def submit(
+        self, prompt_ids: Sequence[int], params: SamplingParams, sink: Sink | None = None
+    ) -> RequestHandle:
+        """Queue a prompt, `params.n` sequences of it. Raises RequestError and CapacityError.
+
+        Without a `sink` the events are kept for `RequestHandle.events`.
+        """
+        with self.turns():
+            seeds = [None if params.seed is None else params.seed + i for i in range(params.n)]
+            runs = tuple(
+                self.engine.add(
+                    prompt_ids,
+                    replace(params, seed=None if seed is None else seed % 2**63),
+                    self._new_text(),
+                )
+                for seed in seeds
+            )
+            handle = RequestHandle(self, self._next_id, tuple(prompt_ids), runs, sink)
+            self._next_id += 1
+            self._handles |= {run.seq.id: handle for run in runs}
+            return handle
+
+    def cancel(self, handle: RequestHandle) -> None:
+        """End a request, keeping what it has; its last events say so. Harmless if it has ended."""
+        with self.turns():
+            self._cancelled.append(handle)
+            if not self._is_stepping:  # a stream may be collected as garbage inside a step
+                self._end_cancelled()
+
+    def step(self) -> bool:
+        """One pass for everyone; True while there is work. An error ends all requests, and is raised here as well."""
+        with self.turns():
+            self._is_stepping = True
+            try:
+                events = self.engine.step()
+            except BaseException as error:
+                self._fail(error)
+                raise
+            finally:
+                self._is_stepping = False
+            for event in events:
+                self._deliver(event)
+            self._end_cancelled()
+            return self.engine.has_work
+
+    def step_for(self, handle: RequestHandle) -> None:
+        """Have a turn, and step unless other threads' steps have brought what the request waits for."""
+        with self.turns():
+            if not (handle.is_finished or handle.has_news):
+                self.step()
+
+    def _deliver(self, event: Event | None) -> None:
+        """Hand an event to its request; a sink that raises ends its request, no other."""
+        handle = None if event is None else self._handles.get(event.seq_id)
+        if event is None or handle is None:
+            return
+        if event.finish_reason is not None:
+            del self._handles[event.seq_id]
+        try:
+            handle.sink(event)
+        except Exception as error:
+            handle.error = handle.error or error
+            handle.sink = _ignore
+            self.cancel(handle)
+
+    def _end_cancelled(self) -> None:
+        while self._cancelled:
+            for run in self._cancelled.pop().runs:
+                self._deliver(self.engine.abort(run.seq.id))
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing is known of what the engine was doing: end all it runs."""
+        for seq_id, handle in [*self._handles.items()]:
+            handle.error = handle.error or error
+            with suppress(Exception):  # one error is enough
+                self._deliver(self.engine.abort(seq_id))
+        self._handles.clear()
+
+
+class RequestHandle:
+    """A submitted prompt and its sequences. `error` is what ended it before its time."""
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        request_id: int,
+        prompt_token_ids: tuple[int, ...],
+        runs: tuple[RequestState, ...],
+        sink: Sink | None,
+    ) -> None:
+        self.id = request_id
+        self.prompt_token_ids = prompt_token_ids
+        self.runs = runs
+        self.error: BaseException | None = None
+        self._loop = loop
+        self._news: deque[Event] = deque()
+        self.sink: Sink = sink or self._news.append
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every sequence has ended."""
+        return all(run.seq.finish_reason is not None for run in self.runs)
+
+    @property
+    def has_news(self) -> bool:
+        """True if there are events that `events` has not given yet."""
+        return bool(self._news)
+
+    def events(self) -> Iterator[Event]:
+        """What each step made final, to the end. Raises what ended the request; leaving early cancels it."""
+        try:
+            while self._news or not self.is_finished:
+                if not self._news:
+                    self._loop.step_for(self)
+                while self._news:
+                    yield self._news.popleft()
+            self._raise()
+        finally:
+            self.cancel()
+
+    def wait(self) -> None:
+        """Run to the end. Raises what ended the request before its time."""
+        while not self.is_finished:
+            self._news.clear()
+            self._loop.step_for(self)
+        self._raise()
+
+    def cancel(self) -> None:
+        """End it, from any thread; harmless if it has ended."""
+        if not self.is_finished:
+            self._loop.cancel(self)
+
+    def output(self) -> RequestOutput:
+        """What was generated so far."""
+        return RequestOutput(
+            self.prompt_token_ids,
+            tuple(CompletionOutput.of(i, run) for i, run in enumerate(self.runs)),
+        )
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def _ignore(event: Event) -> None:
+    pass
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C inside is raised at the end: a step that is half done would spoil everyone's sequences."""
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or previous is None:
+        yield
+        return
+    caught = []
+    signal.signal(signal.SIGINT, lambda *_: caught.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        if caught:
+            signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,40 @@
+"""Before an instruction set is chosen, all its kernels are held against the portable ones on this processor."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from forerun import _native
+
+ISAS = _native.runnable_isas()
+KERNELS = _native.checked_kernels()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_instruction_set_passes_here(isa: str) -> None:
+    assert _native.wrong_kernels(isa) == []
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_that_writes_one_byte_wrong_is_found_and_no_other_is_blamed(
+    kernel: str, isa: str
+) -> None:
+    assert _native.wrong_kernels(isa, broken=kernel) == [kernel]
+
+
+def test_every_kernel_has_a_check_of_its_own() -> None:
+    assert len(set(KERNELS)) == len(KERNELS)  # and the build fails unless they are as many
+    with pytest.raises(ValueError, match="no kernel is called warp_drive"):
+        _native.wrong_kernels("portable", broken="warp_drive")
+
+
+def test_the_check_takes_under_five_milliseconds() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        _native.wrong_kernels(ISAS[0])
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(20)) < 0.005
