@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from forerun.core.errors import LoadError
-from forerun.nn.arch._settings import Settings, number_in, shown
+from forerun.core.errors import LoadError, shown
+from forerun.nn.arch._settings import Settings, number_in
 from forerun.nn.config import RopeConfig
 
 _THETA = (1.001, 1e12)
@@ -53,7 +53,9 @@ def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
     theta = settings.number("rope.freq_base", 10000.0, low=_THETA[0], high=_THETA[1])
     rotary_dim = settings.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
     if rotary_dim % 2:
-        raise LoadError(f"'{settings.prefix}rope.dimension_count' is {rotary_dim}, but must be even")
+        raise LoadError(
+            f"'{settings.prefix}rope.dimension_count' is {rotary_dim}, but must be even"
+        )
     checkpoint = settings.checkpoint
     names = checkpoint.names()
     if "rope_freqs.weight" in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import LoadError, shown
 from forerun.kernels.reference import WIDTH_UNIT
 from forerun.nn.config import Activation
 
@@ -170,7 +170,9 @@ class Settings:
         """The activation named by a Hugging Face config."""
         name = self.text(key)
         if name not in _ACTIVATIONS:
-            raise LoadError(f"activation '{name}' is not supported: {', '.join(_ACTIVATIONS)} are")
+            raise LoadError(
+                f"activation {shown(name)} is not supported: {', '.join(_ACTIVATIONS)} are"
+            )
         return _ACTIVATIONS[name]
 
     def window(self) -> int | None:
@@ -213,12 +215,6 @@ def number_in(key: str, value: object, low: float, high: float) -> float:
     if not is_number or not low <= value <= high:  # type: ignore[operator]
         raise LoadError(f"'{key}' is {shown(value)}, but must be a number from {low:g} to {high:g}")
     return float(value)  # type: ignore[arg-type]
-
-
-def shown(value: object) -> str:
-    """A value for a message: on one line, and cut if it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _ACTIVATIONS: Mapping[str, Activation] = {
