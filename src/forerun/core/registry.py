@@ -13,6 +13,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -80,4 +81,10 @@ def _imported(name: str, run: Callable[[], object]) -> object:
 
 
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=f"forerun.{kind}")}
+    return _scan(f"forerun.{kind}", tuple(sys.path))
+
+
+@cache
+def _scan(group: str, path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
+    """Reading what all distributions offer takes 10 ms."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
