@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
 
 GREEDY = SamplingParams(temperature=0.0)
+TUTORIAL = Path(__file__).parents[2] / "docs" / "adding-a-drafter.md"
+(REPEAT,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+"""The source of the tutorial's drafter."""
 NO_OUTCOME = Outcome(path=(), emitted=())
 
 

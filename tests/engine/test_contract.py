@@ -14,14 +14,15 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.drafters.base import BaseDrafter
 from forerun.drafters.prompt_lookup import Options, PromptLookup
 from forerun.eval import drafter_contract as contract
-from forerun.eval.drafter_contract import CHECKS, Candidate, ContractError, run
+from forerun.eval.drafter_candidate import Candidate, ContractError
+from forerun.eval.drafter_contract import CHECKS, run
 from tests.tiny import tiny_model
 
 DRAFTERS = [
     *(name for name in registry.names("drafters") if name != "none"),
     "draft_model:branch=2,2,1",
     "suffix:shared_tokens=0",
-    "suffix++draft_model:model=self",
+    "suffix++draft_model",
 ]
 
 

@@ -18,7 +18,8 @@ def command(
     """Check that a drafter keeps the contract; exit 1 if it does not. Takes about half a minute."""
     from forerun.cli import _console as console
     from forerun.core.device import set_threads
-    from forerun.eval.drafter_contract import Candidate, run
+    from forerun.eval.drafter_candidate import Candidate
+    from forerun.eval.drafter_contract import run
 
     set_threads(1)  # the models are tiny
     out, rows = console.stdout(), []

@@ -41,7 +41,8 @@ def describe(name: str) -> DrafterDoc:
     if is_file(name):
         module, origin = find(name), "file"
     else:
-        origin = registry.origin("drafters", name.replace("-", "_"))
+        name = METHODS.get(name, name).replace("-", "_")
+        origin = registry.origin("drafters", name)
         try:
             module = find(name)
         except ConfigError as error:

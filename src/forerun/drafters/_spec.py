@@ -80,8 +80,8 @@ class DrafterSpec:
         """
         if not isinstance(drafter, str | Mapping):
             name = type(drafter).__name__
-            if beside := [key for key, value in given.items() if value is not None]:
-                raise ConfigError(f"a {name} is built: it takes no option '{beside[0]}'")
+            if extra := [key for key, value in given.items() if value is not None]:
+                raise ConfigError(f"a {name} is built: it takes no option '{extra[0]}'")
             return cls(name, built=checked(drafter, name))
         if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
             return cls._combined(parts[::2], parts[1::2], given)

@@ -9,177 +9,36 @@ that none passes by not drafting.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
-from torch import Tensor
-
-from forerun.core import options
-from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
-from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters._find import find
-from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Drafter, LoadedModel, Target
+from forerun.core.types import Seq
 from forerun.drafters.none import NoDrafter
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.request import RequestState
 from forerun.engine.stats import SpecStats
 from forerun.eval import distribution
+from forerun.eval.drafter_candidate import (
+    MAX_LEN,
+    VOCAB_SIZE,
+    Candidate,
+    Checked,
+    ContractError,
+)
 from forerun.eval.held import held_nbytes
-from forerun.eval.random_model import random_model
-from forerun.nn.model import Model
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
 """They repeat themselves, so that every drafter has something to draft."""
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
-VOCAB_SIZE, MAX_LEN, NUM_SEQS = 24, 256, 4
 NUM_SAMPLES, FALSE_ALARM = 1024, 1e-6
 OVERHEAD_NBYTES = 16 * 1024
 """Of a drafter's own objects, which `nbytes` need not count."""
 NUM_ENDED = 32
 """Sequences after which a drafter that forgets none of them has grown by more than one."""
-
-
-class ContractError(ForerunError):
-    """A drafter broke the contract; the message says how."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A drafter to check, which is built anew for each check."""
-
-    build: Callable[[Target], Drafter]
-    make_model: Callable[..., Model] = random_model
-
-    @classmethod
-    def of(cls, drafter: str, make_model: Callable[..., Model] = random_model) -> Candidate:
-        """By name or path, with options. Raises ConfigError."""
-        spec = DrafterSpec.of(drafter)
-
-        def build(target: Target) -> Drafter:
-            return replace(spec, options=_with_example(spec, target)).build(target)
-
-        return cls(build, make_model)
-
-    def engine(
-        self, *, max_num_seqs: int = NUM_SEQS, max_len: int = MAX_LEN, vocab_size: int = VOCAB_SIZE
-    ) -> Engine:
-        """An engine over a random model that drafts in full, with a drafter of its own."""
-        sharpness = 3.0 if vocab_size == VOCAB_SIZE else 1.5
-        model, relative = (
-            self.make_model(3, sharpness=sharpness, noise=noise, vocab_size=vocab_size)
-            for noise in (0.0, 0.15)
-        )
-
-        def load(name: str, *, quant: Quant = "none", head_bits: int | None = None) -> LoadedModel:
-            return LoadedModel(relative, None)
-
-        cache = model.new_cache(max_num_seqs, max_len)
-        target = Target(model, None, max_num_seqs, max_len, cache, load)
-        with _named("build"):
-            drafter = self.build(target)
-        config = EngineConfig(controller=False)
-        return Engine(model, cache, Checked(drafter, vocab_size), config)
-
-
-def _with_example(spec: DrafterSpec, target: Target) -> dict[str, object]:
-    """The given options, the others as the module's `example` says."""
-    module = None if spec.parts or spec.built else find(spec.name)
-    if not hasattr(module, "example"):
-        return dict(spec.options)
-    with _named("example"):
-        example = module.example(target)
-    given = options.build(module.Options, {**_values(example), **spec.options})
-    return _values(given)
-
-
-def _values(chosen: object) -> dict[str, object]:
-    return {field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)}  # type: ignore[arg-type]
-
-
-class Checked:
-    """A drafter whose every call is checked: what it raises and what it returns becomes a ContractError."""
-
-    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
-        self.inner, self.vocab_size = drafter, vocab_size
-        self.features, self.draws = drafter.features, drafter.draws
-        self.proposed: list[Draft] = []
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Hand it on."""
-        with _named("begin"):
-            self.inner.begin(seq, outcome)
-
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """Hand it on, and check the drafts."""
-        with _named("propose"):
-            drafts = list(self.inner.propose(seqs, budgets))
-        if len(drafts) != len(seqs):
-            raise ContractError(f"propose returned {len(drafts)} drafts for {len(seqs)} sequences")
-        for draft, budget in zip(drafts, budgets, strict=True):
-            self._check(draft, budget)
-        self.proposed += drafts
-        return drafts
-
-    def observe(
-        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
-    ) -> None:
-        """Hand it on."""
-        with _named("observe"):
-            self.inner.observe(seqs, drafts, outcomes)
-
-    def end(self, seq: Seq) -> None:
-        """Hand it on."""
-        with _named("end"):
-            self.inner.end(seq)
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """Hand it on."""
-        with _named("nbytes"):
-            return self.inner.nbytes(num_seqs, max_len)
-
-    def _check(self, draft: Draft, budget: int) -> None:
-        if not isinstance(draft, Draft):
-            raise ContractError(f"propose returned a {type(draft).__name__} instead of a Draft")
-        if len(draft) > budget:
-            raise ContractError(f"a draft has {len(draft)} nodes, its budget was {budget}")
-        for token in draft.tokens:
-            if not 0 <= token < self.vocab_size:
-                raise ContractError(f"token {token} is not in the vocabulary of {self.vocab_size}")
-        if any(not 0 <= chance <= 1 for chance in draft.confidence or ()):
-            raise ContractError(f"a confidence is not from 0 to 1: {draft.confidence}")
-        for i, row in enumerate(draft.probs or ()):
-            if row is not None:
-                self._check_probs(i, draft.tokens[i], row)
-
-    def _check_probs(self, node: int, token: int, row: Tensor) -> None:
-        if not self.draws:
-            raise ContractError("a draft carries probs, but the drafter says draws = False")
-        if row.shape != (self.vocab_size,):
-            raise ContractError(
-                f"probs of node {node} have the shape {tuple(row.shape)}, not ({self.vocab_size},)"
-            )
-        if abs(float(row.sum()) - 1) > 1e-3 or float(row.min()) < 0:
-            raise ContractError(f"probs of node {node} are no distribution: {row.tolist()}")
-        if float(row[token]) == 0:
-            raise ContractError(f"node {node} has token {token}, whose probability in probs is 0")
-
-
-@contextmanager
-def _named(verb: str) -> Iterator[None]:
-    """Say which of the drafter's functions raised."""
-    try:
-        yield
-    except ForerunError:
-        raise
-    except Exception as error:
-        raise ContractError(f"{verb} raised {type(error).__name__}: {error}") from error
 
 
 def check_greedy(candidate: Candidate) -> None:
@@ -224,7 +83,7 @@ def check_penalties(candidate: Candidate) -> None:
     biased = {"logit_bias": {3: 2.0, 9: -5.0}, "min_tokens": 9, "stop_token_ids": (16,)}
     for extra in ({"repetition_penalty": 1.1, "presence_penalty": 0.1}, biased):
         engine = candidate.engine()
-        _expect_plain(engine, _complete(engine, PROMPTS, replace(GREEDY, **extra)))  # type: ignore[arg-type]
+        _expect_plain(engine, _complete(engine, PROMPTS, replace(GREEDY, **extra)))
         _expect_busy(engine.stats)
 
 
