@@ -16,6 +16,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
+import torch
+
 from forerun.cache.base import KVCache
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, set_threads
@@ -36,6 +38,8 @@ from forerun.nn.model import Model
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
+
+_DTYPES = {"auto": None, "fp16": torch.float16, "fp32": torch.float32}
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -85,6 +89,7 @@ class LLM:
             device=str(self.device),
             backend=type(self.model).__name__,
             quant=None if config.quant == "none" else config.quant,
+            kv=None if config.kv == "auto" else config.kv,
             head_bits=config.head_bits,
         )
         self.profile = profile.load(self.subject)
@@ -180,7 +185,7 @@ class LLM:
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
         num_seqs = self.config.max_num_seqs
-        cache = self.model.new_cache(num_seqs, self.max_len)
+        cache = self.model.new_cache(num_seqs, self.max_len, _DTYPES[self.config.kv])
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:

@@ -30,6 +30,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "drafter": ("-d", "--drafter", "--spec-type"),
     "draft_model": ("-md", "--draft-model", "--model-draft"),
     "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
+    "kv": ("--kv", "--kv-cache-dtype"),
     "threads": ("-t", "--threads"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
     "max_tokens": ("-n", "--max-tokens", "--n-predict"),
@@ -42,7 +43,10 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 """Of fields that have more spellings than their own name."""
 
 DRAFTER = ("drafter", "draft_model", "num_draft")
-PASSES = (*DRAFTER, "draft_budget", "controller", "max_model_len", "max_num_seqs", "prefill_chunk")
+PASSES = (
+    *(*DRAFTER, "draft_budget", "controller", "kv"),
+    *("max_model_len", "max_num_seqs", "prefill_chunk"),
+)
 """Fields of no meaning to a command that runs passes of the model without an engine."""
 NOT_SPELLED = ("n", "logit_bias", "logprobs")
 """Fields of a request whose effect no command shows."""
