@@ -42,7 +42,7 @@ def test_other_systems_names_are_read(given: dict, meant: dict) -> None:
         ({"head_bit": 4}, "unknown option 'head_bit': did you mean 'head_bits'"),
         ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"draft_budget": 0}, "draft_budget must be at least 1, got 0"),
-        ({"kv": "fp8"}, "unknown precision of keys and values 'fp8': did you mean 'fp16'"),
+        ({"kv": "fp8"}, "unknown precision of keys and values 'fp8' .allowed: auto, fp16, fp32"),
         ({"drafter": "suffix", "speculative_config": {}}, "not both"),
     ],
 )
