@@ -99,16 +99,17 @@ void set_linear(Decoder& self, int layer, const std::string& name, int type, int
                     bias ? bias->data() : nullptr);
 }
 
+nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> view(const Buffer& buffer, nb::handle owner) {
+    return {buffer.as<std::uint8_t>(), {buffer.nbytes()}, owner};
+}
+
 // WeightFormat, outputs, inputs, and the bytes of tiles and bias as they lie in memory, until the layer is
 // set again.
 nb::tuple packed(nb::handle self, int layer, const std::string& name) {
     const Packed& packed = nb::cast<const Decoder&>(self).packed(layer, name);
-    const auto view = [&](const Buffer& buffer) {
-        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.as<std::uint8_t>(),
-                                                                 {buffer.nbytes()}, self);
-    };
     return nb::make_tuple(static_cast<int>(packed.linear.format), packed.linear.num_out,
-                          packed.linear.num_in, view(packed.memory), view(packed.bias));
+                          packed.linear.num_in, view(packed.memory, self),
+                          view(packed.bias, self));
 }
 
 void add_blank(Decoder& self, int layer, const std::string& name, int kind, int num_out, int num_in,
@@ -206,41 +207,10 @@ void check_slot(const Cache& cache, int slot) {
     need(slot >= 0 && slot < cache.num_slots, "no cache slot " + std::to_string(slot));
 }
 
-// Calls visit(head, row, k, v) for every row of every head; k and v are (kv heads, rows, head
-// size).
-template <class T, class Visit>
-void each_row(const Cache& cache, int layer, int slot, int start, const Array3<T>& k,
-              const Array3<T>& v, Visit visit) {
-    check_slot(cache, slot);
-    need(layer >= 0 && layer < cache.num_layers, "no such layer");
-    for (const Array3<T>* array : {&k, &v})
-        need(array->shape(0) == static_cast<std::size_t>(cache.num_heads) &&
-                 array->shape(1) == k.shape(1) &&
-                 array->shape(2) == static_cast<std::size_t>(cache.head_dim),
-             "k and v must be (kv heads, rows, head size)");
-    need(start >= 0 && k.shape(1) <= static_cast<std::size_t>(cache.max_len) &&
-             start <= cache.max_len - static_cast<int>(k.shape(1)),
-         "the rows do not fit the cache");
-    for (int h = 0; h < cache.num_heads; ++h) {
-        for (std::size_t row = 0; row < k.shape(1); ++row) {
-            const std::size_t at = (static_cast<std::size_t>(h) * k.shape(1) + row) * k.shape(2);
-            visit(h, start + static_cast<int>(row), k.data() + at, v.data() + at);
-        }
-    }
-}
-
-void read(const Cache& cache, int layer, int slot, const Array3<float>& k, const Array3<float>& v) {
-    each_row(cache, layer, slot, 0, k, v, [&](int h, int row, float* to_k, float* to_v) {
-        cache.read(layer, slot, h, row, to_k, to_v);
-    });
-}
-
-void write(Cache& cache, int layer, int slot, int start, const Array3<const float>& k,
-           const Array3<const float>& v) {
-    each_row(cache, layer, slot, start, k, v,
-             [&](int h, int row, const float* from_k, const float* from_v) {
-                 cache.write(layer, slot, h, row, from_k, from_v);
-             });
+// The bytes of keys and values as they lie in memory: for tests.
+nb::tuple memory(nb::handle self) {
+    const Cache& cache = nb::cast<const Cache&>(self);
+    return nb::make_tuple(view(cache.keys(), self), view(cache.values(), self));
 }
 
 void move(Cache& cache, int slot, const std::vector<int>& rows, int start) {
@@ -275,8 +245,7 @@ void bind_decoder(nb::module_& m) {
             "pages"_a = std::vector<std::int32_t>())
         .def("move", &move, "slot"_a, "rows"_a, "start"_a)
         .def("copy", &copy, "source"_a, "target"_a, "length"_a)
-        .def("read", &read, "layer"_a, "slot"_a, "k"_a.noconvert(), "v"_a.noconvert())
-        .def("write", &write, "layer"_a, "slot"_a, "start"_a, "k"_a.noconvert(), "v"_a.noconvert())
+        .def("memory", &memory)
         .def("nbytes", &Cache::nbytes);
 
     nb::class_<Decoder>(m, "Decoder", "A decoder whose pass is one call.")

@@ -5,8 +5,6 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "half.h"
-
 namespace forerun {
 
 Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half,
@@ -49,46 +47,16 @@ KvHead Cache::head(int layer, int slot, int head) const {
 
 namespace {
 
-// Element e of a row's key; its value is head_dim elements in a row.
-template <class T>
-T* key_at(const KvHead& head, int row, int e) {
-    const std::size_t at = static_cast<std::size_t>(head.row(row));
-    return static_cast<T*>(head.keys) +
-           (at / kTile * static_cast<std::size_t>(head.head_dim) + static_cast<std::size_t>(e)) *
-               kTile +
-           at % kTile;
-}
-template <class T>
-T* value_at(const KvHead& head, int row) {
-    return static_cast<T*>(head.values) +
-           static_cast<std::size_t>(head.row(row)) * static_cast<std::size_t>(head.head_dim);
-}
-
 template <class T>
 void move_row(const KvHead& head, int from, int to) {
-    for (int e = 0; e < head.head_dim; ++e) *key_at<T>(head, to, e) = *key_at<T>(head, from, e);
-    std::copy_n(value_at<T>(head, from), head.head_dim, value_at<T>(head, to));
-}
-
-float as_float(float x) { return x; }
-float as_float(std::uint16_t x) { return half_to_float(x); }
-void store(float x, float* to) { *to = x; }
-void store(float x, std::uint16_t* to) { *to = float_to_half(x); }
-
-template <class T>
-void read_row(const KvHead& head, int row, float* k, float* v) {
-    for (int e = 0; e < head.head_dim; ++e) {
-        k[e] = as_float(*key_at<T>(head, row, e));
-        v[e] = as_float(value_at<T>(head, row)[e]);
-    }
-}
-
-template <class T>
-void write_row(const KvHead& head, int row, const float* k, const float* v) {
-    for (int e = 0; e < head.head_dim; ++e) {
-        store(k[e], key_at<T>(head, row, e));
-        store(v[e], value_at<T>(head, row) + e);
-    }
+    const std::size_t dim = static_cast<std::size_t>(head.head_dim),
+                      source = static_cast<std::size_t>(head.row(from)),
+                      target = static_cast<std::size_t>(head.row(to));
+    T *keys = static_cast<T*>(head.keys), *values = static_cast<T*>(head.values);
+    for (std::size_t e = 0; e < dim; ++e)
+        keys[(target / kTile * dim + e) * kTile + target % kTile] =
+            keys[(source / kTile * dim + e) * kTile + source % kTile];
+    std::copy_n(values + source * dim, dim, values + target * dim);
 }
 
 }  // namespace
@@ -115,14 +83,6 @@ void Cache::copy(int source, int target, int length) {
                 copy_page(from.values, from.pages[i], to.values, to.pages[i]);
             }
         }
-}
-
-void Cache::read(int layer, int slot, int h, int row, float* k, float* v) const {
-    (is_half ? read_row<std::uint16_t> : read_row<float>)(head(layer, slot, h), row, k, v);
-}
-
-void Cache::write(int layer, int slot, int h, int row, const float* k, const float* v) {
-    (is_half ? write_row<std::uint16_t> : write_row<float>)(head(layer, slot, h), row, k, v);
 }
 
 }  // namespace forerun

@@ -26,9 +26,8 @@ class Cache {
     void copy(int source, int target, int length);
 
     KvHead head(int layer, int slot, int head) const;
-    // One row of one head as floats (E).
-    void read(int layer, int slot, int head, int row, float* k, float* v) const;
-    void write(int layer, int slot, int head, int row, const float* k, const float* v);
+    const Buffer& keys() const { return keys_; }      // (layers, heads, pages, 4, E, 16)
+    const Buffer& values() const { return values_; }  // (layers, heads, pages, 64, E)
 
     const int num_layers, num_heads, head_dim, num_slots, max_len;
     const bool is_half;
@@ -38,7 +37,7 @@ class Cache {
     std::size_t page_nbytes() const;  // of one head's keys or values
 
     std::vector<std::int32_t> pages_;  // (slots, pages per slot)
-    Buffer keys_, values_;             // (layers, heads, pages, page_nbytes)
+    Buffer keys_, values_;
 };
 
 }  // namespace forerun

@@ -2,8 +2,8 @@
 // kernel of the table has a check here: it runs the kernel on a small sample with odd sizes and
 // awkward numbers, and notes all that it wrote. A check uses its own kernel and no other.
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <stdexcept>
@@ -14,27 +14,23 @@
 namespace forerun {
 namespace {
 
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 // What a kernel wrote, byte by byte. A NaN is a NaN: its sign and payload are not promised.
 class Results {
   public:
-    void note(float value) {
-        if (std::isnan(value)) value = std::numeric_limits<float>::quiet_NaN();
-        append(&value, sizeof value);
-    }
     template <class T>
-    void note(const std::vector<T>& values) {
+    void note(std::vector<T> values) {
         if constexpr (std::is_same_v<T, float>)
-            for (float value : values) note(value);
-        else
-            append(values.data(), values.size() * sizeof(T));
+            for (float& value : values)
+                if (std::isnan(value)) value = kNaN;
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
+        bytes_.insert(bytes_.end(), bytes, bytes + values.size() * sizeof(T));
     }
     bool operator==(const Results&) const = default;
 
   private:
-    void append(const void* data, std::size_t nbytes) {
-        const auto* bytes = static_cast<const std::uint8_t*>(data);
-        bytes_.insert(bytes_.end(), bytes, bytes + nbytes);
-    }
     std::vector<std::uint8_t> bytes_;
 };
 
@@ -48,8 +44,6 @@ std::vector<float> numbers(int count, std::uint32_t seed = 1) {
     return values;
 }
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Ends of the ranges of exp, of fp16 and of int8 groups; ties of roundings.
 constexpr float kAwkward[] = {-0.0f,  kNaN,     kInfinity, -kInfinity, 1e-38f, 1e-41f, -87.4f,
                               88.5f,  65520.0f, -65519.0f, 6e-8f,      127.0f, 4.5f,   2049.0f};
@@ -219,10 +213,8 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
             states[pair] = {0.0f, 0.0f, out.data() + pair * kHeadDim};
         kernels.attend({head, queries, num_rows, group, q.data(), stride, 67, scratch.data()},
                        chunk, states);
-        for (int pair = 0; pair < num_rows * group; ++pair) {
-            results.note(states[pair].largest);
-            results.note(states[pair].total);
-        }
+        for (int pair = 0; pair < num_rows * group; ++pair)
+            results.note(std::vector{states[pair].largest, states[pair].total});
         results.note(out);
     }
 }
@@ -246,8 +238,7 @@ void check_merge(const Kernels& kernels, Results& results) {
             std::vector<float> old = numbers(kHeadDim, 2), young = numbers(kHeadDim, 3);
             Attended into{before, 1.5f, old.data()};
             kernels.merge({after, 2.5f, young.data()}, into, kHeadDim);
-            results.note(into.largest);
-            results.note(into.total);
+            results.note(std::vector{into.largest, into.total});
             results.note(old);
         }
 }

@@ -33,7 +33,8 @@ def cli_reference() -> str:
         assert isinstance(command, TyperCommand | TyperGroup)
         parts.append(_command(command, name))
         for word, below in sorted(getattr(command, "commands", {}).items()):
-            parts.append(_command(below, f"{name} {word}"))
+            if not below.hidden:  # a former name
+                parts.append(_command(below, f"{name} {word}"))
     return "\n".join(parts)
 
 

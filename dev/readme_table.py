@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from forerun.bench import record, summary
+from forerun.bench import measurement, summary
 from forerun.bench.report import number, table
 from forerun.bench.summary import ALL, Row
 from forerun.drafters._spec import AUTO_CHOICE
@@ -25,14 +25,14 @@ def render(readme: Path = README) -> str:
     """The README's text with fresh tables."""
 
     def fresh(found: re.Match[str]) -> str:
-        origin, measurements = record.read(readme.parent / found[2])
-        return f"{found[1]}{speeds(origin, summary.rows(measurements, origin))}\n{found[3]}"
+        origin, rounds = measurement.read(readme.parent / found[2])
+        return f"{found[1]}{speeds(origin, summary.rows(rounds, origin))}\n{found[3]}"
 
     return BLOCK.sub(fresh, readme.read_text(encoding="utf-8"))
 
 
 def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
-    """What was run, a line a contender, the fastest first, and the default drafter's gain by kind of prompt."""
+    """What was run, a line a system, the fastest first, and the default drafter's gain by kind of prompt."""
     totals = [row for row in rows if row["category"] == ALL]
     able = sorted(
         (row for row in totals if "error" not in row), key=lambda row: -_value(row, "tok_s")

@@ -11,8 +11,8 @@ import torch
 from hypothesis import settings
 
 from forerun.core.errors import LoadError
-from forerun.engine import profile
 from forerun.formats import hub
+from forerun.tune import profile
 
 # No deadline: the machines that run this are shared. In CI every run tries the same examples.
 settings.register_profile("local", deadline=None)

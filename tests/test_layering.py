@@ -20,7 +20,7 @@ ORDER = (
     ("decoding",),
     ("drafters",),
     ("engine",),
-    ("train", "eval", "bench"),
+    ("train", "tune", "eval", "bench"),
     ("llm",),
     ("server",),
     ("cli",),

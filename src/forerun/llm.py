@@ -26,7 +26,6 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
-from forerun.engine import profile
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.outputs import RequestOutput
@@ -35,6 +34,7 @@ from forerun.formats.hub import resolve
 from forerun.formats.tokenizer import TextStream
 from forerun.nn.loader import load_model
 from forerun.nn.model import Model
+from forerun.tune import profile
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""

@@ -4,13 +4,12 @@ import sys
 
 import pytest
 
-from forerun.bench.plots import draw, draw_passes
-from forerun.bench.plots.drafters import costs, scaling, speedups
+from forerun.bench.plots import drafters, draw, draw_passes
+from forerun.bench.plots.drafters import scaling, speedups
 from forerun.bench.plots.passes import roofline
 from forerun.bench.plots.style import STYLE, name_ends, name_points
-from forerun.bench.summary import rows
 from forerun.core.errors import ConfigError
-from tests.bench.samples import ORIGIN, measured, prices
+from tests.bench.samples import ORIGIN, costs, measured, rows
 
 DRAFTED = {
     "drafted": 8,
@@ -41,7 +40,7 @@ SETTINGS = rows(
     ],
     ORIGIN,
 )
-PRICES, PEER = prices({1: 1.0, 2: 1.25, 8: 3.0}), prices({1: 2.0, 4: 6.0}, peer="other")
+COSTS, PEER = costs({1: 1.0, 2: 1.25, 8: 3.0}), costs({1: 2.0, 4: 6.0}, peer="other")
 
 
 def names_of(drawn, tmp_path):
@@ -53,7 +52,7 @@ def names_of(drawn, tmp_path):
 
 def test_every_picture_is_written_as_png_and_svg(tmp_path):
     pytest.importorskip("matplotlib")
-    drawn = draw(ROWS, tmp_path, "toy", [PRICES])
+    drawn = draw(ROWS, tmp_path, "toy", COSTS)
     assert names_of(drawn, tmp_path) == ["speedup", "acceptance", "tau", "cost"]
 
 
@@ -63,7 +62,7 @@ def test_every_picture_is_written_as_png_and_svg(tmp_path):
         (lambda axes: scaling(axes, SETTINGS), True),
         (lambda axes: scaling(axes, ROWS), False),
         (lambda axes: scaling(axes, []), False),
-        (lambda axes: costs(axes, SETTINGS, None), True),
+        (lambda axes: drafters.costs(axes, SETTINGS, None), True),
         (lambda axes: roofline(axes, [PEER]), False),
     ],
 )
@@ -89,7 +88,7 @@ def test_the_slope_of_the_law_is_written_beside_its_line():
 
 def test_pass_costs_are_drawn_with_the_peers(tmp_path):
     pytest.importorskip("matplotlib")
-    assert names_of(draw_passes([PRICES, PEER], tmp_path, "toy"), tmp_path) == ["v", "roofline"]
+    assert names_of(draw_passes([COSTS, PEER], tmp_path, "toy"), tmp_path) == ["v", "roofline"]
     assert draw_passes([], tmp_path, "toy") == {}
 
 
@@ -113,7 +112,7 @@ def test_the_same_figures_give_the_same_file(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "b").mkdir()
     for folder in (tmp_path, tmp_path / "b"):
-        draw_passes([PRICES], folder, "toy")
+        draw_passes([COSTS], folder, "toy")
     assert (tmp_path / "toy-v.svg").read_bytes() == (tmp_path / "b" / "toy-v.svg").read_bytes()
 
 
@@ -129,10 +128,10 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypat
         draw(ROWS, tmp_path, "toy")
 
 
-@pytest.mark.parametrize(("num_contenders", "bands"), [(8, ["all", "a", "b"]), (9, ["all"])])
-def test_a_crowd_is_compared_over_all_prompts_only(num_contenders, bands):
+@pytest.mark.parametrize(("num_systems", "bands"), [(8, ["all", "a", "b"]), (9, ["all"])])
+def test_a_crowd_is_compared_over_all_prompts_only(num_systems, bands):
     plt = pytest.importorskip("matplotlib.pyplot")
-    names = ["none", *(f"suffix:num_draft={k}" for k in range(1, num_contenders + 1))]
+    names = ["none", *(f"suffix:num_draft={k}" for k in range(1, num_systems + 1))]
     figure, axes = plt.subplots()
     assert speedups(axes, rows([measured(n, u, 1.0) for n in names for u in ("a1", "b1")], ORIGIN))
     assert [label.get_text() for label in axes.get_yticklabels()] == bands

@@ -2,10 +2,11 @@
 
 import pytest
 
-from forerun.bench.record import Record
-from forerun.bench.run import Answer, Bench, EngineContender, PeerError
-from forerun.bench.workload import Unit
+from forerun.bench.measurement import Round
+from forerun.bench.run import Answer, Bench, EngineSystem, PeerError
+from forerun.bench.workload import PromptGroup
 from forerun.core.params import SamplingParams
+from forerun.core.store import Store
 from forerun.drafters.suffix import Options, Suffix
 from forerun.eval.prompts import TaskPrompt
 from tests.bench.samples import ORIGIN, Bytes
@@ -14,7 +15,9 @@ from tests.tiny import tiny_model
 
 MODEL = tiny_model(3, sharpness=3.0)
 PARAMS = SamplingParams(temperature=0, max_tokens=12)
-UNITS = [Unit((TaskPrompt(f"p{i}", "toy", ("", "") if i == 0 else ("",)),)) for i in range(3)]
+GROUPS = [
+    PromptGroup((TaskPrompt(f"p{i}", "toy", ("", "") if i == 0 else ("",)),)) for i in range(3)
+]
 
 
 def encode(messages):
@@ -22,8 +25,8 @@ def encode(messages):
     return [*LOOPING[0], *(1 + len(m["content"]) % 20 for m in messages)]
 
 
-def contender(name="none", drafter=lambda: None):
-    return EngineContender(name, lambda: engine_for(MODEL, drafter()), Bytes(), PARAMS)
+def system(name="none", drafter=lambda: None):
+    return EngineSystem(name, lambda: engine_for(MODEL, drafter()), Bytes(), PARAMS)
 
 
 class Peer:
@@ -43,7 +46,7 @@ class Peer:
         self.asked.append([list(p) for p in prompts])
         self.lengths.append(lengths)
         return Answer(
-            [(0,) * n for n in lengths],
+            [[0] * n for n in lengths],
             [],
             [0.1] * len(lengths),
             0.1,
@@ -59,84 +62,90 @@ class Peer:
 
 
 def run(bench):
-    return [unit.id for unit in bench.steps()]
+    return [group.id for group in bench.steps()]
+
+
+def measurements(store):
+    """Of all rounds, everyone's."""
+    rounds = [Round.from_json(result) for result in store.results.values()]
+    return [measurement for each in rounds for measurement in each.measurements]
 
 
 def test_everyone_gets_the_same_prompts_and_peers_the_plain_lengths():
-    peer, record = Peer(), Record(ORIGIN)
+    peer, store = Peer(), Store(ORIGIN)
     run(
         Bench(
-            UNITS,
-            [contender(), contender("suffix", lambda: Suffix(Options())), peer],
+            GROUPS,
+            [system(), system("suffix", lambda: Suffix(Options())), peer],
             encode,
-            record,
+            store,
         )
     )
-    plain = [m for m in record.measurements if m.contender == "none"]
-    assert [len(asked) for asked in peer.asked] == [1, 1, 1, 1], "two turns of the first unit"
+    plain = [m for m in measurements(store) if m.system == "none"]
+    assert [len(asked) for asked in peer.asked] == [1, 1, 1, 1], "two steps of the first group"
     assert len(peer.asked[1][0]) == len(peer.asked[0][0]) + 2, (
-        "the second turn holds the plain answer"
+        "the second step holds the plain answer"
     )
     assert [n for (n,) in peer.lengths] == [len(ids) for m in plain for ids in m.token_ids]
-    drafted = [m for m in record.measurements if m.contender == "suffix"]
+    drafted = [m for m in measurements(store) if m.system == "suffix"]
     assert [m.token_ids for m in drafted] == [m.token_ids for m in plain]
-    assert sum(m.accepted for m in drafted) > 0
+    assert sum(m.stats.accepted for m in drafted) > 0
 
 
 def test_figures_are_what_the_engine_counts():
-    record = Record(ORIGIN)
-    run(Bench(UNITS[1:2], [contender()], encode, record))
-    (m,) = record.measurements
+    store = Store(ORIGIN)
+    run(Bench(GROUPS[1:2], [system()], encode, store))
+    (m,) = measurements(store)
     (reference,) = complete(engine_for(MODEL), [encode([{"content": ""}])], PARAMS)
-    assert m.token_ids == (tuple(reference.seq.generated),)
-    assert (m.decode_tokens, m.passes, m.drafted) == (11, 11, 0)
+    assert m.token_ids == [list(reference.seq.generated)]
+    assert (m.decode_tokens, m.stats.passes, m.stats.drafted) == (11, 11, 0)
     assert 0 < m.verify_s < m.decode_s
     assert m.ttft_s[0] <= m.prefill_s
 
 
 def test_prompts_of_a_batch_share_the_clock_but_keep_their_tokens():
-    unit = Unit(
+    group = PromptGroup(
         tuple(TaskPrompt(f"p{i}", "toy", (text,)) for i, text in enumerate(("", "x", "xy")))
     )
-    record = Record(ORIGIN)
-    run(Bench([unit], [contender()], encode, record))
-    (m,) = record.measurements
+    store = Store(ORIGIN)
+    run(Bench([group], [system()], encode, store))
+    (m,) = measurements(store)
     alone = [
         complete(engine_for(MODEL), [encode([{"content": p.turns[0]}])], PARAMS)[0].seq.generated
-        for p in unit.prompts
+        for p in group.prompts
     ]
-    assert [list(ids) for ids in m.token_ids] == alone
+    assert m.token_ids == alone
     assert m.decode_tokens == sum(len(ids) - 1 for ids in alone)
 
 
 def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path):
     path = tmp_path / "run.jsonl"
     first = Peer()
-    steps = Bench(UNITS, [contender(), first], encode, Record(ORIGIN, path), num_rounds=2).steps()
+    steps = Bench(GROUPS, [system(), first], encode, Store(ORIGIN, path), num_rounds=2).steps()
     for _ in range(2):
         next(steps)
     steps.close()
     second = Peer()
-    record = Record(ORIGIN, path)
+    store = Store(ORIGIN, path)
     assert (
-        run(Bench(UNITS, [contender(), second], encode, record, num_rounds=2))
+        run(Bench(GROUPS, [system(), second], encode, store, num_rounds=2))
         == ["p0", "p1", "p2"] * 2
     )
     assert len(first.asked) + len(second.asked) == 2 * 4
-    assert len(record.measurements) == 2 * 2 * len(UNITS)
+    assert len(measurements(store)) == 2 * 2 * len(GROUPS)
 
 
 def test_each_round_begins_with_fresh_engines():
     peer, built = Peer(), []
-    ours = EngineContender("none", lambda: built.append(0) or engine_for(MODEL), Bytes(), PARAMS)
-    run(Bench(UNITS[1:], [ours, peer], encode, Record(ORIGIN), num_rounds=3))
+    ours = EngineSystem("none", lambda: built.append(0) or engine_for(MODEL), Bytes(), PARAMS)
+    run(Bench(GROUPS[1:], [ours, peer], encode, Store(ORIGIN), num_rounds=3))
     assert (len(built), peer.restarts) == (3, 3)
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
 def test_a_peer_that_fails_is_reported_and_the_others_go_on(fails_at):
-    record = Record(ORIGIN)
-    run(Bench(UNITS, [contender(), Peer(fails_at)], encode, record))
-    errors = [m.error for m in record.measurements if m.peer]
+    store = Store(ORIGIN)
+    run(Bench(GROUPS, [system(), Peer(fails_at)], encode, store))
+    errors = [m.error for m in measurements(store) if m.peer]
     assert errors[-1] == "no more"
-    assert len([m for m in record.measurements if m.peer is None]) == len(UNITS)
+    assert len([m for m in measurements(store) if m.peer is None]) == len(GROUPS)

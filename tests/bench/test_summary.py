@@ -3,8 +3,8 @@
 import pytest
 
 from forerun.bench.report import markdown
-from forerun.bench.summary import num_different, rows
-from tests.bench.samples import ORIGIN, measured
+from forerun.bench.summary import num_different
+from tests.bench.samples import ORIGIN, measured, rows
 
 
 def row_of(found, drafter, category="all"):
@@ -63,7 +63,7 @@ def test_tau_acceptance_and_overhead():
 
 
 def test_a_changed_token_is_counted_for_ours_and_only_shown_for_peers():
-    other = ((1, 2, 3),)
+    other = [[1, 2, 3]]
     found = rows(
         [
             measured("none", "a1", 1.0),
@@ -82,7 +82,7 @@ def test_a_changed_token_is_counted_for_ours_and_only_shown_for_peers():
 
 def test_sampled_tokens_are_not_compared():
     found = rows(
-        [measured("none", "a1", 1.0), measured("suffix", "a1", 1.0, token_ids=((9,),))],
+        [measured("none", "a1", 1.0), measured("suffix", "a1", 1.0, token_ids=[[9]])],
         {**ORIGIN, "temperature": 1},
     )
     assert row_of(found, "suffix")["identical"] is None
@@ -114,7 +114,7 @@ def test_a_row_says_in_which_weights_a_peer_ran():
 
 
 def test_nothing_decoded_is_no_division_by_zero():
-    empty = {"token_ids": ((1,),), "decode_tokens": 0, "passes": 0, "emitted": 0}
+    empty = {"token_ids": [[1]], "decode_tokens": 0, "passes": 0, "emitted": 0}
     found = rows([measured(n, "a1", 0.0, **empty) for n in ("none", "suffix")], ORIGIN)
     assert (row_of(found, "suffix")["speedup"], row_of(found, "suffix")["tok_s"]) == (1.0, 0.0)
     assert markdown(ORIGIN, found)

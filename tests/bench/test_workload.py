@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.bench.workload import Conversations, Unit, choose, only, units
+from forerun.bench.workload import Conversations, PromptGroup, choose, groups, only
 from forerun.core.errors import ConfigError
 from forerun.eval.prompts import TaskPrompt, read
 
@@ -40,14 +40,14 @@ def test_only_some_categories_in_the_files_order():
 
 
 def test_units_hold_one_category_and_every_prompt_once():
-    found = units(PROMPTS, 2)
-    assert [unit.id for unit in found] == ["a0+a1", "a2+a3", "a4", "b0+b1", "c0"]
-    assert all({p.category for p in unit.prompts} == {unit.category} for unit in found)
+    found = groups(PROMPTS, 2)
+    assert [group.id for group in found] == ["a0+a1", "a2+a3", "a4", "b0+b1", "c0"]
+    assert all({p.category for p in group.prompts} == {group.category} for group in found)
 
 
 def test_a_conversation_goes_on_with_the_answers_it_was_given():
     two, one = TaskPrompt("x", "a", ("first?", "second?")), TaskPrompt("y", "a", ("only?",))
-    chats = Conversations(Unit((two, one)))
+    chats = Conversations(PromptGroup((two, one)))
     assert [messages[-1]["content"] for messages in chats.ask(0)] == ["first?", "only?"]
     chats.answer(0, ["one", "done"])
     (messages,) = chats.ask(1)
@@ -69,7 +69,7 @@ def test_our_own_prompts_cover_what_people_do():
 
 
 @pytest.mark.parametrize(
-    ("call", "what"), [(lambda: units(PROMPTS, 0), "batch"), (lambda: choose(PROMPTS, 0), "limit")]
+    ("call", "what"), [(lambda: groups(PROMPTS, 0), "batch"), (lambda: choose(PROMPTS, 0), "limit")]
 )
 def test_sizes_below_one_are_refused(call, what):
     with pytest.raises(ConfigError, match=f"{what} must be at least 1"):

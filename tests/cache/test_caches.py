@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -22,9 +23,32 @@ KINDS = ["dense", *(["native"] if native.reason() is None else [])]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+class ReadableCache(NativeCache):
+    """A native cache with the rows' places in memory spelled out."""
+
+    def places(self, layer: int, slot: int, row: int) -> tuple[np.ndarray, np.ndarray]:
+        dtype = np.float16 if self.nbytes() < new_cache().nbytes() else np.float32
+        keys, values = (memory.view(dtype) for memory in self.native.memory())
+        page, row = slot * -(-MAX_LEN // 64) + row // 64, row % 64
+        keys = keys.reshape(LAYERS, HEADS, -1, 4, WIDTH, 16)[layer, :, page, row // 16, :, row % 16]
+        return keys, values.reshape(LAYERS, HEADS, -1, 64, WIDTH)[layer, :, page, row]
+
+    def write(self, layer: int, slot: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        for i in range(len(k)):
+            for place, row in zip(self.places(layer, slot, start + i), (k[i], v[i]), strict=True):
+                place[:] = row
+
+    def read(self, layer: int, slot: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.zeros(2, stop, HEADS, WIDTH)
+        for i in range(stop):
+            rows[:, i] = torch.from_numpy(np.stack(self.places(layer, slot, i)))
+        k, v = rows.transpose(1, 2)
+        return k, v
+
+
 def new_cache(kind: str = "dense", dtype: torch.dtype = torch.float32) -> SlotCache:
     if kind == "native":
-        return NativeCache(CONFIG, SLOTS, MAX_LEN, dtype)
+        return ReadableCache(CONFIG, SLOTS, MAX_LEN, dtype)
     return DenseCache(
         num_layers=LAYERS,
         num_slots=SLOTS,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from forerun import LLM
-from forerun.bench import autotune
-from forerun.bench.autotune import Autotune
-from forerun.engine import profile
+from forerun.core import store
+from forerun.tune import profile, search
+from forerun.tune.search import Autotune
 from tests.cli.helpers import last_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"
@@ -23,8 +23,8 @@ SHORT = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
 def forerun(forerun, monkeypatch, tmp_path):
     """Run a command in this process, with profiles of its own; returns (exit code, stdout, stderr)."""
     monkeypatch.setattr(profile, "folder", lambda: tmp_path)
-    monkeypatch.setattr(autotune, "CONTEXTS", (16, 32))
-    monkeypatch.setattr(autotune, "WIDTHS", (1, 4))
+    monkeypatch.setattr(search, "CONTEXTS", (16, 32))
+    monkeypatch.setattr(search, "WIDTHS", (1, 4))
     return forerun
 
 
@@ -50,7 +50,7 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     # Whatever it chose here and now: let it be the one.
     (path,) = tmp_path.glob("*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"drafter": SPELLED}))
-    llm = LLM(str(default_model), max_model_len=256)
+    llm = LLM(str(default_model), max_model_len=256, threads=1)
     assert llm.profile is not None
     assert llm.drafter_spec.text() == SPELLED
     assert llm.engine.controller.pass_cost.predict(4) == llm.profile.passes.costs(8).predict(4)
@@ -78,8 +78,9 @@ def test_ctrl_c_keeps_what_was_scored(forerun, default_model, monkeypatch, tmp_p
     code, _, err = forerun("autotune", "-m", default_model, "-d", "prompt_lookup", *SHORT)
     assert code == 130
     assert "goes on where it was" in err
-    (line,) = (tmp_path / "scores.jsonl").read_text().splitlines()
-    assert json.loads(line)["drafter"] == "prompt_lookup"
+    (scores,) = tmp_path.glob("*.scores.jsonl")
+    _, results = store.read(scores)
+    assert [*results] == ["prompt_lookup"]
     assert not list(tmp_path.glob("*.json"))
 
 

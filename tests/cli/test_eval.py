@@ -11,7 +11,18 @@ from tests.cli.helpers import last_json
 from tests.mutants import accepting_everything
 
 PROMPT = "red green blue red green blue red green"
-LAW = ("eval", "law", "--prompt", PROMPT, "--temp", 0.7, "--top-p", 0.9, "--length", 2)
+DISTRIBUTION = (
+    "eval",
+    "distribution",
+    "--prompt",
+    PROMPT,
+    "--temp",
+    0.7,
+    "--top-p",
+    0.9,
+    "--length",
+    2,
+)
 TEXT = "The sea is calm tonight. The tide is full, the moon lies fair upon the straits. " * 4
 GSM8K = {"id": "a", "category": "math", "turns": ["What is 2 + 3?"], "reference": "so #### 5"}
 HUMANEVAL = {
@@ -53,7 +64,7 @@ def tasks(tmp_path):
 def test_eval_alone_lists_its_words(forerun):
     code, out, _ = forerun("eval")
     assert code == 0
-    assert all(word in out for word in ("ppl", "tasks", "law"))
+    assert all(word in out for word in ("ppl", "tasks", "distribution"))
 
 
 def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
@@ -112,8 +123,8 @@ def test_tasks_scores_answers(forerun, tasks):
     assert "humaneval: 1 of 1 right" in out
 
 
-def test_law_holds_and_says_so(forerun):
-    code, out, _ = forerun(*LAW, "--samples", 40, "--json")
+def test_the_distribution_holds_and_says_so(forerun):
+    code, out, _ = forerun(*DISTRIBUTION, "--samples", 40, "--json")
     document = last_json(out)
     assert code == 0
     assert document["holds"] is True
@@ -123,12 +134,12 @@ def test_law_holds_and_says_so(forerun):
     assert "2 of 2 checks hold" in out
 
 
-def test_law_exits_1_when_verification_is_broken(forerun, monkeypatch):
+def test_the_distribution_test_exits_1_when_verification_is_broken(forerun, monkeypatch):
     monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
-    code, out, _ = forerun(*LAW, "--samples", 100, "--json")
+    code, out, _ = forerun(*DISTRIBUTION, "--samples", 100, "--json")
     assert code == 1
     assert last_json(out)["holds"] is False
-    assert "BROKEN" in out
+    assert "FAILS" in out
 
 
 def test_profile_and_trace_of_one_request(forerun, tmp_path):
@@ -138,7 +149,7 @@ def test_profile_and_trace_of_one_request(forerun, tmp_path):
     )
     document = last_json(out)
     assert code == 0
-    assert all(phase in err for phase in ("propose", "warp", "other", "all ("))
+    assert all(phase in err for phase in ("propose", "process", "other", "all ("))
     assert document["profile"]["prompt"]["steps"] == 1
     assert document["profile"]["decode"]["steps"] > 0
     assert len(json.loads(path.read_text())["traceEvents"]) > 10
@@ -150,7 +161,7 @@ MISTAKES = [
     (["tasks", "--task", "gsm9k"], "did you mean 'gsm8k'"),
     (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
     (["tasks", "--tasks-dir", "/no/such"], "cannot read prompts"),
-    (["law", "--batch", 0], "batch must be at least 1, got 0"),
+    (["distribution", "--batch", 0], "batch must be at least 1, got 0"),
     (["law", "--false-alarm", 0], "above 0 and below 1"),
 ]
 

@@ -16,6 +16,7 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
+from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from forerun.drafters.base import SELF, LoadedModel, Target
 from forerun.drafters.draft_model import Options, build
@@ -70,7 +71,8 @@ def judge(seq: Seq, draft: Draft) -> Outcome:
     """What the target says to a draft, node by node, and the sequence goes on."""
     paths = [tree.path_to(i, draft.parents) for i in range(len(draft))]
     contexts = [seq.tokens, *(seq.tokens + [draft.tokens[i] for i in p] for p in paths)]
-    outcome = verify(seq, draft, torch.stack([logits_of(TARGET_MODEL, c) for c in contexts]))
+    logits = torch.stack([logits_of(TARGET_MODEL, c) for c in contexts])
+    outcome = verify(seq, draft, logits, LogitsPipeline.of(seq))
     seq.tokens.extend(outcome.emitted)
     return outcome
 

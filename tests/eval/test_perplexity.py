@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
+from forerun.core.store import Store
 from forerun.core.types import EMPTY_DRAFT
 from forerun.eval import perplexity
-from forerun.eval.journal import Journal
 from forerun.eval.perplexity import measure, windows
 from tests.tiny import tiny_model
 
@@ -22,7 +22,7 @@ TEXT = torch.randint(0, 24, (83,), generator=torch.Generator().manual_seed(1)).t
 
 def score(model, tokens, window, stride, journal=None):
     plan = windows(len(tokens), window, stride)
-    return perplexity.total(measure(model, tokens, plan, journal or Journal({})))
+    return perplexity.total(measure(model, tokens, plan, journal or Store({})))
 
 
 @given(st.integers(2, 300), st.integers(2, 40), st.data())
@@ -72,7 +72,7 @@ def test_an_interrupted_run_goes_on_and_repeats_nothing(tmp_path):
     model, path = tiny_model(3, sharpness=3.0), tmp_path / "run.jsonl"
     whole = score(model, TEXT, 16, 8)
     plan = windows(len(TEXT), 16, 8)
-    steps = measure(model, TEXT, plan, Journal({"a": 1}, path))
+    steps = measure(model, TEXT, plan, Store({"a": 1}, path))
     early = [next(steps) for _ in range(3)]
 
     class Counting:
@@ -84,7 +84,7 @@ def test_an_interrupted_run_goes_on_and_repeats_nothing(tmp_path):
             return model.forward(*args)
 
     counting = Counting()
-    rest = list(measure(counting, TEXT, plan, Journal({"a": 1}, path)))
+    rest = list(measure(counting, TEXT, plan, Store({"a": 1}, path)))
     assert rest[:3] == early
     assert counting.passes == len(plan) - 3
     again = perplexity.total(rest)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from forerun.core.params import SamplingParams
+from forerun.core.store import Store
 from forerun.eval import scores
-from forerun.eval.journal import Journal
 from forerun.eval.prompts import TaskPrompt
 from forerun.eval.scores import Answer
 from forerun.eval.tasks import gsm8k
@@ -41,7 +41,7 @@ def graded(llm: LLM, batch: int = 1) -> list[Answer]:
             for o in outputs
         ]
 
-    return list(scores.grade(gsm8k, PROMPTS, ask, Journal({}), batch=batch))
+    return list(scores.grade(gsm8k, PROMPTS, ask, Store({}), batch=batch))
 
 
 def said(answers: list[Answer]) -> list[tuple[str, tuple[int, ...], bool]]:
@@ -72,11 +72,11 @@ def test_an_interrupted_task_goes_on_and_asks_nothing_twice(tmp_path):
         return echo(questions)
 
     prompts = [TaskPrompt(str(i), "", (f"{i} ",), f"#### {i % 2}") for i in range(7)]
-    whole = list(scores.grade(gsm8k, prompts, echo, Journal({})))
-    steps = scores.grade(gsm8k, prompts, ask, Journal({}, tmp_path / "run.jsonl"), batch=2)
+    whole = list(scores.grade(gsm8k, prompts, echo, Store({})))
+    steps = scores.grade(gsm8k, prompts, ask, Store({}, tmp_path / "run.jsonl"), batch=2)
     for _ in range(3):
         next(steps)
-    again = list(scores.grade(gsm8k, prompts, ask, Journal({}, tmp_path / "run.jsonl"), batch=3))
+    again = list(scores.grade(gsm8k, prompts, ask, Store({}, tmp_path / "run.jsonl"), batch=3))
     assert said(again) == said(whole)
     assert asked == [2, 2, 2, 1], "two and two at first; then what the threes still lack"
     assert scores.document(again)["right"] == 2

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from forerun.bench.prices import Prices
-from forerun.bench.record import Provenance
+from forerun.bench.measurement import Provenance
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.summary import ALL, Row
 
 NOTHING = "–"
@@ -37,31 +37,31 @@ def markdown(
     provenance: Provenance,
     rows: Sequence[Row],
     plots: Mapping[str, str] | None = None,
-    prices: Prices | None = None,
+    costs: PassCosts | None = None,
 ) -> str:
     """A section: provenance, totals, speed-ups and taus by category; `plots` are captions and image paths.
 
-    `prices`, of the model's own passes, turn the taus into speed-ups by arithmetic.
+    `costs`, of the model's own passes, turn the taus into speed-ups by arithmetic.
     """
     parts = [f"## {provenance.get('model')} · {provenance.get('task')}", _origin(provenance)]
     parts += [totals(rows), LEGEND, "### Speed-up by category", by_category(rows)]
     if any(rows_a_pass(row) is not None for row in rows):
-        parts += ["### tau by category", taus(rows, prices)]
-        parts += [ARITHMETIC] if prices else []
+        parts += ["### tau by category", taus(rows, costs)]
+        parts += [ARITHMETIC] if costs else []
     return "\n\n".join(parts) + "\n" + _images(plots)
 
 
-def markdown_of_passes(prices: Sequence[Prices], plots: Mapping[str, str] | None = None) -> str:
+def markdown_of_passes(costs: Sequence[PassCosts], plots: Mapping[str, str] | None = None) -> str:
     """A section on what passes cost: a line a width, ms and v of each document."""
-    columns = [column for price in prices for column in (f"{price.name}, ms", "v")]
+    columns = [column for cost in costs for column in (f"{cost.name}, ms", "v")]
     lines = []
-    for k in sorted({k for price in prices for k in price.ms}):
+    for k in sorted({k for cost in costs for k in cost.ms}):
         cells = []
-        for price in prices:
-            known = k in price.ms
-            cells += [number(price.ms[k], 2), number(price.v(k), 2)] if known else [NOTHING] * 2
+        for cost in costs:
+            known = k in cost.ms
+            cells += [number(cost.ms[k], 2), number(cost.v(k), 2)] if known else [NOTHING] * 2
         lines.append([str(k), *cells])
-    origins = [f"{price.name}\n\n{_origin(price.provenance)}" for price in prices]
+    origins = [f"{cost.name}\n\n{_origin(cost.provenance)}" for cost in costs]
     parts = ["## What passes cost", *origins, table(["rows", *columns], lines)]
     return "\n\n".join(parts) + "\n" + _images(plots)
 
@@ -77,7 +77,7 @@ def rows_a_pass(row: Row) -> float | None:
 
 
 def totals(rows: Sequence[Row]) -> str:
-    """A table with a line a contender."""
+    """A table with a line a system."""
     columns: dict[str, Callable[[Row], str]] = {
         "": label,
         "weights": lambda row: str(row["quant"]),
@@ -104,7 +104,7 @@ def totals(rows: Sequence[Row]) -> str:
 
 
 def by_category(rows: Sequence[Row]) -> str:
-    """A table with a line a category and a column a contender, plain decoding in tok/s."""
+    """A table with a line a category and a column a system, plain decoding in tok/s."""
     labels = list(dict.fromkeys(label(row) for row in rows if "error" not in row))
     cells = {(row["category"], label(row)): row for row in rows}
     categories = list(dict.fromkeys(row["category"] for row in rows if "error" not in row))
@@ -118,8 +118,8 @@ def by_category(rows: Sequence[Row]) -> str:
     return table(["category", *labels], lines)
 
 
-def taus(rows: Sequence[Row], prices: Prices | None = None) -> str:
-    """A table with a line a drafter and a column a category: tau, and what it is worth at these prices."""
+def taus(rows: Sequence[Row], costs: PassCosts | None = None) -> str:
+    """A table with a line a drafter and a column a category: tau, and what it is worth at these costs."""
     cells = {(label(row), row["category"]): row for row in rows if rows_a_pass(row) is not None}
     names = dict.fromkeys(name for name, _ in cells)
     categories = dict.fromkeys(category for _, category in cells)
@@ -127,10 +127,10 @@ def taus(rows: Sequence[Row], prices: Prices | None = None) -> str:
     lines = []
     for name in names:
         width = rows_a_pass(cells[name, ALL]) or 1.0
-        price = [] if prices is None else [_price(prices, width)]
-        found = [_tau(cells.get((name, category)), prices) for category in order]
-        lines.append([name, number(width, 1), *price, *found])
-    return table(["", "rows", *(["v"] if prices else []), *order], lines)
+        cost = [] if costs is None else [_cost(costs, width)]
+        found = [_tau(cells.get((name, category)), costs) for category in order]
+        lines.append([name, number(width, 1), *cost, *found])
+    return table(["", "rows", *(["v"] if costs else []), *order], lines)
 
 
 def label(row: Row) -> str:
@@ -154,18 +154,18 @@ def percent(value: object) -> str:
     return f"{value:.0%}" if isinstance(value, int | float) else NOTHING
 
 
-def _price(prices: Prices, width: float) -> str:
-    text = number(prices.v(width), 2)
-    return text if width <= prices.widest else f"({text})"
+def _cost(costs: PassCosts, width: float) -> str:
+    text = number(costs.v(width), 2)
+    return text if width <= costs.widest else f"({text})"
 
 
-def _tau(row: Row | None, prices: Prices | None) -> str:
+def _tau(row: Row | None, costs: PassCosts | None) -> str:
     if row is None:
         return NOTHING
     text, tau, width = number(row["tau"], 2), row["tau"], rows_a_pass(row)
-    if prices is None or width is None or not isinstance(tau, float):
+    if costs is None or width is None or not isinstance(tau, float):
         return text
-    return f"{text} ({tau / prices.v(width):.2f}x)"
+    return f"{text} ({tau / costs.v(width):.2f}x)"
 
 
 def _images(plots: Mapping[str, str] | None) -> str:

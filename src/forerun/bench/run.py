@@ -1,8 +1,8 @@
-"""The measuring itself: the same prompts to every contender, one after the other, round by round.
+"""The measuring itself: the same prompts to every system, one after the other, round by round.
 
-Every turn of every unit is answered by plain decoding first, then by each drafter and peer: A B C A B C. So whatever
-the machine does in the meantime, it does to all. Each round begins with fresh engines: no contender meets a prompt it
-has answered before. What earlier prompts of the same round taught a drafter, it may use, as in a real service.
+Every step of every conversation is answered by plain decoding first, then by each drafter and peer: A B C A B C. So
+whatever the machine does in the meantime, it does to all. Each round begins with fresh engines: no system meets a
+prompt it has answered before. What earlier prompts of a round taught a drafter, it may use, as in a real service.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from forerun.bench.record import Measurement, Record
-from forerun.bench.workload import Conversations, Message, Unit
+from forerun.bench.measurement import Measurement, Round
+from forerun.bench.workload import Conversations, Message, PromptGroup
 from forerun.core.params import SamplingParams
+from forerun.core.store import Store
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
 from forerun.formats.tokenizer import TextStream, Tokenizer
@@ -28,13 +29,15 @@ WARM_UP_TOKENS = 8
 Prompt = Sequence[int]
 Encode = Callable[[Sequence[Message]], list[int]]
 T = TypeVar("T")
+SUMS = ("decode_tokens", "prefill_s", "decode_s", "draft_s", "verify_s")
+"""Figures of an answer that add up."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a contender said to the prompts of one turn, and how long it took."""
+    """What a system said to the prompts of one step, and how long it took."""
 
-    token_ids: list[tuple[int, ...]]
+    token_ids: list[list[int]]
     texts: list[str]
     ttft_s: list[float]
     prefill_s: float
@@ -49,7 +52,7 @@ class PeerError(Exception):
     """A peer cannot run; the message goes into the report."""
 
 
-class Contender(Protocol):
+class System(Protocol):
     """Someone who answers prompts: a drafter in our engine, or a peer; `quant` if not the weights as in the file."""
 
     name: str
@@ -73,7 +76,7 @@ class Contender(Protocol):
         ...
 
 
-class EngineContender:
+class EngineSystem:
     """A drafter in our engine; `new_engine` builds both over the loaded weights."""
 
     peer: str | None = None
@@ -117,7 +120,7 @@ class EngineContender:
         stats = SpecStats()
         for run in runs:
             stats.add(run.stats)
-        ids = [tuple(run.seq.generated) for run in runs]
+        ids = [[*run.seq.generated] for run in runs]
         return Answer(
             token_ids=ids,
             texts=[run.text for run in runs],
@@ -141,106 +144,94 @@ class EngineContender:
 
 
 class Bench:
-    """All measurements of a run. `contenders[0]` is plain decoding: its answers are the others' measure."""
+    """All measurements of a run. `systems[0]` is plain decoding: its answers are the others' measure."""
 
     def __init__(
         self,
-        units: Sequence[Unit],
-        contenders: Sequence[Contender],
+        groups: Sequence[PromptGroup],
+        systems: Sequence[System],
         encode: Encode,
-        record: Record,
+        store: Store,
         *,
         num_rounds: int = 1,
     ) -> None:
-        assert contenders[0].name == PLAIN
-        self.units = units
-        self.contenders = contenders
-        self.record = record
+        assert systems[0].name == PLAIN
+        self.groups = groups
+        self.systems = systems
+        self.store = store
         self.num_rounds = num_rounds
         self._encode = encode
         self._lost: dict[str, str] = {}
-        """Contenders that cannot run, and why."""
+        """Systems that cannot run, and why."""
 
     @property
     def num_steps(self) -> int:
         """How often `steps` yields."""
-        return self.num_rounds * len(self.units)
+        return self.num_rounds * len(self.groups)
 
-    def steps(self) -> Iterator[Unit]:
-        """Measure every unit in every round, noting each when it is whole; what the record holds is not repeated."""
-        names = [contender.name for contender in self.contenders]
-        for round_ in range(self.num_rounds):
+    @property
+    def rounds(self) -> list[Round]:
+        """What was measured, now or earlier."""
+        return [Round.from_json(result) for result in self.store.results.values()]
+
+    def steps(self) -> Iterator[PromptGroup]:
+        """Measure every group in every round; what the store holds of all these systems is not repeated."""
+        names = {system.name for system in self.systems}
+        known = {r.key for r in self.rounds if names <= {m.system for m in r.measurements}}
+        for number in range(self.num_rounds):
             is_fresh = False
-            for unit in self.units:
-                if not self.record.has(unit.id, round_, names):
+            for group in self.groups:
+                found = Round(group.id, group.category, number, len(group.prompts), [])
+                if found.key not in known:
                     if not is_fresh:
                         self._restart()
                         is_fresh = True
-                    self.record.forget(unit.id, round_)
-                    self.record.add(self._measure(unit, round_))
-                yield unit
+                    found = replace(found, measurements=self._measure(group))
+                    self.store.add(found.key, found.result())
+                yield group
 
     def _restart(self) -> None:
         warm_up = self._encode([{"role": "user", "content": "Say hello."}])
-        for contender in self.contenders:
-            self._attempt(contender, partial(contender.restart, warm_up))
+        for system in self.systems:
+            self._attempt(system, partial(system.restart, warm_up))
 
-    def _measure(self, unit: Unit, round_: int) -> list[Measurement]:
-        """All turns of a unit, answered by everyone."""
-        chats = Conversations(unit)
-        done: dict[str, list[Answer]] = {contender.name: [] for contender in self.contenders}
-        for turn in range(unit.num_turns):
-            prompts = [self._encode(messages) for messages in chats.ask(turn)]
+    def _measure(self, group: PromptGroup) -> list[Measurement]:
+        """All steps of a group, answered by everyone."""
+        chats = Conversations(group)
+        done: dict[str, list[Answer]] = {system.name: [] for system in self.systems}
+        for step in range(group.num_steps):
+            prompts = [self._encode(messages) for messages in chats.ask(step)]
             lengths: list[int] | None = None
-            for contender in self.contenders:
-                answer = self._attempt(contender, partial(contender.answer, prompts, lengths))
+            for system in self.systems:
+                answer = self._attempt(system, partial(system.answer, prompts, lengths))
                 if answer is not None:
-                    done[contender.name].append(answer)
+                    done[system.name].append(answer)
                     lengths = lengths or [len(ids) for ids in answer.token_ids]
-            chats.answer(turn, done[PLAIN][turn].texts)
-        return [self._measurement(c, unit, round_, done[c.name]) for c in self.contenders]
+            chats.answer(step, done[PLAIN][step].texts)
+        return [self._measurement(system, done[system.name]) for system in self.systems]
 
-    def _attempt(self, contender: Contender, action: Callable[[], T]) -> T | None:
+    def _attempt(self, system: System, action: Callable[[], T]) -> T | None:
         """Its result; a peer that fails is out of the race with its reason, but never silently dropped."""
-        if contender.name in self._lost:
+        if system.name in self._lost:
             return None
         try:
             return action()
         except PeerError as error:
-            self._lost[contender.name] = str(error)
+            self._lost[system.name] = str(error)
             return None
 
-    def _measurement(
-        self, contender: Contender, unit: Unit, round_: int, answers: Sequence[Answer]
-    ) -> Measurement:
-        empty = Measurement(
-            contender.name,
-            unit.id,
-            unit.category,
-            round_,
-            len(unit.prompts),
-            contender.peer,
-            contender.quant,
-        )
-        if contender.name in self._lost:
-            return replace(empty, error=self._lost[contender.name])
+    def _measurement(self, system: System, answers: Sequence[Answer]) -> Measurement:
+        named = Measurement(system.name, system.peer, system.quant)
+        if system.name in self._lost:
+            return replace(named, error=self._lost[system.name])
         stats = SpecStats()
         for answer in answers:
             stats.add(answer.stats)
         return replace(
-            empty,
-            token_ids=tuple(ids for answer in answers for ids in answer.token_ids),
-            decode_tokens=sum(answer.decode_tokens for answer in answers),
-            prefill_s=sum(answer.prefill_s for answer in answers),
-            decode_s=sum(answer.decode_s for answer in answers),
-            ttft_s=tuple(seconds for answer in answers for seconds in answer.ttft_s),
-            draft_s=sum(answer.draft_s for answer in answers),
-            verify_s=sum(answer.verify_s for answer in answers),
-            passes=stats.passes,
-            emitted=stats.emitted,
-            drafted=stats.drafted,
-            accepted=stats.accepted,
-            drafted_by_depth=tuple(stats.drafted_by_depth),
-            accepted_by_depth=tuple(stats.accepted_by_depth),
-            peak_rss_mb=contender.peak_rss_mb(),
+            named,
+            token_ids=[ids for answer in answers for ids in answer.token_ids],
+            ttft_s=[seconds for answer in answers for seconds in answer.ttft_s],
+            peak_rss_mb=system.peak_rss_mb(),
+            stats=stats,
+            **{name: sum(getattr(answer, name) for answer in answers) for name in SUMS},
         )

@@ -35,8 +35,8 @@ class Prompt(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Prompts of one category that are decoded together: the unit of measuring and of resuming."""
+class PromptGroup:
+    """Prompts of one category that are decoded together; measuring and resuming go by groups."""
 
     prompts: tuple[Prompt, ...]
 
@@ -51,30 +51,30 @@ class Unit:
         return self.prompts[0].category
 
     @property
-    def num_turns(self) -> int:
-        """Turns of the longest conversation."""
+    def num_steps(self) -> int:
+        """Steps of the longest conversation."""
         return max(len(prompt.turns) for prompt in self.prompts)
 
 
 class Conversations:
-    """The chats of a unit, turn by turn; the answers put into them are the plain ones, whoever is measured."""
+    """The chats of a group, step by step; the answers put into them are the plain ones, whoever is measured."""
 
-    def __init__(self, unit: Unit) -> None:
-        self._prompts = unit.prompts
-        self._messages: list[list[Message]] = [[] for _ in unit.prompts]
+    def __init__(self, group: PromptGroup) -> None:
+        self._prompts = group.prompts
+        self._messages: list[list[Message]] = [[] for _ in group.prompts]
 
-    def ask(self, turn: int) -> list[list[Message]]:
-        """The conversations that have this turn, each ending with its question."""
+    def ask(self, step: int) -> list[list[Message]]:
+        """The conversations that have this step, each ending with its question."""
         asked = []
         for prompt, messages in zip(self._prompts, self._messages, strict=True):
-            if turn < len(prompt.turns):
-                messages.append({"role": "user", "content": prompt.turns[turn]})
+            if step < len(prompt.turns):
+                messages.append({"role": "user", "content": prompt.turns[step]})
                 asked.append(list(messages))
         return asked
 
-    def answer(self, turn: int, texts: Sequence[str]) -> None:
-        """Note the plain answers to this turn."""
-        having = [i for i, prompt in enumerate(self._prompts) if turn < len(prompt.turns)]
+    def answer(self, step: int, texts: Sequence[str]) -> None:
+        """Note the plain answers to this step."""
+        having = [i for i, prompt in enumerate(self._prompts) if step < len(prompt.turns)]
         for i, text in zip(having, texts, strict=True):
             self._messages[i].append({"role": "assistant", "content": text})
 
@@ -101,7 +101,7 @@ def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     return [prompts[i] for i in sorted(dealt[:limit])]
 
 
-def units(prompts: Sequence[Prompt], batch: int) -> list[Unit]:
+def groups(prompts: Sequence[Prompt], batch: int) -> list[PromptGroup]:
     """Groups of at most `batch` prompts of one category, in the order in which they begin."""
     if batch < 1:
         raise ConfigError(f"batch must be at least 1, got {batch}")
@@ -109,7 +109,7 @@ def units(prompts: Sequence[Prompt], batch: int) -> list[Unit]:
     for prompt in prompts:
         by_category.setdefault(prompt.category, []).append(prompt)
     return [
-        Unit(tuple(group[start : start + batch]))
+        PromptGroup(tuple(group[start : start + batch]))
         for group in by_category.values()
         for start in range(0, len(group), batch)
     ]

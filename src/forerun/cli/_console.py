@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import track as rich_track
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
     from forerun.engine.outputs import CompletionOutput
     from forerun.eval.prompts import TaskPrompt
+
+T = TypeVar("T")
 
 DRAFTED = "black on pale_green3"
 
@@ -152,10 +154,20 @@ def print_json(document: Mapping[str, object]) -> None:
     print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
-def track(steps: Sequence[int], what: str) -> Iterable[int]:
+def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
     """The steps, with a progress bar and the time left on stderr, in a terminal only."""
     console = stderr()
-    return rich_track(steps, what, console=console, disable=not console.is_terminal)
+    return rich_track(steps, what, total, console=console, disable=not console.is_terminal)
+
+
+def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:
+    """A plain table; all but the first columns are aligned to the right."""
+    result = Table(box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        result.add_column(column, justify="left" if i < num_left else "right")
+    for line in lines:
+        result.add_row(*map(str, line))
+    return result
 
 
 def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:

@@ -10,6 +10,7 @@ import inspect
 import json
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -174,11 +175,32 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     return llm
 
 
-def quant_name(config: EngineConfig, path: Path) -> str:
-    """What the weights are rounded to, else how the file stores most of them."""
-    from forerun.bench.record import quant_of
+def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, object]:
+    """What a command's figures depend on: machine, model and how it runs, and the command's `options`."""
+    from forerun.core.provenance import provenance
+    from forerun.formats.hub import resolve
 
-    return quant_of(path) if config.quant == "none" else config.quant
+    path = resolve(config.model)
+    quant = _stored_quant(path) if config.quant == "none" else config.quant
+    known = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
+    return provenance(path.stem, quant, **known, **options)
+
+
+def _stored_quant(model: Path) -> str:
+    """How most bytes of a model's weights are stored."""
+    from forerun.formats.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(model)
+    nbytes: Counter[str] = Counter()
+    for name in checkpoint.names():
+        tensor = checkpoint.tensor(name)
+        nbytes[tensor.format.name.upper()] += tensor.nbytes
+    return nbytes.most_common(1)[0][0]
+
+
+def names(given: str | None) -> list[str]:
+    """The parts of a list with commas."""
+    return [part for part in map(str.strip, (given or "").split(",")) if part]
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +14,17 @@ from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
-    from forerun.bench.autotune import Autotune, Report
-    from forerun.bench.workload import Prompt, Unit
+    from forerun.bench.workload import Prompt, PromptGroup
     from forerun.drafters._spec import DrafterSpec
-    from forerun.engine.figures import DrafterFigures, PassTimes
-    from forerun.engine.profile import Profile
     from forerun.llm import LLM
+    from forerun.tune.profile import Profile
+    from forerun.tune.results import DrafterFigures, PassTimes
+    from forerun.tune.search import Autotune, Report
+
+ROUNDS = 2
+"""How often the winner and plain decoding answer the prompts in turn."""
+MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup_hi", "tau")
+"""Of the winner's figures, those that its profile keeps."""
 
 
 @opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
@@ -51,13 +56,16 @@ def command(
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Find the drafter and options that pay most for a model on this machine; `-d auto` uses them from then on.
+    """Find the drafter and options that are fastest for a model on this machine; `-d auto` uses them from then on.
 
     Ctrl-C loses nothing: the same command goes on where it was.
     """
-    from forerun.bench import autotune, workload
+    from forerun.bench import workload
     from forerun.cli import _console as console
+    from forerun.core.provenance import now
     from forerun.eval.prompts import read
+    from forerun.tune.profile import Profile
+    from forerun.tune.search import best_of
 
     specs = _specs(drafters)
     known = read(prompts)
@@ -66,11 +74,12 @@ def command(
     llm = opt.load(config)
     try:
         with _bar() as progress:
-            times = autotune.time_passes(llm.model, llm.max_len, repeats, progress)
+            times = _time_passes(llm, repeats, progress)
             search = _search(llm, tuned_on, max_tokens, times, fresh, progress)
             best = search.run(specs)
-            profile = _profile(llm, autotune.best_of(best, times), search)
-            profile = _check(llm, profile, workload.units(checked_on, 1), max_tokens, progress)
+            chosen = best_of(best, times)
+            profile = Profile(llm.subject, now(), chosen, times, tuple(search.tried.values()), {})
+            profile = _check(llm, profile, workload.groups(checked_on, 1), max_tokens, progress)
     except KeyboardInterrupt:
         console.stderr().print("stopped; the same command goes on where it was")
         raise typer.Exit(130) from None
@@ -83,9 +92,9 @@ def command(
 
 def _specs(given: str | None) -> list[DrafterSpec]:
     """The drafters to try, each once; a misspelt one is told before anything is loaded."""
-    from forerun.bench.autotune import PLAIN, candidates
     from forerun.core.errors import ConfigError
     from forerun.drafters._spec import DrafterSpec, split_list
+    from forerun.tune.search import PLAIN, candidates
 
     names = candidates() if given is None else split_list(given)
     specs = {(spec := DrafterSpec.of(name)).text(): spec for name in names}
@@ -115,6 +124,22 @@ def _bar() -> Iterator[Report]:
         yield show
 
 
+def _time_passes(llm: LLM, repeats: int, progress: Report) -> PassTimes:
+    """What passes take here, of all shapes that autotune wants to know."""
+    from forerun.bench.kernels import Case, in_turns, timers
+    from forerun.tune.results import PassTime, PassTimes
+    from forerun.tune.search import shapes
+
+    progress("preparing passes", 0, repeats)
+    wanted = shapes(min(llm.max_len, llm.model.config.max_position))
+    cases = {Case(num, rows // num, context): (context, num, rows) for context, num, rows in wanted}
+    for done, seconds in enumerate(in_turns(timers(llm.model, [*cases]), repeats), 1):  # noqa: B007
+        progress("timing passes", done, repeats)
+    return PassTimes(
+        tuple(PassTime(*cases[case], round(median(s) * 1e3, 5)) for case, s in seconds.items())
+    )
+
+
 def _search(
     llm: LLM,
     prompts: Sequence[Prompt],
@@ -125,91 +150,93 @@ def _search(
 ) -> Autotune:
     """A search over these prompts that knows what earlier ones found out."""
     import forerun
-    from forerun.bench.autotune import Autotune
-    from forerun.bench.scores import ScoreLog
-    from forerun.engine.profile import digest_of, folder
+    from forerun.core.store import Store
+    from forerun.tune.profile import digest_of, folder
+    from forerun.tune.search import Autotune
 
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in prompts]
-    key = {
+    origin = {
         "forerun": forerun.__version__,
         "model": llm.subject.model,
-        "setting": digest_of(llm.subject.setting),
+        "setting": dict(llm.subject.setting),
         "prompts": digest_of([token_ids, max_tokens]),
     }
+    path = folder() / f"{llm.subject.name}-{digest_of(origin)}.scores.jsonl"
+    if fresh:
+        path.unlink(missing_ok=True)
     return Autotune(
         lambda drafter: llm.with_drafter(drafter).engine,
         llm.target(),
         token_ids,
         max_tokens,
         times,
-        ScoreLog(key, folder() / "scores.jsonl", fresh=fresh),
+        Store(origin, path),
         progress,
     )
-
-
-def _profile(llm: LLM, drafter: str, search: Autotune) -> Profile:
-    from forerun.engine.profile import Profile
-
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Profile(llm.subject, date, drafter, search.times, tuple(search.tried.values()), {})
 
 
 def _check(
-    llm: LLM, profile: Profile, units: Sequence[Unit], max_tokens: int, progress: Report
+    llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens: int, progress: Report
 ) -> Profile:
     """The profile with its choice measured beside plain decoding, as users run it; `none` if it is clearly slower."""
-    from forerun.bench.autotune import PLAIN, measure
+    from forerun.bench.run import PLAIN, Bench, EngineSystem
+    from forerun.bench.summary import ALL, rows
     from forerun.cli import _console as console
+    from forerun.core.params import SamplingParams
+    from forerun.core.store import Store
 
-    if profile.drafter == PLAIN:
+    chosen = profile.drafter
+    if chosen == PLAIN:
         return profile
     llm.profile, llm.config = profile, replace(llm.config, controller=True)
-    measured = measure(
-        profile.drafter,
-        lambda drafter: llm.with_drafter(drafter).engine,
-        llm.tokenizer,
-        llm.encode,
-        units,
-        max_tokens,
-        progress,
-    )
-    if measured["identical"] != measured["prompts"]:
-        console.stderr().print(f"{profile.drafter} changed tokens: forerun verify -d shows where")
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+
+    def system(name: str) -> EngineSystem:
+        return EngineSystem(name, lambda: llm.with_drafter(name).engine, llm.tokenizer, params)
+
+    systems = [system(PLAIN), system(chosen)]
+    bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
+    what = f"{chosen} beside plain decoding"
+    progress(what, 0, bench.num_steps)
+    for done, _ in enumerate(bench.steps(), 1):
+        progress(what, done, bench.num_steps)
+    found = rows(bench.rounds, bench.store.origin)
+    row = next(row for row in found if (row["drafter"], row["category"]) == (chosen, ALL))
+    if row["identical"] != row["prompts"]:
+        console.stderr().print(f"{chosen} changed tokens: forerun verify -d shows where")
         raise typer.Exit(1)
-    highest = measured["speedup_hi"]
+    highest = row["speedup_hi"]
     is_slower = isinstance(highest, float) and highest < 1
-    return replace(profile, measured=measured, drafter=PLAIN if is_slower else profile.drafter)
+    measured = {key: row[key] for key in MEASURED}
+    return replace(profile, measured=measured, drafter=PLAIN if is_slower else chosen)
 
 
 def _report(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) -> None:
     """A line for each drafter's best setting, and the choice."""
-    from rich.table import Table
-
     from forerun.cli import _console as console
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("setting")
-    for column in ("tau", "accepted", "draft ms", "pass cost", "expected", "measured"):
-        table.add_column(column, justify="right")
-    plain_ms, measured = profile.passes.plain_ms, profile.measured
+    plain_ms, measured, lines = profile.passes.plain_ms, profile.measured, []
     for figures in best:
         count = figures.passes or 1
         is_measured = measured.get("drafter") == figures.drafter
-        table.add_row(
-            figures.drafter,
-            f"{figures.tau:.2f}",
-            f"{figures.acceptance_rate:.0%}",
-            f"{figures.draft_total / count * plain_ms:.2f}",
-            f"{figures.pass_total(profile.passes) / count:.2f}",
-            f"{figures.speedup(profile.passes):.2f}x",
-            _interval(measured) if is_measured else "",
+        lines.append(
+            (
+                figures.drafter,
+                f"{figures.tau:.2f}",
+                f"{figures.acceptance_rate:.0%}",
+                f"{figures.draft_total / count * plain_ms:.2f}",
+                f"{figures.pass_total(profile.passes) / count:.2f}",
+                f"{figures.speedup(profile.passes):.2f}x",
+                _interval(measured) if is_measured else "",
+            )
         )
+    columns = ("setting", "tau", "accepted", "draft ms", "pass cost", "expected", "measured")
     out = console.stdout()
     out.width = max(out.width, 72 + max(len(each.drafter) for each in best))
-    out.print(table)
+    out.print(console.table(columns, lines))
     out.print(
         f"best of {num_tried} settings: {profile.drafter}"
-        + ("; nothing pays here" if profile.drafter == "none" else "")
+        + ("; drafting is not worth it here" if profile.drafter == "none" else "")
         + f"\na plain pass takes {plain_ms:.2f} ms; profile: {profile.subject.path}"
     )
 

@@ -14,8 +14,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
-    from forerun.bench.record import Record
-    from forerun.bench.run import Bench, Contender
+    from forerun.bench.run import Bench, System
     from forerun.engine.engine import Engine
     from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM
@@ -70,34 +69,36 @@ def command(
     if context.invoked_subcommand is not None:
         return
     from forerun.bench import workload
-    from forerun.bench.record import Record, provenance
     from forerun.bench.run import Bench
-    from forerun.formats.hub import resolve
+    from forerun.cli import _console as console
+    from forerun.core.store import Store
 
-    prompts = workload.only(_prompts(task, tasks_dir), _names(categories))
-    units = workload.units(workload.choose(prompts, limit), batch)
+    prompts = workload.only(_prompts(task, tasks_dir), opt.names(categories))
+    groups = workload.groups(workload.choose(prompts, limit), batch)
     llm = opt.load(config, max_num_seqs=batch)
-    path = resolve(config.model)
     ours = _drafters(llm, drafters, params)
-    contenders = ours + _peers(llm, path, peers, peers_dir, [c.name for c in ours], params)
-    origin = provenance(
-        path.stem,
-        opt.quant_name(config, path),
+    systems = ours + _peers(llm, peers, peers_dir, [system.name for system in ours], params)
+    origin = opt.origin(
+        config,
+        llm,
         task=Path(task).stem,
         max_tokens=params.max_tokens,
         temperature=params.temperature,
         batch=batch,
         seed=params.seed,
-        backend=type(llm.model).__name__,
-        head_bits=config.head_bits,
         max_model_len=llm.max_len,
         controller=config.controller,
         draft_budget=config.draft_budget,
         profile=None if llm.profile is None else llm.profile.date,
     )
-    bench = Bench(units, contenders, llm.encode, Record(origin, out), num_rounds=rounds)
-    _run(bench)
-    _report(bench.record, as_json)
+    bench = Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
+    try:
+        for _ in console.track(bench.steps(), "measuring", bench.num_steps):
+            pass
+    finally:
+        for system in systems:
+            system.close()
+    _report(bench, as_json)
 
 
 def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
@@ -115,36 +116,32 @@ def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
     return read(tasks_dir / f"{task}.jsonl")
 
 
-def _names(given: str | None) -> list[str]:
-    """The parts of a list with commas."""
-    return list(filter(None, map(str.strip, (given or "").split(","))))
-
-
-def _report(record: Record, as_json: bool) -> None:
+def _report(bench: Bench, as_json: bool) -> None:
     """Tables, the JSON document, and the verdict."""
     from forerun.bench import report, summary
     from forerun.cli import _console as console
 
-    rows = summary.rows(record.measurements, record.origin)
-    console.stdout().print(report.markdown(record.origin, rows), markup=False)
+    origin = bench.store.origin
+    rows = summary.rows(bench.rounds, origin)
+    console.stdout().print(report.markdown(origin, rows), markup=False)
     if as_json:
-        console.print_json({"provenance": record.origin, "rows": rows})
+        console.print_json({"provenance": origin, "rows": rows})
     different = summary.num_different(rows)
     if different:
         console.stderr().print(f"[bold red]drafting changed the tokens of {different} prompts[/]")
         raise typer.Exit(1)
 
 
-def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[Contender]:
+def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[System]:
     """Plain decoding, then the drafters in the order given."""
-    from forerun.bench.run import PLAIN, EngineContender
+    from forerun.bench.run import PLAIN, EngineSystem
     from forerun.drafters._spec import DrafterSpec, split_list
 
     specs = dict.fromkeys([PLAIN, *split_list(given)])
     for spec in specs:
         DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
     return [
-        EngineContender(spec, partial(_engine, llm, spec), llm.tokenizer, params) for spec in specs
+        EngineSystem(spec, partial(_engine, llm, spec), llm.tokenizer, params) for spec in specs
     ]
 
 
@@ -153,13 +150,8 @@ def _engine(llm: LLM, spec: str) -> Engine:
 
 
 def _peers(
-    llm: LLM,
-    model: Path,
-    given: str | None,
-    folder: Path,
-    specs: Sequence[str],
-    params: SamplingParams,
-) -> list[Contender]:
+    llm: LLM, given: str | None, folder: Path, specs: Sequence[str], params: SamplingParams
+) -> list[System]:
     """Every peer that was asked for, in each of its ways of decoding; they draft with the draft model we draft with."""
     import torch
 
@@ -167,18 +159,18 @@ def _peers(
     from forerun.cli import _console as console
     from forerun.core.errors import ConfigError
 
-    names = _names(given)
+    names = opt.names(given)
     if names and (not params.is_greedy or llm.config.max_num_seqs > 1):
         raise ConfigError("peers decode greedily and one prompt at a time: temperature 0, batch 1")
     setup = base.Setup(
-        model,
+        llm.path,
         torch.get_num_threads(),
         llm.max_len,
         folder,
         draft=_draft(specs),
         tell=partial(console.stderr().print, soft_wrap=True),
     )
-    return [contender for name in names for contender in base.contenders(name, setup)]
+    return [system for name in names for system in base.systems(name, setup)]
 
 
 def _draft(specs: Sequence[str]) -> Path | None:
@@ -192,24 +184,3 @@ def _draft(specs: Sequence[str]) -> Path | None:
     models = [str(part.options["model"]) for part in parts if part.name == "draft_model"]
     files = [resolve(model) for model in models if model != SELF]
     return files[0] if files else None
-
-
-def _run(bench: Bench) -> None:
-    """Measure everything, with the time left on stderr in a terminal."""
-    from rich.progress import track
-
-    from forerun.cli import _console as console
-
-    stderr = console.stderr()
-    try:
-        for _ in track(
-            bench.steps(),
-            "measuring",
-            total=bench.num_steps,
-            console=stderr,
-            disable=not stderr.is_terminal,
-        ):
-            pass
-    finally:
-        for contender in bench.contenders:
-            contender.close()

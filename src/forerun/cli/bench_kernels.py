@@ -1,10 +1,10 @@
-"""`forerun bench kernels`: what a pass over k rows costs, against one row and against reading the weights."""
+"""`forerun bench kernels`: what passes cost, against one row, reading the weights, and other engines' passes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,57 +12,80 @@ from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
-    from forerun.bench.kernels import PassCosts
+    from collections.abc import Callable, Mapping
+
+    from forerun.bench.kernels import Case, Passes
+    from forerun.bench.peers.base import PeerSystem
+    from forerun.llm import LLM
+
+REPEATS, REPEATS_BESIDE = 30, 5
 
 
 @opt.engine(without=opt.PASSES, drafter="none")
 def command(
     config: EngineConfig,
-    context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
-    repeats: Annotated[
-        int, typer.Option("--repeats", help="Passes of each width; medians count.")
-    ] = 30,
-    widths: Annotated[
-        str, typer.Option("--widths", help="Rows of the passes to time; 1 is the measure.")
+    cases: Annotated[
+        str,
+        typer.Option(
+            "--cases",
+            "--widths",
+            help="[SEQUENCESx]ROWS[@CONTEXT],...: 512@0 reads a prompt, 32x1@128 is a batch.",
+        ),
     ] = "1,2,4,8,16,32",
+    context: Annotated[
+        int, typer.Option("--context", help="Tokens in the cache where a case does not say.")
+    ] = 128,
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats", "--rounds", help="Turns of each case; default: 30, or 5 beside others."
+        ),
+    ] = None,
+    peers: Annotated[
+        str | None, typer.Option("--peers", help="Engines to time beside ours: llama.cpp.")
+    ] = None,
+    peers_dir: Annotated[
+        Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
+    ] = Path(".peers"),
+    one_thread: Annotated[
+        bool, typer.Option("--one-thread", help="Also time ours on a single thread.")
+    ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="JSON of the figures, for forerun bench report."),
+        Path | None, typer.Option("--out", help="JSON of the figures, for forerun bench report.")
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Time passes of 1 to 32 rows and a read of the weights' bytes, in turns. Prints v(k) and GB/s."""
-    from rich.progress import track
+    """Time passes of some shapes, a read of the weights' bytes, and other engines, in turns. Prints v(k) and GB/s."""
+    import torch
 
-    from forerun.bench.kernels import measure
-    from forerun.bench.record import provenance
+    from forerun.bench import kernels
+    from forerun.bench.peers import base
     from forerun.cli import _console as console
-    from forerun.formats.hub import resolve
     from forerun.nn.cost import flops_per_token
 
+    shapes = [kernels.Case.of(text, context) for text in opt.names(cases)]
+    single = opt.load(config, threads=1) if one_thread else None
     llm = opt.load(config)
-    stderr = console.stderr()
-    costs: PassCosts | None = None
-    for costs in track(  # noqa: B007  # the last one counts
-        measure(llm.model, context=context, repeats=repeats, widths=_widths(widths)),
-        "timing passes",
-        total=repeats,
-        console=stderr,
-        disable=not stderr.is_terminal,
-    ):
-        pass
-    assert costs is not None
-    _print(costs)
-    path, backend = resolve(config.model), type(llm.model).__name__
-    origin = provenance(
-        path.stem, opt.quant_name(config, path), backend=backend, context=context, repeats=repeats
-    )
+    setup = base.Setup(llm.path, torch.get_num_threads(), 0, peers_dir)
+    workers = [base.passes(name, setup) for name in opt.names(peers)]
+    others = _others(single, shapes, workers)
+    if repeats is None:
+        repeats = REPEATS_BESIDE if others else REPEATS
+    try:
+        for worker in workers:
+            worker.start()
+        steps = kernels.measure(llm.model, shapes, turns=repeats, others=others)
+        *_, timings = console.track(steps, "timing passes", repeats)
+    finally:
+        for worker in workers:
+            worker.close()
     document = {
         **console.environment(config.model, "none"),
-        "provenance": origin,
+        "provenance": opt.origin(config, llm, context=context, repeats=repeats),
         "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
-        **costs.document(),
+        **timings.document(),
     }
+    _print(document)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -70,43 +93,43 @@ def command(
         console.print_json(document)
 
 
-def _widths(given: str) -> tuple[int, ...]:
-    from forerun.core.errors import ConfigError
+def _others(single: LLM | None, shapes: list[Case], peers: list[PeerSystem]) -> dict[str, Passes]:
+    """Everyone to be timed beside ours."""
+    from forerun.bench import kernels
 
-    try:
-        return tuple(dict.fromkeys(int(width) for width in given.split(",")))
-    except ValueError:
-        raise ConfigError(
-            f"widths must be whole numbers with commas between, got '{given}'"
-        ) from None
+    found: dict[str, Passes] = {str(peer.peer): peer.seconds for peer in peers}
+    if single is not None:
+        timers = kernels.timers(single.model, shapes, kernels.BURST_S)
+        found[f"{kernels.OURS}, 1 thread"] = lambda case: timers[case]()
+    return found
 
 
-def _print(costs: PassCosts) -> None:
-    from rich.table import Table
-
+def _print(document: Mapping[str, Any]) -> None:
+    from forerun.bench.kernels import OURS
+    from forerun.bench.report import number, percent
     from forerun.cli import _console as console
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("rows", "ms", "v", "GB/s", "of the bandwidth", "of the int8 peak"):
-        table.add_column(column, justify="right")
-    document = costs.document()
-    rows = document["rows"]
-    assert isinstance(rows, list)
-    for row in rows:
-        share = row["peak_share"]
-        table.add_row(
-            str(row["k"]),
-            f"{row['ms']:.2f}",
-            f"{row['v']:.2f}",
-            f"{row['gb_s']:.1f}",
-            f"{row['bandwidth_share']:.0%}",
-            "" if share is None else f"{share:.0%}",
-        )
+    columns: dict[str, Callable[[Mapping[str, Any]], object]] = {
+        "pass": lambda row: row["case"],
+        "rows": lambda row: row["k"],
+        "ms": lambda row: number(row["ms"], 2),
+        "v": lambda row: number(row["v"], 2),
+        "tok/s": lambda row: number(row["tok_s"], 0),
+        "GB/s": lambda row: number(row["gb_s"], 1),
+        "of the bandwidth": lambda row: percent(row["bandwidth_share"]),
+        "of the int8 peak": lambda row: percent(row["peak_share"]),
+    }
+    if any("peer" in row for row in document["rows"]):
+        columns["who"] = lambda row: row.get("peer", OURS)
+        columns["times ours"] = lambda row: number(row["times_ours"], 2)
+        columns["range"] = lambda row: f"{row['lo']:.2f}-{row['hi']:.2f}"
+    lines = ([cell(row) for cell in columns.values()] for row in document["rows"])
     out = console.stdout()
-    out.print(table)
+    out.print(console.table([*columns], lines))
+    step = document["step_over_stream"]
     out.print(
-        f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: "
-        f"{document['stream_ms']} ms; a step of one row takes {document['step_over_stream']} times that"
+        f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: {document['stream_ms']} ms"
+        + (f"; a step of one row takes {step} times that" if step else "")
     )
-    if costs.peak_ops_s:
+    if document["peak_gop_s"]:
         out.print(f"int8 dot products on registers: {document['peak_gop_s']} Gop/s")

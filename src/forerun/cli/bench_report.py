@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from forerun.cli import _options as opt
-
-if TYPE_CHECKING:
-    from forerun.bench.prices import Prices
 
 
 def command(
@@ -25,41 +22,32 @@ def command(
     as_json: opt.Json = False,
 ) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
-    from forerun.bench import prices, record, report, summary
+    from forerun.bench import measurement, pass_costs, report, summary
+    from forerun.bench.plots import draw, draw_passes
     from forerun.cli import _console as console
 
     folder = files[0].parent if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
-    costs = {file: prices.read(file) for file in files if prices.is_document(file)}
-    sections, documents = ["# Benchmark\n"], []
+    of_passes = [file for file in files if pass_costs.is_document(file)]
+    costs = [found for file in of_passes for found in pass_costs.read(file)]
+    sections, documents, drawn = ["# Benchmark\n"], [], {}
     for file in files:
-        if file in costs:
+        if file in of_passes:
             continue
-        origin, measurements = record.read(file)
-        rows = summary.rows(measurements, origin)
-        own = [price for price in costs.values() if price.model == origin.get("model")]
-        price = next((price for price in own if price.peer is None), None)
-        drawn = _draw(folder, file.stem, own, rows) if plots else {}
-        sections.append(report.markdown(origin, rows, drawn, price))
+        origin, rounds = measurement.read(file)
+        rows = summary.rows(rounds, origin)
+        models = (c for c in costs if c.model == origin.get("model") and c.peer is None)
+        own = next(models, None)
+        if plots:
+            with console.working("drawing"):
+                drawn = draw(rows, folder, file.stem, own)
+        sections.append(report.markdown(origin, rows, drawn, own))
         documents.append({"provenance": origin, "rows": rows})
     if costs:
-        drawn = _draw(folder, next(iter(costs)).stem, [*costs.values()]) if plots else {}
-        sections.append(report.markdown_of_passes([*costs.values()], drawn))
+        drawn = draw_passes(costs, folder, of_passes[0].stem) if plots else {}
+        sections.append(report.markdown_of_passes(costs, drawn))
     text = "\n".join(sections)
     (folder / "report.md").write_text(text, encoding="utf-8")
     console.stdout().print(text, markup=False)
     if as_json:
         console.print_json(documents[0] if len(documents) == 1 else {"documents": documents})
-
-
-def _draw(
-    folder: Path, name: str, prices: list[Prices], rows: list[dict[str, object]] | None = None
-) -> dict[str, str]:
-    """Pictures of measurements, or without rows of the prices alone."""
-    from forerun.bench.plots import draw, draw_passes
-    from forerun.cli._console import working
-
-    with working("drawing"):
-        if rows is None:
-            return draw_passes(prices, folder, name)
-        return draw(rows, folder, name, prices)

@@ -26,11 +26,11 @@ def command(
     """Say whether DRAFT can draft for TARGET, and how often it must be right to pay. Exits 1 if it cannot."""
     from forerun.cli import _console as console
     from forerun.drafters.draft_model import compare_vocabularies
-    from forerun.engine.profile import choices
     from forerun.engine.speedup_model import break_even
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
     from forerun.nn.loader import read_config, weights_nbytes
+    from forerun.tune.profile import choices
 
     pair = [open_checkpoint(resolve(name)) for name in (target, draft)]
     configs = [read_config(checkpoint)[0] for checkpoint in pair]

@@ -1,4 +1,4 @@
-"""`forerun eval`: what a model says, rather than how fast: perplexity, scores of tasks, the law of sampling."""
+"""`forerun eval`: what a model says, rather than how fast: perplexity, scores of tasks, the distribution test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import typer
 
 
 def command(context: typer.Context) -> None:
-    """Perplexity, task scores and the sampling law of a model, as it is stored and computed here."""
+    """Perplexity, task scores and the sampling distribution of a model, as it is stored and computed here."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

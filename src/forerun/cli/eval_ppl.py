@@ -43,11 +43,9 @@ def command(
     as_json: opt.Json = False,
 ) -> None:
     """Perplexity of a text, each token predicted once from a window of what stands before it."""
-    from forerun.bench.record import provenance
     from forerun.cli import _console as console
+    from forerun.core.store import Store
     from forerun.eval import perplexity
-    from forerun.eval.journal import Journal
-    from forerun.formats.hub import resolve
 
     opt.check_least("limit_tokens", limit_tokens, 2)
     text = opt.read_prompt(None, file)
@@ -57,16 +55,8 @@ def command(
     stride = max(1, window // 2) if stride is None else stride
     plan = perplexity.windows(len(tokens), window, stride)
     sizes = {"window": window, "stride": stride, "limit_tokens": limit_tokens}
-    path = resolve(config.model)
-    origin = provenance(
-        path.stem,
-        opt.quant_name(config, path),
-        backend=type(llm.model).__name__,
-        head_bits=config.head_bits,
-        text=hashlib.sha256(text.encode()).hexdigest(),
-        **sizes,
-    )
-    steps = perplexity.measure(llm.model, tokens, plan, Journal(origin, out))
+    origin = opt.origin(config, llm, text=hashlib.sha256(text.encode()).hexdigest(), **sizes)
+    steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out))
     score = _watch(steps, len(plan), "nothing is lost" if out else "give --out FILE to go on later")
     predicted = [token for part in plan for token in tokens[part.first : part.stop]]
     nbytes = sum(len(llm.tokenizer.token_bytes(token) or b"") for token in predicted)
@@ -84,20 +74,15 @@ def command(
 
 def _watch(steps: Iterator[Score], num_steps: int, hint: str) -> Score:
     """Add up the windows, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
-    from rich.progress import track
-
     from forerun.cli import _console as console
     from forerun.eval.perplexity import Score
 
-    stderr = console.stderr()
     score, done = Score(), 0
     try:
-        for part in track(
-            steps, "reading", total=num_steps, console=stderr, disable=not stderr.is_terminal
-        ):
+        for part in console.track(steps, "reading", num_steps):
             score, done = score + part, done + 1
     except KeyboardInterrupt:
-        stderr.print(
+        console.stderr().print(
             f"perplexity {score.ppl:.4f} after {done} of {num_steps} windows; {hint}", style="dim"
         )
         raise

@@ -14,7 +14,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from forerun.eval.scores import Answer
     from forerun.eval.tasks.base import Task
@@ -45,12 +45,10 @@ def command(
     as_json: opt.Json = False,
 ) -> None:
     """Score a model on a task, greedily. The drafter changes how fast it answers, not the score."""
-    from forerun.bench.record import provenance
     from forerun.cli import _console as console
+    from forerun.core.store import Store
     from forerun.eval import scores
-    from forerun.eval.journal import Journal
     from forerun.eval.prompts import read
-    from forerun.formats.hub import resolve
 
     opt.check_least("batch", batch, 1)
     rules = _rules(task, run_code)
@@ -58,24 +56,21 @@ def command(
     prompts = read(file, limit)
     llm = opt.load(config, max_num_seqs=batch)
     max_tokens = rules.MAX_TOKENS if max_tokens is None else max_tokens
-    path = resolve(config.model)
-    origin = provenance(
-        path.stem,
-        opt.quant_name(config, path),
+    origin = opt.origin(
+        config,
+        llm,
         task=task,
         prompts=hashlib.sha256(file.read_bytes()).hexdigest(),
         drafter=str(config.drafter),
         draft_model=config.draft_model,
         num_draft=config.num_draft,
         max_tokens=max_tokens,
-        backend=type(llm.model).__name__,
-        head_bits=config.head_bits,
         max_model_len=llm.max_len,
     )
 
     ask = partial(_ask, llm, max_tokens)
-    steps = scores.grade(rules, prompts, ask, Journal(origin, out), batch=batch)
-    figures = scores.document(_watch(steps, len(prompts)))
+    steps = scores.grade(rules, prompts, ask, Store(origin, out), batch=batch)
+    figures = scores.document([*console.track(steps, "answering", len(prompts))])
     console.stdout().print(
         f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
         f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; tau {figures['tau']:.2f}"
@@ -106,15 +101,3 @@ def _ask(llm: LLM, max_tokens: int, questions: Sequence[str]) -> list[Answer]:
     outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens))
     completions = [output.outputs[0] for output in outputs]
     return [Answer.of(c.text, c.token_ids, c.stats) for c in completions]
-
-
-def _watch(steps: Iterator[Answer], num_steps: int) -> list[Answer]:
-    """All answers, with the time left on stderr in a terminal."""
-    from rich.progress import track
-
-    from forerun.cli import _console as console
-
-    stderr = console.stderr()
-    return list(
-        track(steps, "answering", total=num_steps, console=stderr, disable=not stderr.is_terminal)
-    )

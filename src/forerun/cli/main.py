@@ -40,7 +40,8 @@ def app() -> typer.Typer:
         if name in groups:
             result.add_typer(groups[name], name=name)
         elif first in groups:
-            groups[first].command(second.replace("_", "-"))(module.command)
+            is_hidden = getattr(module, "HIDDEN", False)
+            groups[first].command(second.replace("_", "-"), hidden=is_hidden)(module.command)
         else:
             result.command(name.replace("_", "-"))(module.command)
     return result

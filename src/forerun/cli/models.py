@@ -21,9 +21,9 @@ def command(
     from rich.table import Table
 
     from forerun.cli import _console as console
-    from forerun.engine.profile import choices
     from forerun.formats.hub import known_models
     from forerun.nn import packed
+    from forerun.tune.profile import choices
 
     if clear_cache:
         freed = packed.clear()

@@ -23,7 +23,7 @@ class Draft:
 
     `probs` is None when every node is a point mass (n-gram, lookahead, top-k expansion: chosen, not
     drawn). Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn
-    from, after the drafter's own warping and given the siblings drawn before it; a None entry is a
+    from, after the drafter's own logits processing and given the siblings drawn before it; a None entry is a
     point mass. A wrong `probs` makes the output wrong.
 
     `confidence[i]`, from 0 to 1, says how likely the drafter thinks node i to be accepted once its

@@ -82,7 +82,8 @@ def _raise_counts(counts: list[int], depths: Iterator[int] | set[int] | range) -
         counts[depth] += 1
 
 
-PHASES = ("propose", "pack", "forward", "head", "verify", "keep", "observe", "emit")
+PHASES = ("propose", "pack", "forward", "head", "process", "verify", "keep", "emit", "observe")
+"""In the order of a step; logits processing happens inside `verify`, whose seconds include it."""
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from torch.nn import functional
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
+from forerun.core.store import Store
 from forerun.core.types import EMPTY_DRAFT
-from forerun.eval.journal import Journal
 from forerun.nn.model import Model
 
 HEAD_ROWS = 64
@@ -74,9 +74,9 @@ def windows(num_tokens: int, window: int, stride: int) -> list[Window]:
 
 
 def measure(
-    model: Model, tokens: Sequence[int], plan: Sequence[Window], journal: Journal
+    model: Model, tokens: Sequence[int], plan: Sequence[Window], store: Store
 ) -> Iterator[Score]:
-    """The score of every window in order; what the journal holds is not computed again.
+    """The score of every window in order; what the store holds is not computed again.
 
     Raises ConfigError if a window is longer than the model's context.
     """
@@ -89,9 +89,9 @@ def measure(
     cache = model.new_cache(1, longest)
     for window in plan:
         key = f"{window.start}:{window.stop}"
-        if key not in journal.results:
-            journal.add(key, asdict(_score(model, tokens, window, cache)))
-        yield Score(**journal.results[key])  # type: ignore[arg-type]  # as written above
+        if key not in store.results:
+            store.add(key, asdict(_score(model, tokens, window, cache)))
+        yield Score(**store.results[key])  # type: ignore[arg-type]  # as written above
 
 
 def total(scores: Iterable[Score]) -> Score:

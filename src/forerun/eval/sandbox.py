@@ -1,7 +1,7 @@
 """Running a program that nobody has read, a model's for instance, in a process of its own with limits.
 
 The process has a time and a memory limit, an empty environment, an empty folder that is deleted
-afterwards, and refuses sockets, other processes and changes to files (see `_fence.py`). That stops
+afterwards, and refuses sockets, other processes and changes to files (see `_sandbox_runner.py`). That stops
 accidents and careless code. It is no jail: a program that means harm and knows CPython well can get
 out, so run what you distrust in a container or a virtual machine besides.
 """
@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-_FENCE = Path(__file__).with_name("_fence.py")
+_RUNNER = Path(__file__).with_name("_sandbox_runner.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def passes(program: str, limits: Limits = DEFAULT_LIMITS) -> bool:
     """True if the program runs to its end: no exception, no exit of its own, no limit exceeded."""
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(_FENCE), str(limits.memory_mb), str(limits.seconds)],
+            [sys.executable, "-I", "-B", str(_RUNNER), str(limits.memory_mb), str(limits.seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

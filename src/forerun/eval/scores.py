@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from forerun.core.store import Store
 from forerun.engine.stats import SpecStats
-from forerun.eval.journal import Journal
 from forerun.eval.prompts import TaskPrompt
 from forerun.eval.tasks.base import Task
 
@@ -43,22 +43,22 @@ Ask = Callable[[Sequence[str]], list[Answer]]
 
 
 def grade(
-    task: Task, prompts: Sequence[TaskPrompt], ask: Ask, journal: Journal, *, batch: int = 1
+    task: Task, prompts: Sequence[TaskPrompt], ask: Ask, store: Store, *, batch: int = 1
 ) -> Iterator[Answer]:
-    """Answers with their verdicts, in the prompts' order; what the journal holds is not asked again."""
+    """Answers with their verdicts, in the prompts' order; what the store holds is not asked again."""
     keys = [f"{i} {prompt.id}" for i, prompt in enumerate(prompts)]
     for first in range(0, len(prompts), batch):
         group = range(first, min(first + batch, len(prompts)))
-        missing = [i for i in group if keys[i] not in journal.results]
+        missing = [i for i in group if keys[i] not in store.results]
         if missing:
             begin_s = time.perf_counter()
             answers = ask([task.question(prompts[i]) for i in missing])
             seconds = (time.perf_counter() - begin_s) / len(missing)
             for i, answer in zip(missing, answers, strict=True):
                 is_right = task.is_right(prompts[i], answer.text)
-                journal.add(keys[i], asdict(replace(answer, seconds=seconds, is_right=is_right)))
+                store.add(keys[i], asdict(replace(answer, seconds=seconds, is_right=is_right)))
         for i in group:
-            found = Answer(**journal.results[keys[i]])  # type: ignore[arg-type]  # written above
+            found = Answer(**store.results[keys[i]])  # type: ignore[arg-type]  # written above
             yield replace(found, token_ids=tuple(found.token_ids))
 
 

@@ -1,4 +1,4 @@
-"""A peer as a contender: a process in its own environment that answers over a pipe, so that it can be interleaved.
+"""A peer as a system: a process in its own environment that answers over a pipe, so that it can be interleaved.
 
 `<folder>/<name>/bin/python` is the environment's interpreter; `make peers` creates them under `.peers`. A peer with
 a format of its own gets the model in it, made once and kept under `<folder>/<name>/models`.
@@ -20,7 +20,7 @@ from threading import Timer
 from types import ModuleType
 from typing import Any
 
-from forerun.bench.passes import Case
+from forerun.bench.kernels import Case
 from forerun.bench.run import WARM_UP_TOKENS, Answer, PeerError, Prompt
 from forerun.core import registry
 from forerun.core.errors import ConfigError, unknown
@@ -33,13 +33,13 @@ CONVERTER = Path(__file__).parent / "_convert.py"
 DRAFT_MODEL = "draft_model"
 """The way of decoding that needs a draft."""
 
-PATIENCE_S = 600.0
+REQUEST_TIMEOUT_S = 600.0
 """How long loading, or one answer, may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every peer is given: model files, threads, context, the folder of the environments, an ear for progress."""
+    """What every peer is given: model files, threads, context, the folder of the environments, whom to tell."""
 
     model: Path
     num_threads: int
@@ -62,22 +62,22 @@ def adapter(name: str) -> ModuleType:
     return modules[name]
 
 
-def contenders(name: str, setup: Setup) -> list[PeerContender]:
+def systems(name: str, setup: Setup) -> list[PeerSystem]:
     """A peer in each of its ways; the one with a draft model only if there is a draft."""
     module = adapter(name)
     ways = [way for way in module.WAYS if way != DRAFT_MODEL or setup.draft is not None]
-    return [PeerContender(module, way, setup) for way in ways]
+    return [PeerSystem(module, way, setup) for way in ways]
 
 
-def passes(name: str, setup: Setup) -> PeerContender:
+def passes(name: str, setup: Setup) -> PeerSystem:
     """A peer that runs single passes, to be timed. Raises ConfigError if it has none."""
     own = f"_{PASSES}_{Path(str(adapter(name).__file__)).stem}"
     if not WORKER.with_name(f"{own}.py").exists():
         raise ConfigError(f"{name} cannot run single passes here: choose llama.cpp")
-    return PeerContender(importlib.import_module(f"forerun.{KIND}.{own}"), PASSES, setup)
+    return PeerSystem(importlib.import_module(f"forerun.{KIND}.{own}"), PASSES, setup)
 
 
-class PeerContender:
+class PeerSystem:
     """One peer decoding in one way, one prompt at a time. Between its turns its process is stopped."""
 
     def __init__(self, module: ModuleType, way: str, setup: Setup) -> None:
@@ -119,7 +119,7 @@ class PeerContender:
             text=True,
             env=self._environment(),
         )
-        self._hear()
+        self._read_reply()
 
     def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None) -> Answer:
         """As many tokens as plain decoding gave, whatever they are: peers are compared by speed, on equal counts."""
@@ -128,7 +128,7 @@ class PeerContender:
         self._peak_rss_mb = max(message["peak_rss_mb"] for message in said)
         ttft_s = [message["ttft_s"] for message in said]
         return Answer(
-            token_ids=[tuple(message["token_ids"]) for message in said],
+            token_ids=[message["token_ids"] for message in said],
             texts=[],
             ttft_s=ttft_s,
             prefill_s=sum(ttft_s),
@@ -137,7 +137,7 @@ class PeerContender:
         )
 
     def seconds(self, case: Case) -> float:
-        """Seconds of one pass of the case, for a contender of the way `passes`."""
+        """Seconds of one pass of the case, for a system of the way `passes`."""
         found = self._request({"pass": [case.num_seqs, case.rows, case.context]})["seconds"]
         return float(found)
 
@@ -201,14 +201,14 @@ class PeerContender:
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # its last words say why
-        return self._hear()
+        return self._read_reply()
 
-    def _hear(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         """Its next line; then the process sleeps, for threads that wait by spinning would slow everyone else."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        limit = Timer(PATIENCE_S, process.kill)
+        limit = Timer(REQUEST_TIMEOUT_S, process.kill)
         limit.start()
         line = process.stdout.readline()
         limit.cancel()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.plots import drafters, passes
 from forerun.bench.plots.style import STYLE, Rows
-from forerun.bench.prices import Prices
 from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,12 +22,11 @@ Pictures = dict[str, tuple[str, Callable[["Axes"], bool]]]
 """By the end of the file's name: a caption, and what draws it; False if there is nothing to draw."""
 
 
-def draw(rows: Rows, folder: Path, title: str, prices: Sequence[Prices] = ()) -> dict[str, str]:
+def draw(rows: Rows, folder: Path, title: str, own: PassCosts | None = None) -> dict[str, str]:
     """Write `title`-*.png and .svg for which there are figures; captions and file names of the PNGs.
 
-    `prices` are those of the model's own passes. Raises ConfigError without matplotlib.
+    `own` is what the model's own passes cost. Raises ConfigError without matplotlib.
     """
-    own = next((price for price in prices if price.peer is None), None)
     pictures: Pictures = {
         "speedup": ("Speed-up over plain decoding", lambda axes: drafters.speedups(axes, rows)),
         "acceptance": ("Acceptance by depth", lambda axes: drafters.acceptance(axes, rows)),
@@ -38,11 +37,11 @@ def draw(rows: Rows, folder: Path, title: str, prices: Sequence[Prices] = ()) ->
     return _save(pictures, folder, title)
 
 
-def draw_passes(prices: Sequence[Prices], folder: Path, title: str) -> dict[str, str]:
+def draw_passes(costs: Sequence[PassCosts], folder: Path, title: str) -> dict[str, str]:
     """The same for what passes cost: v(k), and the roofline."""
     pictures: Pictures = {
-        "v": ("The price of rows", lambda axes: passes.curves(axes, prices)),
-        "roofline": ("Roofline", lambda axes: passes.roofline(axes, prices)),
+        "v": ("The cost of rows", lambda axes: passes.curves(axes, costs)),
+        "roofline": ("Roofline", lambda axes: passes.roofline(axes, costs)),
     }
     return _save(pictures, folder, title)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.plots.style import (
     GRID,
     INK,
@@ -20,14 +21,13 @@ from forerun.bench.plots.style import (
     SOFT,
     Point,
     Rows,
-    contenders,
     log_ticks,
     looks,
     name_ends,
     name_points,
     short,
+    systems,
 )
-from forerun.bench.prices import Prices
 from forerun.bench.report import rows_a_pass
 from forerun.bench.summary import ALL, Row
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 SETTINGS = 3
 """So many settings of one drafter make a curve of tau against rows."""
 CROWD = 8
-"""More contenders than this are compared over all prompts only: bands of each category would fill a page."""
+"""More systems than this are compared over all prompts only: bands of each category would fill a page."""
 
 
 def speedups(axes: Axes, rows: Rows) -> bool:
-    """A band a category, a point with its interval a contender; plain decoding is the line at 1."""
-    series = contenders(rows)
+    """A band a category, a point with its interval a system; plain decoding is the line at 1."""
+    series = systems(rows)
     if not series:
         return False
     if len(series) > CROWD:
@@ -84,7 +84,7 @@ def speedups(axes: Axes, rows: Rows) -> bool:
 
 def acceptance(axes: Axes, rows: Rows) -> bool:
     """Share of drafts whose token at each depth was kept."""
-    series = contenders(rows)
+    series = systems(rows)
     drafted = {
         name: own[0]["acceptance_by_depth"]
         for name, own in series.items()
@@ -115,7 +115,7 @@ def acceptance(axes: Axes, rows: Rows) -> bool:
 
 def taus(axes: Axes, rows: Rows) -> bool:
     """Speed-up over tau, a point a category; the distance to the diagonal is what drafting costs."""
-    series = {name: own for name, own in contenders(rows).items() if "peer" not in own[0]}
+    series = {name: own for name, own in systems(rows).items() if "peer" not in own[0]}
     if not series:
         return False
     each = [row for own in series.values() for row in own]
@@ -149,11 +149,11 @@ def taus(axes: Axes, rows: Rows) -> bool:
     return True
 
 
-def costs(axes: Axes, rows: Rows, price: Prices | None) -> bool:
-    """Tau over the rows a pass had, a point a contender. What lies above v(k) pays, if drafting itself is free."""
+def costs(axes: Axes, rows: Rows, cost: PassCosts | None) -> bool:
+    """Tau over the rows a pass had, a point a system. What lies above v(k) pays, if drafting itself is free."""
     points = {
         name: _place(row)
-        for name, own in contenders(rows).items()
+        for name, own in systems(rows).items()
         for row in own
         if row["category"] == ALL and rows_a_pass(row) is not None
     }
@@ -163,13 +163,13 @@ def costs(axes: Axes, rows: Rows, price: Prices | None) -> bool:
     highest = 1.25 * max(y for _, y in points.values())
     log_ticks(axes, "x", 0.95, widest)
     log_ticks(axes, "y", 0.9, highest)
-    if price is not None:
+    if cost is not None:
         across = np.geomspace(1, widest, 200)
-        border = [price.v(x) for x in across]
+        border = [cost.v(x) for x in across]
         axes.fill_between(across, 0.01, border, color=SHADE, linewidth=0, zorder=0)
         axes.plot(across, border, color=SOFT, linewidth=1.2)
         axes.text(
-            widest, 0.92, f"slower than plain: {price.model}'s passes cost more ",
+            widest, 0.92, f"slower than plain: {cost.model}'s passes cost more ",
             ha="right", va="bottom", fontsize=8, color=SOFT,
         )  # fmt: skip
     families = dict.fromkeys(name.partition(":")[0] for name in points)
@@ -196,7 +196,7 @@ def scaling(axes: Axes, rows: Rows) -> bool:
     Lookahead's law: tokens a step grow linearly with the logarithm of what a step computes.
     """
     families: dict[str, list[Row]] = {}
-    for name, own in contenders(rows).items():
+    for name, own in systems(rows).items():
         families.setdefault(name.partition(":")[0], []).extend(own)
     drafter, family = max(families.items(), key=lambda item: len(item[1]), default=("", []))
     categories = dict.fromkeys(str(row["category"]) for row in family)

@@ -1,4 +1,4 @@
-"""What passes cost, drawn: the price v(k) of k rows, and how near each width comes to what the machine can do."""
+"""What passes cost, drawn: the cost v(k) of k rows, and how near each width comes to what the machine can do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from forerun.bench.pass_costs import PassCosts
 from forerun.bench.plots.style import (
     INK,
     MARKERS,
@@ -16,24 +17,23 @@ from forerun.bench.plots.style import (
     log_ticks,
     name_ends,
 )
-from forerun.bench.prices import Prices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def curves(axes: Axes, prices: Sequence[Prices]) -> bool:
+def curves(axes: Axes, costs: Sequence[PassCosts]) -> bool:
     """v(k), a line a document; below it a draft of k - 1 tokens must not fall in tokens a pass. Logarithmic both."""
-    if not prices:
+    if not costs:
         return False
     ours, peers, names = cycle(OURS), cycle(PEERS), []
-    widest = max(price.widest for price in prices)
-    highest = max(price.v(price.widest) for price in prices)
-    for price, marker in zip(prices, cycle(MARKERS), strict=False):
-        colour = next(ours if price.peer is None else peers)
-        points = [(k, price.v(k)) for k in price.ms]
+    widest = max(cost.widest for cost in costs)
+    highest = max(cost.v(cost.widest) for cost in costs)
+    for cost, marker in zip(costs, cycle(MARKERS), strict=False):
+        colour = next(ours if cost.peer is None else peers)
+        points = [(k, cost.v(k)) for k in cost.ms]
         axes.plot(*zip(*points, strict=True), marker=marker, color=colour, markersize=5)
-        names.append((f"{_name(price, prices)}  {points[-1][1]:.1f}", points[-1], colour))
+        names.append((f"{_name(cost, costs)}  {points[-1][1]:.1f}", points[-1], colour))
     log_ticks(axes, "x", 0.95, 1.7 * widest, [2**i for i in range(12)])
     log_ticks(axes, "y", 0.9, 1.3 * highest)
     limit = min(widest, 1.3 * highest)
@@ -49,14 +49,14 @@ def curves(axes: Axes, prices: Sequence[Prices]) -> bool:
     return True
 
 
-def roofline(axes: Axes, prices: Sequence[Prices]) -> bool:
+def roofline(axes: Axes, costs: Sequence[PassCosts]) -> bool:
     """Operations a second over operations a byte of weights, a point a width, below what reading the weights allows."""
     tops, across = [], []
-    for price, colour, marker in zip(prices, cycle(OURS), cycle(MARKERS), strict=False):
-        flops, bandwidth, weights = price.mflop_row, price.bandwidth_gb_s, price.weights_mb
+    for cost, colour, marker in zip(costs, cycle(OURS), cycle(MARKERS), strict=False):
+        flops, bandwidth, weights = cost.mflop_row, cost.bandwidth_gb_s, cost.weights_mb
         if flops is None or bandwidth is None or weights is None:
             continue  # a peer's times alone
-        points = [(k * flops / weights, k * flops / ms) for k, ms in price.ms.items()]
+        points = [(k * flops / weights, k * flops / ms) for k, ms in cost.ms.items()]
         best = max(rate for _, rate in points)
         knee, right = best / bandwidth, 2 * points[-1][0]
         left = 0.6 * min(knee, points[0][0])
@@ -64,13 +64,13 @@ def roofline(axes: Axes, prices: Sequence[Prices]) -> bool:
         axes.plot(*corners, color=colour, linewidth=1, linestyle=":")
         axes.fill_between(corners[0], corners[1], color=SHADE, linewidth=0, zorder=0)
         axes.scatter(*zip(*points, strict=True), color=colour, marker=marker, zorder=3)
-        for k, point in zip(price.ms, points, strict=True):
+        for k, point in zip(cost.ms, points, strict=True):
             axes.annotate(
                 f"{k}", point, (0, -6), textcoords="offset points", ha="center", va="top",
                 fontsize=8, color=INK,
             )  # fmt: skip
         told = f"at most {best:.0f} Gop/s seen, memory gives {bandwidth:.1f} GB/s"
-        name = _name(price, prices)
+        name = _name(cost, costs)
         axes.text(right, best * 1.06, f"{name}: {told}", ha="right", fontsize=8, color=colour)
         tops += [left * bandwidth, best]
         across += [left, right]
@@ -84,7 +84,7 @@ def roofline(axes: Axes, prices: Sequence[Prices]) -> bool:
     return True
 
 
-def _name(price: Prices, among: Sequence[Prices]) -> str:
+def _name(cost: PassCosts, among: Sequence[PassCosts]) -> str:
     """Who it is, and of which model if there are several."""
-    name = price.peer or "forerun"
-    return name if len({p.model for p in among}) == 1 else f"{name}, {price.model}"
+    name = cost.peer or "forerun"
+    return name if len({p.model for p in among}) == 1 else f"{name}, {cost.model}"

@@ -84,7 +84,7 @@ STYLE = {
 
 
 def looks(series: dict[str, list[Row]]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each contender, the same in every picture; peers are grey."""
+    """A colour and a marker for each system, the same in every picture; peers are grey."""
     ours, peers, markers = cycle(OURS), cycle(PEERS), cycle(MARKERS)
     return {
         name: (next(peers if "peer" in rows[0] else ours), next(markers))
@@ -92,8 +92,8 @@ def looks(series: dict[str, list[Row]]) -> dict[str, tuple[str, str]]:
     }
 
 
-def contenders(rows: Rows) -> dict[str, list[Row]]:
-    """The rows of each contender but plain decoding, which is the measure."""
+def systems(rows: Rows) -> dict[str, list[Row]]:
+    """The rows of each system but plain decoding, which is the measure."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if "error" not in row and label(row) != "none":

@@ -6,15 +6,14 @@ import dataclasses
 
 import pytest
 
-from forerun.bench import autotune
-from forerun.bench.autotune import Autotune, Step, best_of, candidates, figures_of, time_passes
-from forerun.bench.scores import ScoreLog
-from forerun.core.errors import ConfigError
+from forerun.core.store import Store
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters._tuning import GAIN
 from forerun.drafters.base import Target
 from forerun.engine.acceptance import DraftResult
-from forerun.engine.figures import PassTime, PassTimes
+from forerun.tune import search
+from forerun.tune.results import PassTime, PassTimes
+from forerun.tune.search import Autotune, DraftedStep, best_of, candidates, figures_of, shapes
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model
 
@@ -41,7 +40,7 @@ class Search:
             LOOPING,
             GREEDY.max_tokens,
             prices(row),
-            ScoreLog(key, path),
+            Store(key, path),
             lambda what, done, total: self.seen.append((done, total)),
         )
 
@@ -80,11 +79,11 @@ def test_plain_decoding_is_worth_itself():
     assert found.nodes == ()
 
 
-def steps(*drafts: tuple[int, float, float], first: int = 0) -> list[Step]:
+def steps(*drafts: tuple[int, float, float], first: int = 0) -> list[DraftedStep]:
     """(nodes, draft seconds, pace) each; a pass takes what `prices(0.5)` says, times the pace."""
     cost = prices(0.5).cost
     return [
-        Step(
+        DraftedStep(
             i < first,
             DraftResult(0, n, tuple(range(n // 2))),
             1 + n,
@@ -150,16 +149,6 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path):
     assert third.built == []
 
 
-def test_scores_of_others_and_fresh_ones_are_not_answered_from_the_log(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    Search(path).autotune.figures("suffix")
-    other = Search(path, key=KEY | {"model": "another"})
-    other.autotune.figures("suffix")
-    assert other.built == ["suffix"]
-    assert ScoreLog(KEY, path).find("suffix") is not None
-    assert ScoreLog(KEY, path, fresh=True).find("suffix") is None
-
-
 def test_options_that_were_given_stay():
     search = Search()
     (best,) = search.run("suffix:num_draft=2,factor=2")
@@ -180,23 +169,15 @@ def test_nothing_is_chosen_where_nothing_pays():
     assert best_of([], prices(0.1)) == "none"
 
 
-def test_passes_are_timed_at_each_context_and_batch(monkeypatch):
-    monkeypatch.setattr(autotune, "CONTEXTS", (8, 32))
-    seen = []
-    times = time_passes(MODEL, 256, 2, lambda *report: seen.append(report[1:]))
-    kinds = {(t.context, t.num_seqs, t.rows) for t in times.times}
-    assert kinds == {(c, 1, k) for c in (8, 32) for k in autotune.WIDTHS} | {
-        (c, 4, k) for c in (8, 32) for k in autotune.WIDTHS[2:]
+def test_passes_of_each_context_and_batch_are_wanted(monkeypatch):
+    monkeypatch.setattr(search, "CONTEXTS", (8, 32))
+    assert {*shapes(256)} == {(c, 1, k) for c in (8, 32) for k in search.WIDTHS} | {
+        (c, 4, k) for c in (8, 32) for k in search.WIDTHS[2:]
     }
-    assert times.cost(1) == 1
-    assert seen == [(0, 2), (1, 2), (2, 2)]
-    with pytest.raises(ConfigError, match="repeats must be at least 1"):
-        time_passes(MODEL, 256, 0, lambda *report: None)
 
 
 def test_a_short_context_is_timed_once():
-    times = time_passes(MODEL, 64, 1, lambda *report: None)
-    assert {time.context for time in times.times} == {32}
+    assert {context for context, *_ in shapes(64)} == {32}
 
 
 def test_candidates_need_nothing():

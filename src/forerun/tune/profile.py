@@ -19,9 +19,9 @@ from pathlib import Path
 import forerun
 from forerun.core import device
 from forerun.core.costs import CostCurve
-from forerun.engine.figures import DrafterFigures, PassTimes
 from forerun.engine.prior import Prior
 from forerun.formats.hub import cache_dir
+from forerun.tune.results import DrafterFigures, PassTimes
 
 VERSION = 1
 """Of the file format."""

@@ -1,10 +1,13 @@
-"""Does sampling with drafts follow the target's law? Empirical against exact distribution, on a real model.
+"""Does sampling with drafts follow the target's distribution? Empirical against exact, on a real model.
 
-The law of the next tokens after a prompt is computed exactly, without drafting: a plain pass after
-every beginning that is likely enough, warped as the request says. Then the engine samples the
-prompt many times with drafting, each time with another seed, and for every length the counts of the
-whole sequences are held against the law by a chi-square test. What is too rare to be counted is
-counted together; a sequence that the law excludes breaks it at once.
+The distribution of the next tokens after a prompt is computed exactly, without drafting: a plain pass
+after every beginning that is likely enough, processed as the request says. Then the engine samples
+the prompt many times with drafting, each time with another seed, and for every length the counts of
+the whole sequences are compared with it by Pearson's chi-square test:
+
+    chi2 = sum over sequences of (seen - expected)^2 / expected
+
+What is too rare to be counted is counted together; a sequence of chance 0 fails the test at once.
 
 The report has one stated false-alarm rate: the chance that a right engine is called wrong. It is
 shared out evenly over the tests (Bonferroni). Seeds are fixed, so a report can be repeated.
@@ -23,7 +26,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT
-from forerun.decoding.sampling import warp
+from forerun.decoding.processors import LogitsPipeline
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
 from forerun.nn.model import Model
@@ -42,15 +45,15 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
-    """The likely beginnings of what follows a prompt, each with its mass, and the exact row after it."""
+class Distribution:
+    """The likely beginnings of what follows a prompt, each with its chance, and the exact row after it."""
 
     mass: Mapping[Tokens, float]
     rows: Mapping[Tokens, Tensor]
     """(V,): probabilities of the token after a beginning; every one in `mass` but the longest has its row."""
 
     def allows(self, sample: Tokens) -> bool:
-        """False if the law excludes the sample, as far as its rows are known."""
+        """False if the sample has chance 0, as far as the rows are known."""
         known = (i for i in range(len(sample)) if sample[:i] in self.rows)
         return all(self.rows[sample[:i]][sample[i]] > 0 for i in known)
 
@@ -79,7 +82,7 @@ class Check:
 
     @property
     def p_value(self) -> float:
-        """Chance of counts at least as far off under the law; 0 if something impossible happened."""
+        """Chance of counts at least as far off under the distribution; 0 if something impossible happened."""
         if self.impossible:
             return 0.0
         return chi_square_tail(self.statistic, self.cells - 1) if self.cells > 1 else 1.0
@@ -94,11 +97,11 @@ class Report:
 
     @property
     def threshold(self) -> float:
-        """A p-value below it breaks the law."""
+        """A p-value below it fails its test."""
         return self.false_alarm / max(1, len(self.checks))
 
     @property
-    def broken(self) -> tuple[Check, ...]:
+    def failed(self) -> tuple[Check, ...]:
         """The tests that failed."""
         return tuple(check for check in self.checks if check.p_value < self.threshold)
 
@@ -129,7 +132,7 @@ class Report:
             for check in self.checks
         ]
         return {
-            "holds": not self.broken,
+            "holds": not self.failed,
             "false_alarm": self.false_alarm,
             "threshold": self.threshold,
             "rows": rows,
@@ -154,32 +157,35 @@ def run(
     for index, prompt in enumerate(prompts):
         for params in settings:
             given = replace(params, ignore_eos=True)
-            law = exact(engine.model, prompt, given, length, floor=MIN_EXPECTED / num_samples)
+            wanted = exact_distribution(
+                engine.model, prompt, given, length, floor=MIN_EXPECTED / num_samples
+            )
             sample = draw(engine, prompt, given, length, range(seed, seed + num_samples))
-            yield tuple(_check(index, params, n, law, sample) for n in range(1, length + 1))
+            yield tuple(_check(index, params, n, wanted, sample) for n in range(1, length + 1))
 
 
-def exact(
+def exact_distribution(
     model: Model, prompt: Sequence[int], params: SamplingParams, length: int, floor: float
-) -> Law:
-    """The law of up to `length` tokens: every sequence whose mass is at least `floor`."""
+) -> Distribution:
+    """The distribution of up to `length` tokens: every sequence whose mass is at least `floor`."""
     mass: dict[Tokens, float] = {(): 1.0}
     rows: dict[Tokens, Tensor] = {}
     cache = model.new_cache(1, len(prompt) + length)
     beginnings: list[Tokens] = [()]
+    pipeline = LogitsPipeline(params, prompt)
     for _ in range(length):
         longer: list[Tokens] = []
         for beginning in beginnings:
             batch = Batch((Segment.of(0, 0, [*prompt, *beginning], EMPTY_DRAFT),))
             logits = model.head(model.forward(batch, cache).last[-1:])[0]
-            row = warp(logits, params, prompt=prompt, generated=beginning)
+            row = pipeline.probs(logits, beginning)
             rows[beginning] = row
             probs = row.double() / row.double().sum() * mass[beginning]
             for token in (probs >= floor).nonzero().flatten().tolist():
                 longer.append((*beginning, token))
                 mass[longer[-1]] = float(probs[token])
         beginnings = longer
-    return Law(mass, rows)
+    return Distribution(mass, rows)
 
 
 def draw(
@@ -197,12 +203,12 @@ def draw(
     return sample
 
 
-def compare(law: Law, sample: Sample, length: int) -> tuple[float, int, int]:
+def compare(exact: Distribution, sample: Sample, length: int) -> tuple[float, int, int]:
     """Chi-square statistic of the samples' first `length` tokens, its number of cells, and impossible samples."""
     counts = Counter(tokens[:length] for tokens in sample.sequences)
     num = len(sample.sequences)
-    impossible = sum(n for tokens, n in counts.items() if not law.allows(tokens))
-    cells = [(counts[t], num * mass) for t, mass in law.mass.items() if len(t) == length]
+    impossible = sum(n for tokens, n in counts.items() if not exact.allows(tokens))
+    cells = [(counts[t], num * mass) for t, mass in exact.mass.items() if len(t) == length]
     cells.sort(key=lambda cell: cell[1])
     rest = (num - sum(seen for seen, _ in cells), num - sum(expected for _, expected in cells))
     while cells and 0 < rest[1] < MIN_EXPECTED:
@@ -223,8 +229,10 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return float(torch.special.gammaincc(half[0], half[1]))
 
 
-def _check(prompt: int, params: SamplingParams, length: int, law: Law, sample: Sample) -> Check:
-    statistic, cells, impossible = compare(law, sample, length)
+def _check(
+    prompt: int, params: SamplingParams, length: int, exact: Distribution, sample: Sample
+) -> Check:
+    statistic, cells, impossible = compare(exact, sample, length)
     return Check(
         prompt,
         params,

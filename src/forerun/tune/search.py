@@ -2,10 +2,13 @@
 
 Two kinds of facts are kept apart. What drafting brings (tokens, accepted nodes, rows) is counted by
 running prompts with every draft in full, and is exact. What it costs is measured: passes in turns
-at two contexts and batch sizes, proposals against the pass of the same step, medians of both. A
-score divides the one by the other, so that no noisy wall time decides; only the winner is also
-measured beside plain decoding (`bench/run.py` does that). The controller has no part in a score: it
-leaves out drafts that do not pay, so with it things get better.
+at two contexts and batch sizes (by the caller, who owns the clock: `bench/kernels.py`), proposals
+against the pass of the same step, medians of both. The score of a setting is
+
+    expected speed-up = tokens / (sum of the passes' costs + sum of the proposals' costs)
+
+with costs in plain passes, so that no noisy wall time decides. The controller has no part in it: it
+leaves out drafts that are not worth it, so with it things get better.
 
 Which options are tried, each drafter's `tune` says (`drafters/_tuning.py`).
 """
@@ -14,28 +17,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from forerun.bench import summary
-from forerun.bench.kernels import in_turns, passes
-from forerun.bench.record import Record
-from forerun.bench.run import PLAIN, Bench, Encode, EngineContender
-from forerun.bench.scores import ScoreLog
-from forerun.bench.workload import Unit
 from forerun.core import options, registry
 from forerun.core.params import SamplingParams
+from forerun.core.store import Store
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.engine.acceptance import DraftResult
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.figures import DrafterFigures, PassTime, PassTimes
-from forerun.formats.tokenizer import Tokenizer
-from forerun.nn.model import Model
+from forerun.tune.results import DrafterFigures, PassTimes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -48,35 +43,21 @@ USUAL_NUM_SETTINGS = 12
 """How many settings a search is expected to try until one has ended: for the time that is left."""
 OFTEN = 8
 """How often a size of draft must have been seen for a median of its own."""
-ROUNDS = 2
-"""How often the winner and plain decoding answer the prompts in turn."""
-
+PLAIN = "none"
 
 Report = Callable[[str, int, int], None]
 """Is told what is being done, how much was done, and how much there is, as far as is known."""
 
 
-def time_passes(model: Model, longest: int, repeats: int, progress: Report) -> PassTimes:
-    """Time passes of all widths, contexts (up to `longest`) and batch sizes in turns. Raises ConfigError."""
-    progress("preparing passes", 0, repeats)
-    room = min(longest, model.config.max_position) - max(WIDTHS)
+def shapes(longest: int) -> list[tuple[int, int, int]]:
+    """The passes to time, of contexts that leave room below `longest`: (context, sequences, rows in all)."""
+    room = longest - max(WIDTHS)
     contexts = sorted({max(1, min(context, room)) for context in CONTEXTS})
-    actions = {
-        (context, num_seqs, rows): action
-        for context in contexts
-        for num_seqs in BATCHES
-        for rows, action in passes(
-            model, context, [k for k in WIDTHS if k >= num_seqs], num_seqs
-        ).items()
-    }
-    medians: dict[tuple[int, int, int], float] = {}
-    for done, medians in enumerate(in_turns(actions, repeats), 1):  # noqa: B007  # the last count
-        progress("timing passes", done, repeats)
-    return PassTimes(tuple(PassTime(*key, round(s * 1e3, 5)) for key, s in medians.items()))
+    return [(c, n, rows) for c in contexts for n in BATCHES for rows in WIDTHS if rows >= n]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DraftedStep:
     """One drafted step of one sequence: its draft's fate, and what the two halves of the step took."""
 
     is_first: bool
@@ -90,7 +71,7 @@ class Step:
 class Recorder(Fixed):
     """Grants everything, and writes down what came of it. One sequence at a time."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[DraftedStep] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
 
     def learn(
@@ -101,11 +82,11 @@ class Recorder(Fixed):
             return
         for trial in trials:
             is_first = trial.seq_id not in self._seen
-            self.steps.append(Step(is_first, trial, num_rows, draft_s, pass_s))
+            self.steps.append(DraftedStep(is_first, trial, num_rows, draft_s, pass_s))
             self._seen.add(trial.seq_id)
 
 
-def figures_of(drafter: str, steps: Sequence[Step], times: PassTimes) -> DrafterFigures:
+def figures_of(drafter: str, steps: Sequence[DraftedStep], times: PassTimes) -> DrafterFigures:
     """Counts of the steps, and their proposals' costs against the pass of the same moment."""
     trials = [step.trial for step in steps]
     later = [step for step in steps if not step.is_first]
@@ -130,12 +111,12 @@ def figures_of(drafter: str, steps: Sequence[Step], times: PassTimes) -> Drafter
     )
 
 
-def _draft_cost(step: Step, times: PassTimes) -> float:
+def _draft_cost(step: DraftedStep, times: PassTimes) -> float:
     """In plain passes of the moment, as the pass of the same step tells."""
     return step.draft_s / step.pass_s * times.cost(step.num_rows) if step.pass_s else 0.0
 
 
-def _costs_by_size(steps: Sequence[Step], times: PassTimes) -> dict[int, float]:
+def _costs_by_size(steps: Sequence[DraftedStep], times: PassTimes) -> dict[int, float]:
     """Median costs of proposals by their nodes; sizes seen too seldom for one are left out."""
     found: dict[int, list[float]] = {}
     for step in steps:
@@ -167,7 +148,7 @@ class Autotune:
         prompts: Sequence[Sequence[int]],
         max_tokens: int,
         times: PassTimes,
-        log: ScoreLog,
+        store: Store,
         progress: Report = lambda what, done, total: None,
     ) -> None:
         """`new_engine` builds the drafter of a setting over the loaded weights, without a controller."""
@@ -178,7 +159,7 @@ class Autotune:
         self._prompts = prompts
         # The seed: lookahead draws its first window.
         self._params = SamplingParams(temperature=0, max_tokens=max_tokens, seed=0)
-        self._log = log
+        self._store = store
         self._progress = progress
         self._num_done = 0  # prompts
         self._num_finished = self._num_left = 0  # drafters
@@ -196,10 +177,12 @@ class Autotune:
     def figures(self, drafter: str) -> DrafterFigures:
         """What a setting showed: of this run, of an earlier one, or else of running it now."""
         if drafter not in self.tried:
-            found = self._log.find(drafter)
-            if found is None:
+            if drafter in self._store.results:
+                found = DrafterFigures.from_json(self._store.results[drafter])
+            else:
                 found = self._measure(drafter)
-                self._log.add(found, found.speedup(self.times))
+                score = round(found.speedup(self.times), 4)
+                self._store.add(drafter, {"score": score, **asdict(found)})
             self.tried[drafter] = found
         return self.tried[drafter]
 
@@ -252,30 +235,3 @@ def best_of(figures: Sequence[DrafterFigures], times: PassTimes) -> str:
     """The setting with the highest score; `none` where no score is above 1."""
     best = max(figures, key=lambda each: each.speedup(times), default=None)
     return PLAIN if best is None or best.speedup(times) <= 1 else best.drafter
-
-
-def measure(
-    drafter: str,
-    new_engine: Callable[[str], Engine],
-    tokenizer: Tokenizer,
-    encode: Encode,
-    units: Sequence[Unit],
-    max_tokens: int,
-    progress: Report,
-) -> dict[str, object]:
-    """One setting and plain decoding in turns: `speedup` with its interval, and how many answers are the same."""
-    params = SamplingParams(temperature=0, max_tokens=max_tokens)
-    contenders = [
-        EngineContender(name, partial(new_engine, name), tokenizer, params)
-        for name in (PLAIN, drafter)
-    ]
-    record = Record({"temperature": 0})
-    bench = Bench(units, contenders, encode, record, num_rounds=ROUNDS)
-    what = f"{drafter} beside plain decoding"
-    progress(what, 0, bench.num_steps)
-    for done, _ in enumerate(bench.steps(), 1):
-        progress(what, done, bench.num_steps)
-    rows = summary.rows(record.measurements, record.origin)
-    row = next(row for row in rows if row["drafter"] == drafter and row["category"] == summary.ALL)
-    keys = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup_hi", "tau")
-    return {key: row[key] for key in keys}

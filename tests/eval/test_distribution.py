@@ -12,9 +12,10 @@ from scipy import stats
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.decoding import verify
+from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model, suffix
 from forerun.drafters.base import Target
-from forerun.eval import law
+from forerun.eval import distribution
 from tests.engine.harness import engine_for
 from tests.engine.test_contract import exact_law
 from tests.mutants import accepting_everything
@@ -38,16 +39,16 @@ def engine(drafter: str):
     return engine_for(MODEL, built, max_num_seqs=32, max_len=64)
 
 
-def report(drafter: str, *settings: SamplingParams) -> law.Report:
-    steps = law.run(engine(drafter), [PROMPT], settings, length=3, num_samples=NUM)
-    return law.Report(tuple(check for checks in steps for check in checks), FALSE_ALARM)
+def report(drafter: str, *settings: SamplingParams) -> distribution.Report:
+    steps = distribution.run(engine(drafter), [PROMPT], settings, length=3, num_samples=NUM)
+    return distribution.Report(tuple(check for checks in steps for check in checks), FALSE_ALARM)
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "draft_model"])
 def test_a_right_engine_holds(drafter):
     found = report(drafter, WARM, NUCLEUS)
     assert found.was_tested
-    assert found.broken == ()
+    assert found.failed == ()
     assert [check.length for check in found.checks] == [1, 2, 3] * 2
     assert found.checks[2].cells > 6
     assert found.threshold == pytest.approx(FALSE_ALARM / 6)
@@ -56,68 +57,76 @@ def test_a_right_engine_holds(drafter):
 @pytest.mark.parametrize("drafter", ["suffix", "draft_model"])
 def test_a_verifier_that_accepts_everything_is_caught(drafter, monkeypatch):
     monkeypatch.setattr(verify._Walk, "descend", accepting_everything(verify._Walk.descend))
-    broken = report(drafter, WARM).broken
+    broken = report(drafter, WARM).failed
     assert {check.length for check in broken} == {2, 3}, "the first token is never drafted"
 
 
 def test_a_wrong_residual_is_caught(monkeypatch):
     monkeypatch.setattr(verify, "_subtract", lambda target, draft: target)
-    assert report("draft_model", WARM).broken
+    assert report("draft_model", WARM).failed
 
 
 def test_tokens_the_law_excludes_break_it_at_once(monkeypatch):
-    honest = verify.choose
+    honest = LogitsPipeline.choose
     monkeypatch.setattr(
-        verify, "choose", lambda logits, params, **rest: honest(logits, WARM, **rest)
+        LogitsPipeline,
+        "choose",
+        lambda self, *args: honest(LogitsPipeline(WARM, PROMPT, seed=self.seed), *args),
     )
     checks = report("suffix", NUCLEUS).checks
     assert all(check.impossible and check.p_value == 0 for check in checks)
 
 
 def test_the_exact_law_is_the_product_of_the_softmax_rows():
-    found = law.exact(MODEL, PROMPT, WARM, 3, floor=0.0)
+    found = distribution.exact_distribution(MODEL, PROMPT, WARM, 3, floor=0.0)
     whole = {tokens: mass for tokens, mass in found.mass.items() if len(tokens) == 3}
     assert whole == pytest.approx(exact_law(MODEL, PROMPT, 3, WARM.temperature), rel=1e-4)
 
 
 def test_a_floor_leaves_out_the_rare_and_nothing_else():
-    every = law.exact(MODEL, PROMPT, WARM, 2, floor=0.0).mass
-    likely = law.exact(MODEL, PROMPT, WARM, 2, floor=0.05).mass
+    every = distribution.exact_distribution(MODEL, PROMPT, WARM, 2, floor=0.0).mass
+    likely = distribution.exact_distribution(MODEL, PROMPT, WARM, 2, floor=0.05).mass
     assert 1 < len(likely) < len(every)
     assert likely == {tokens: mass for tokens, mass in every.items() if mass >= 0.05}
 
 
 def test_p_values_are_fair():
     """Samples drawn from the law itself: p-values are uniform, so alarms come as often as they should."""
-    known = law.exact(MODEL, PROMPT, WARM, 2, floor=law.MIN_EXPECTED / NUM)
-    full = law.exact(MODEL, PROMPT, WARM, 2, floor=0.0).mass
+    known = distribution.exact_distribution(
+        MODEL, PROMPT, WARM, 2, floor=distribution.MIN_EXPECTED / NUM
+    )
+    full = distribution.exact_distribution(MODEL, PROMPT, WARM, 2, floor=0.0).mass
     pairs = [tokens for tokens in full if len(tokens) == 2]
     mass = np.array([full[tokens] for tokens in pairs])
     generator = np.random.default_rng(0)
     found = []
     for counts in generator.multinomial(NUM, mass / mass.sum(), size=500):
         sequences = [t for t, n in zip(pairs, counts, strict=True) for _ in range(n)]
-        statistic, cells, impossible = law.compare(known, law.Sample(sequences), 2)
+        statistic, cells, impossible = distribution.compare(
+            known, distribution.Sample(sequences), 2
+        )
         assert impossible == 0
-        found.append(law.chi_square_tail(statistic, cells - 1))
+        found.append(distribution.chi_square_tail(statistic, cells - 1))
     assert stats.kstest(found, "uniform").pvalue > 1e-4
 
 
 @given(st.floats(0, 500), st.integers(1, 200))
 def test_the_tail_is_scipys(statistic, freedom):
     wanted = stats.chi2.sf(statistic, freedom)
-    assert law.chi_square_tail(statistic, freedom) == pytest.approx(wanted, rel=1e-6, abs=1e-12)
+    assert distribution.chi_square_tail(statistic, freedom) == pytest.approx(
+        wanted, rel=1e-6, abs=1e-12
+    )
 
 
 def test_every_sample_is_counted_once():
     row = torch.tensor([0.5, 0.3, 0.2])
-    known = law.Law({(): 1.0, (0,): 0.5, (1,): 0.3}, {(): row})
-    sample = law.Sample([(0,)] * 50 + [(1,)] * 25 + [(2,)] * 25)
-    statistic, cells, impossible = law.compare(known, sample, 1)
+    known = distribution.Distribution({(): 1.0, (0,): 0.5, (1,): 0.3}, {(): row})
+    sample = distribution.Sample([(0,)] * 50 + [(1,)] * 25 + [(2,)] * 25)
+    statistic, cells, impossible = distribution.compare(known, sample, 1)
     assert (cells, impossible) == (3, 0)
     assert statistic == pytest.approx(0 + 25 / 30 + 25 / 20)
 
 
 def test_too_few_samples_are_refused():
     with pytest.raises(ConfigError, match="at least 20 samples"):
-        list(law.run(engine("suffix"), [PROMPT], [WARM], length=2, num_samples=19))
+        list(distribution.run(engine("suffix"), [PROMPT], [WARM], length=2, num_samples=19))

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.engine import profile
 from forerun.engine.prior import Prior
-from forerun.engine.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
-from tests.engine.test_figures import FIGURES, TIMES
+from forerun.tune import profile
+from forerun.tune.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
+from tests.tune.test_results import FIGURES, TIMES
 
 
 @pytest.fixture(autouse=True)

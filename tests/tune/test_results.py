@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.engine.figures import DrafterFigures, PassTime, PassTimes
+from forerun.tune.results import DrafterFigures, PassTime, PassTimes
 
 
 def times(*rows: tuple[int, int, int, float]) -> PassTimes:

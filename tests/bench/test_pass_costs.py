@@ -1,4 +1,4 @@
-"""Saved pass costs: any number of rows has a price, and a file that holds none says so."""
+"""Saved pass costs: any number of rows has a cost, and a file that holds none says so."""
 
 import json
 
@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.bench.prices import Prices, is_document, read
+from forerun.bench.pass_costs import PassCosts, is_document, read
 from forerun.bench.report import markdown, markdown_of_passes, rows_a_pass
-from forerun.bench.summary import rows
 from forerun.core.errors import ConfigError
-from tests.bench.samples import ORIGIN, measured, prices
+from tests.bench.samples import ORIGIN, costs, measured, rows
 
 
 def test_what_kernels_saves_is_read_back(tmp_path):
     path = tmp_path / "kernels.json"
     saved = {"k": 4, "ms": 3.0}, {"k": 1, "ms": 2.0}
     path.write_text(json.dumps({"provenance": {"model": "m"}, "weights_mb": 8.0, "rows": saved}))
-    found = read(path)
+    (found,) = read(path)
     assert (found.model, found.ms, found.weights_mb, found.peer) == (
         "m",
         {1: 2.0, 4: 3.0},
@@ -34,16 +33,16 @@ WIDTHS = st.dictionaries(st.integers(2, 64), st.floats(0.1, 100), min_size=1, ma
 @given(WIDTHS, st.floats(0.1, 100))
 def test_a_measured_width_has_its_own_price_and_others_lie_between(slower, one):
     ms = dict(sorted({1: one, **slower}.items()))
-    price = Prices({}, ms)
-    assert price.v(1) == 1
-    assert all(price.v(k) == pytest.approx(ms[k] / one) for k in ms)
+    cost = PassCosts({}, ms)
+    assert cost.v(1) == 1
+    assert all(cost.v(k) == pytest.approx(ms[k] / one) for k in ms)
     for (a, low), (b, high) in zip([*ms.items()][:-1], [*ms.items()][1:], strict=True):
-        assert price.v((a + b) / 2) == pytest.approx((low + high) / 2 / one)
+        assert cost.v((a + b) / 2) == pytest.approx((low + high) / 2 / one)
 
 
 def test_beyond_the_widest_the_last_stretch_goes_on():
-    assert Prices({}, {1: 2.0, 8: 4.0, 16: 8.0}).v(32) == pytest.approx(8.0)
-    assert Prices({}, {1: 2.0}).v(32) == 1, "nothing is known of its slope"
+    assert PassCosts({}, {1: 2.0, 8: 4.0, 16: 8.0}).v(32) == pytest.approx(8.0)
+    assert PassCosts({}, {1: 2.0}).v(32) == 1, "nothing is known of its slope"
 
 
 @pytest.mark.parametrize(
@@ -67,14 +66,14 @@ def test_tau_over_the_price_of_its_rows_is_the_speed_up_by_arithmetic():
     assert rows_a_pass(drafted) == 4.0
     assert rows_a_pass(ROWS[0]) is None, "plain decoding drafts nothing"
     assert "| suffix | 4.0 | 2.50 | 2.50 |" in markdown(ORIGIN, ROWS)
-    cheap = prices({1: 1.0, 4: 1.25})
-    assert "| suffix | 4.0 | 1.25 | 2.50 (2.00x) |" in markdown(ORIGIN, ROWS, prices=cheap)
-    narrow = prices({1: 1.0, 2: 1.5})
-    assert "| suffix | 4.0 | (2.50) | 2.50 (1.00x) |" in markdown(ORIGIN, ROWS, prices=narrow)
+    cheap = costs({1: 1.0, 4: 1.25})
+    assert "| suffix | 4.0 | 1.25 | 2.50 (2.00x) |" in markdown(ORIGIN, ROWS, costs=cheap)
+    narrow = costs({1: 1.0, 2: 1.5})
+    assert "| suffix | 4.0 | (2.50) | 2.50 (1.00x) |" in markdown(ORIGIN, ROWS, costs=narrow)
 
 
 def test_pass_costs_stand_side_by_side():
-    text = markdown_of_passes([prices({1: 2.0, 2: 3.0}), prices({1: 4.0, 8: 8.0}, peer="other")])
+    text = markdown_of_passes([costs({1: 2.0, 2: 3.0}), costs({1: 4.0, 8: 8.0}, peer="other")])
     assert "| rows | tiny, ms | v | other, tiny, ms | v |" in text
     assert "| 2 | 3.00 | 1.50 | – | – |" in text
     assert "| 8 | – | – | 8.00 | 2.00 |" in text

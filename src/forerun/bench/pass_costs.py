@@ -9,13 +9,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from forerun.bench.record import Provenance
+from forerun.bench.measurement import Provenance
 from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class PassCosts:
     """Milliseconds of a pass by its rows, one row among them, in ascending order."""
 
     provenance: Provenance
@@ -48,23 +48,30 @@ class Prices:
 
 
 def is_document(path: Path) -> bool:
-    """True for a file that holds prices rather than measurements: one JSON document, not a line each."""
+    """True for a file that holds pass costs rather than measurements: one JSON document, not a line each."""
     return path.suffix == ".json"
 
 
-def read(path: Path) -> Prices:
-    """The prices of a file. Raises ConfigError."""
+def read(path: Path) -> list[PassCosts]:
+    """The costs of a file, one a system, above the context of its first pass of one row. Raises ConfigError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        rows = {int(row["k"]): float(row["ms"]) for row in document["rows"]}
-        if 1 not in rows or min(rows.values()) <= 0:
-            raise ValueError("no pass of one row")
-        return Prices(
-            document["provenance"],
-            dict(sorted(rows.items())),
-            *(document.get(key) for key in ("peer", "bandwidth_gb_s", "weights_mb", "mflop_row")),
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        one = next(row for row in document["rows"] if row["k"] == 1)
+        systems: dict[str | None, dict[int, float]] = {}
+        for row in document["rows"]:
+            if all(row.get(key) == one.get(key) for key in ("context", "num_seqs")):
+                peer = row.get("peer", document.get("peer"))
+                systems.setdefault(peer, {})[int(row["k"])] = float(row["ms"])
+        if not all(min(ms.values()) > 0 for ms in systems.values()):
+            raise ValueError("a pass takes no time")
+        limits = [document.get(key) for key in ("bandwidth_gb_s", "weights_mb", "mflop_row")]
+        return [
+            PassCosts(
+                document["provenance"], dict(sorted(ms.items())), peer, *([] if peer else limits)
+            )
+            for peer, ms in systems.items()
+        ]
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
         raise ConfigError(
             f"{path} holds no pass costs (forerun bench kernels --out writes them): {error}"
         ) from error
