@@ -72,7 +72,8 @@ class LLM:
         self.drafter_spec = DrafterSpec.of(
             config.drafter, model=config.draft_model, num_draft=config.num_draft
         )
-        set_threads(config.threads)
+        if config.threads is not None:  # else as many as torch uses already
+            set_threads(config.threads)
         self.device = choose_device(config.device)
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)

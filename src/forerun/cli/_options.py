@@ -165,9 +165,11 @@ def _type(hint: Any) -> Any:
 def load(config: EngineConfig, **overrides: object) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.cli._console import stderr, working
+    from forerun.core.device import num_cores
     from forerun.kernels import native
     from forerun.llm import LLM
 
+    config = EngineConfig.of(config, threads=config.threads or num_cores())
     with working(f"loading {config.model}"):
         llm = LLM(config, **overrides)
     if config.backend == "auto" and llm.device.type == "cpu" and not native.available():
