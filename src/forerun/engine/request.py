@@ -43,7 +43,7 @@ class RequestState:
         return None if self.first_token_s is None else self.first_token_s - self.start_s
 
     def take(self, result: StepResult) -> Event:
-        """Make the result part of the sequence, and say what is new."""
+        """Append the result to the sequence; the event with what is new."""
         if self.first_token_s is None:
             self.first_token_s = time.perf_counter()
         self.seq.tokens += result.outcome.emitted
