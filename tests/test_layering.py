@@ -1,9 +1,10 @@
-"""Imports point only downwards, and are written in full."""
+"""Imports point only downwards, in no circle of files, and are written in full."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,35 @@ def violations(path: Path, tree: ast.AST) -> list[str]:
     return found
 
 
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def file_imports(code: Mapping[str, ast.AST]) -> dict[str, set[str]]:
+    """The modules, among those given, that each of them imports; `from forerun.x import y` may mean forerun.x.y."""
+    graph = {}
+    for module, tree in code.items():
+        names = [name for _, name in imports(tree)]
+        found = {name if name in code else name.rpartition(".")[0] for name in names}
+        graph[module] = found & code.keys() - {module}
+    return graph
+
+
+def cycle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [*error.args[1]]
+    return []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    code = {module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    assert cycle(file_imports(code)) == []
+
+
 def test_every_part_has_its_place() -> None:
     unknown = {part_of(path) for path in FILES} - RANK.keys()
     assert not unknown, f"say in ORDER where these belong: {sorted(unknown)}"
@@ -84,3 +114,27 @@ def test_imports_point_downwards(path: Path) -> None:
 )
 def test_the_rule_itself(where: str, code: str, is_fine: bool) -> None:
     assert (violations(ROOT / where, ast.parse(code)) == []) is is_fine
+
+
+@pytest.mark.parametrize(
+    ("code", "is_fine"),
+    [
+        (
+            {"nn.a": "from forerun.nn.b import f", "nn.b": "from forerun.core.tree import chain"},
+            True,
+        ),
+        ({"nn.a": "from forerun.nn import b", "nn.b": "import forerun.nn.a"}, False),
+        (
+            {
+                "nn.a": "from forerun.nn.b import f",
+                "nn.b": "def f():\n    from forerun.nn.c import g",
+                "nn.c": "if TYPE_CHECKING:\n    from forerun.nn.a import h",
+            },
+            False,
+        ),
+        ({"nn": "from forerun.nn.a import f", "nn.a": "from forerun.nn import g"}, False),
+    ],
+)
+def test_a_circle_is_found(code: dict[str, str], is_fine: bool) -> None:
+    graph = file_imports({f"forerun.{name}": ast.parse(text) for name, text in code.items()})
+    assert (cycle(graph) == []) is is_fine

@@ -149,7 +149,7 @@ def test_profile_and_trace_of_one_request(forerun, tmp_path):
     )
     document = last_json(out)
     assert code == 0
-    assert all(phase in err for phase in ("propose", "warp", "other", "all ("))
+    assert all(phase in err for phase in ("propose", "process", "other", "all ("))
     assert document["profile"]["prompt"]["steps"] == 1
     assert document["profile"]["decode"]["steps"] > 0
     assert len(json.loads(path.read_text())["traceEvents"]) > 10

@@ -14,7 +14,7 @@ from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Seq
-from forerun.decoding.sampling import warp
+from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters._union import unite
 from tests.decoding.toy import Drafting, Toy
 
@@ -46,7 +46,7 @@ def one_hot(toy: Toy) -> Rows:
 
 def equal(toy: Toy, params: SamplingParams) -> Rows:
     """The target itself."""
-    return lambda context: warp(toy.logits(context), params, prompt=context, generated=())
+    return lambda context: LogitsPipeline(params, context).probs(toy.logits(context), ())
 
 
 def disjoint(toy: Toy, params: SamplingParams) -> Rows:

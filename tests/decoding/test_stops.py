@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
-from forerun.decoding.stops import Shown, StopChecker
+from forerun.decoding.stops import StopChecker
 
 PIECES = ["", "a", "b", "ab", "ba", "aab", "c", "abcab"]
 EOS = len(PIECES)
@@ -20,7 +22,7 @@ LONG = 1000
 
 @dataclass
 class Pieces:
-    """A sink; with `delay` the text of a token comes with the next one, as unfinished bytes do."""
+    """A detokenizer; with `delay` the text of a token comes with the next one, as unfinished bytes do."""
 
     delay: bool = False
     held: str = field(default="", init=False)
@@ -34,6 +36,23 @@ class Pieces:
     def flush(self) -> str:
         text, self.held = self.held, ""
         return text
+
+
+class Shown(NamedTuple):
+    """What became of a run of tokens: how many of them count, their text, and the end."""
+
+    num_tokens: int
+    text: str
+    finish_reason: FinishReason | None
+
+
+def push(stream: StopChecker, tokens: Sequence[int]) -> Shown:
+    texts: list[str] = []
+    for token in tokens:
+        texts.append(stream.push(token))
+        if stream.finish_reason is not None:
+            break
+    return Shown(len(texts), "".join(texts), stream.finish_reason)
 
 
 def checker(params: SamplingParams, max_tokens: int = LONG, *, delay: bool = False) -> StopChecker:
@@ -62,7 +81,7 @@ def test_the_streamed_text_is_the_text_before_the_first_stop(
     while rest and stream.finish_reason is None:
         size = data.draw(st.integers(1, len(rest)))
         run, rest = rest[:size], rest[size:]
-        result = stream.push(run)
+        result = push(stream, run)
         shown += result.text
         taken += result.num_tokens
         assert result.num_tokens == size or result.finish_reason is not None
@@ -80,7 +99,7 @@ def test_nothing_shown_belongs_to_a_stop_string_that_comes_later(
     """After every token, what was shown is a prefix of every text that can still come out."""
     stream, shown = checker(SamplingParams(stop=stops)), ""
     for i, token in enumerate(tokens):
-        shown += stream.push([token]).text
+        shown += stream.push(token)
         text = "".join(PIECES[t] for t in tokens[: i + 1])
         for future in ("", *(stop[n:] for stop in stops for n in range(len(stop)))):
             assert reference(text + future, stops).startswith(shown)
@@ -92,7 +111,7 @@ def test_nothing_shown_belongs_to_a_stop_string_that_comes_later(
 def test_the_tokens_end_with_the_one_that_completes_the_stop(
     tokens: list[int], stops: tuple[str, ...]
 ) -> None:
-    result = checker(SamplingParams(stop=stops)).push(tokens)
+    result = push(checker(SamplingParams(stop=stops)), tokens)
     texts = ["".join(PIECES[t] for t in tokens[:n]) for n in range(len(tokens) + 1)]
     ends = [n for n, text in enumerate(texts) if any(stop in text for stop in stops)]
     assert result.num_tokens == (ends[0] if ends else len(tokens))
@@ -101,71 +120,72 @@ def test_the_tokens_end_with_the_one_that_completes_the_stop(
 
 def test_a_stop_across_tokens_is_held_back_and_left_out() -> None:
     stream = checker(SamplingParams(stop=("abc",)))
-    assert [stream.push([t]).text for t in (6, 1, 2)] == ["c", "", ""]
-    assert stream.push([6, 6]) == Shown(1, "", FinishReason.STOP)
+    assert [stream.push(t) for t in (6, 1, 2)] == ["c", "", ""]
+    assert push(stream, [6, 6]) == Shown(1, "", FinishReason.STOP)
 
 
 def test_the_stop_that_is_complete_first_counts_then_the_longest() -> None:
     abcab = len(PIECES) - 1
-    assert checker(SamplingParams(stop=("abca", "b"))).push([abcab]).text == "a"
-    assert checker(SamplingParams(stop=("c", "bc", "ca"))).push([abcab]).text == "a"
+    assert push(checker(SamplingParams(stop=("abca", "b"))), [abcab]).text == "a"
+    assert push(checker(SamplingParams(stop=("c", "bc", "ca"))), [abcab]).text == "a"
 
 
 def test_held_text_is_shown_once_it_cannot_be_a_stop() -> None:
     stream = checker(SamplingParams(stop=("abc",)))
-    assert [stream.push([t]).text for t in (1, 2, 2)] == ["", "", "abb"]
+    assert [stream.push(t) for t in (1, 2, 2)] == ["", "", "abb"]
 
 
 def test_held_text_is_shown_at_the_end() -> None:
-    assert checker(SamplingParams(stop=("abc",))).push([3, EOS]).text == "ab"
-    result = checker(SamplingParams(stop=("abc",)), max_tokens=1).push([3, 3])
+    assert push(checker(SamplingParams(stop=("abc",))), [3, EOS]).text == "ab"
+    result = push(checker(SamplingParams(stop=("abc",)), max_tokens=1), [3, 3])
     assert result == Shown(1, "ab", FinishReason.LENGTH)
 
 
 def test_the_end_token_counts_but_has_no_text_and_nothing_follows_it() -> None:
-    assert checker(SamplingParams()).push([1, EOS, 2]) == Shown(2, "a", FinishReason.STOP)
+    assert push(checker(SamplingParams()), [1, EOS, 2]) == Shown(2, "a", FinishReason.STOP)
     stop_id = SamplingParams(stop_token_ids=(2,))
-    assert checker(stop_id).push([1, 2, 1]) == Shown(2, "a", FinishReason.STOP)
+    assert push(checker(stop_id), [1, 2, 1]) == Shown(2, "a", FinishReason.STOP)
 
 
 def test_an_ignored_end_token_is_like_any_other() -> None:
     params = SamplingParams(ignore_eos=True)
-    result = StopChecker(params, LONG, frozenset({3})).push([1, 3, 2])
+    result = push(StopChecker(params, LONG, frozenset({3})), [1, 3, 2])
     assert result == Shown(3, "", None)
 
 
 def test_the_length_ends_a_run_in_the_middle_unless_it_stops_there_anyway() -> None:
     stream = checker(SamplingParams(), max_tokens=3)
-    assert stream.push([1]).finish_reason is None
+    assert push(stream, [1]).finish_reason is None
     assert stream.tokens_left == 2
-    assert stream.push([1, 2, 1]) == Shown(2, "ab", FinishReason.LENGTH)
-    assert checker(SamplingParams(), max_tokens=1).push([EOS]).finish_reason is FinishReason.STOP
+    assert push(stream, [1, 2, 1]) == Shown(2, "ab", FinishReason.LENGTH)
+    assert push(checker(SamplingParams(), max_tokens=1), [EOS]).finish_reason is FinishReason.STOP
     by_text = checker(SamplingParams(stop=("b",)), max_tokens=1)
-    assert by_text.push([2]).finish_reason is FinishReason.STOP
+    assert push(by_text, [2]).finish_reason is FinishReason.STOP
 
 
-def test_a_stop_in_the_sinks_last_text_counts() -> None:
+def test_a_stop_in_the_detokenizers_last_text_counts() -> None:
     stream = checker(SamplingParams(stop=("b",)), max_tokens=2, delay=True)
-    assert stream.push([1, 2]) == Shown(2, "a", FinishReason.STOP)
+    assert push(stream, [1, 2]) == Shown(2, "a", FinishReason.STOP)
 
 
 def test_no_end_before_the_minimum() -> None:
     params = SamplingParams(min_tokens=3, stop=("b",))
-    assert checker(params).push([2, EOS - 1, 2]) == Shown(3, "babcab", FinishReason.STOP)
-    assert checker(SamplingParams(min_tokens=2)).push([1, EOS]).num_tokens == 2
+    assert push(checker(params), [2, EOS - 1, 2]) == Shown(3, "babcab", FinishReason.STOP)
+    assert push(checker(SamplingParams(min_tokens=2)), [1, EOS]).num_tokens == 2
     early = StopChecker(SamplingParams(min_tokens=3), LONG, frozenset({1}))
-    assert early.push([1, 1, 1, 1]) == Shown(3, "", FinishReason.STOP)
+    assert push(early, [1, 1, 1, 1]) == Shown(3, "", FinishReason.STOP)
 
 
 def test_a_sequence_that_is_cut_off_gives_its_held_text_once() -> None:
     stream = checker(SamplingParams(stop=("abc",)))
-    stream.push([3])
+    push(stream, [3])
     assert stream.close() == "ab"
     assert stream.finish_reason is FinishReason.ABORT
     assert stream.close() == ""
-    assert stream.push([1]) == Shown(0, "", FinishReason.ABORT)
+    with pytest.raises(AssertionError, match="has ended"):
+        stream.push(1)
 
 
-def test_stop_strings_need_a_sink() -> None:
+def test_stop_strings_need_a_detokenizer() -> None:
     with pytest.raises(RequestError, match="stop strings need a tokenizer"):
         StopChecker(SamplingParams(stop=("a",)), LONG, frozenset())

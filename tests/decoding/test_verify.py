@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.decoding import verify as verify_module
-from forerun.decoding.sampling import choose
-from forerun.decoding.verify import verify
+from forerun.decoding.processors import LogitsPipeline
 
 GREEDY = SamplingParams(temperature=0)
 V = 6
@@ -21,6 +20,18 @@ V = 6
 
 def seq(params: SamplingParams = GREEDY, seed: int = 0) -> Seq:
     return Seq(0, [1, 2], params, seed)
+
+
+def verify(
+    seq: Seq,
+    draft: Draft,
+    logits: torch.Tensor,
+    *,
+    eos_ids: frozenset[int] = frozenset(),
+    hidden: torch.Tensor | None = None,
+) -> Outcome:
+    pipeline = LogitsPipeline.of(seq, eos_ids=eos_ids)
+    return verify_module.verify(seq, draft, logits, pipeline, hidden=hidden)
 
 
 def saying(*tokens: int) -> torch.Tensor:
@@ -121,11 +132,9 @@ def test_chosen_guesses_give_the_tokens_of_plain_decoding(
     params = SamplingParams(temperature=data.draw(st.sampled_from([0, 1])), top_k=4)
     logits = torch.randn(1 + len(parents), V, generator=torch.Generator().manual_seed(seed))
     outcome = verify(seq(params, seed), Draft(tokens, parents), logits)
-    node, emitted = -1, []
+    node, emitted, pipeline = -1, [], LogitsPipeline(params, [1, 2], seed=seed)
     while True:
-        emitted.append(
-            choose(logits[1 + node], params, seed=seed, prompt=[1, 2], generated=emitted)
-        )
+        emitted.append(pipeline.choose(logits[1 + node], emitted))
         matching = [i for i, p in enumerate(parents) if p == node and tokens[i] == emitted[-1]]
         if not matching:
             break

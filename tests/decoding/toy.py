@@ -1,4 +1,4 @@
-"""A target small enough to enumerate, and the exact law of its short sequences.
+"""A target small enough to enumerate, and the exact distribution of its short sequences.
 
 The oracle is written for clarity, in plain Python floats, and shares no code with the package.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.decoding.processors import GrammarState, LogitsPipeline
 from forerun.decoding.verify import verify
 
 FALSE_ALARM = 1e-6  # of one chi-square test, if its seeds were drawn afresh
@@ -24,7 +25,7 @@ PROMPT = (1, 0, 2)
 
 Drafting = Callable[[Seq], Draft]
 Tokens = tuple[int, ...]
-Law = dict[Tokens, float]
+Distribution = dict[Tokens, float]
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,13 @@ def oracle_probs(
     prompt: Sequence[int],
     generated: Sequence[int],
     eos_ids: frozenset[int] = frozenset(),
+    grammar: GrammarState | None = None,
 ) -> list[float]:
-    """Warped probabilities by the book: one step after the other, sorted lists, no shortcuts."""
+    """Processed probabilities by the book: one step after the other, sorted lists, no shortcuts."""
     x = adjusted(logits, params, prompt, generated, eos_ids)
+    mask = None if grammar is None else grammar.allowed()
+    if mask is not None:
+        x = [v if ok else -math.inf for v, ok in zip(x, mask, strict=True)]
     ids = range(len(x))
     ranked = sorted(ids, key=lambda i: (-x[i], i))
     if params.temperature == 0:
@@ -102,19 +107,22 @@ def adjusted(
     return x
 
 
-def exact_law(
-    toy: Toy, params: SamplingParams, length: int, eos_ids: frozenset[int] = frozenset()
-) -> Law:
+def exact_distribution(
+    toy: Toy, params: SamplingParams, length: int, *, grammar: GrammarState | None = None
+) -> Distribution:
     """Probability of every sequence of `length` tokens after PROMPT."""
-    law: Law = {(): 1.0}
+    found: dict[Tokens, tuple[float, GrammarState | None]] = {(): (1.0, grammar)}
     for _ in range(length):
-        longer: Law = {}
-        for so_far, mass in law.items():
+        longer: dict[Tokens, tuple[float, GrammarState | None]] = {}
+        for so_far, (mass, state) in found.items():
             logits = toy.logits([*PROMPT, *so_far]).tolist()
-            row = oracle_probs(logits, params, PROMPT, so_far, eos_ids)
-            longer |= {(*so_far, t): mass * p for t, p in enumerate(row) if p > 0}
-        law = longer
-    return law
+            row = oracle_probs(logits, params, PROMPT, so_far, grammar=state)
+            for token, p in enumerate(row):
+                if p > 0:
+                    after = None if state is None else state.advance(token)
+                    longer[*so_far, token] = mass * p, after
+        found = longer
+    return {tokens: mass for tokens, (mass, _) in found.items()}
 
 
 @dataclass
@@ -141,13 +149,15 @@ def generate(
     drafting: Drafting,
     seed: int,
     sample: Sample | None = None,
-    eos_ids: frozenset[int] = frozenset(),
+    *,
+    grammar: GrammarState | None = None,
 ) -> Tokens:
     """Decode speculatively: draft, look at all nodes at once, verify."""
     seq = Seq(0, list(PROMPT), params, seed)
+    pipeline = LogitsPipeline.of(seq, grammar=grammar)
     while len(seq.generated) < length:
         draft = drafting(seq)
-        outcome = verify(seq, draft, toy.node_logits(seq.tokens, draft), eos_ids=eos_ids)
+        outcome = verify(seq, draft, toy.node_logits(seq.tokens, draft), pipeline)
         assert outcome.emitted[:-1] == tuple(draft.tokens[i] for i in outcome.path)
         assert not outcome.path or list(outcome.path) == tree.path_to(
             outcome.path[-1], draft.parents
@@ -165,24 +175,26 @@ def sample_many(
     length: int,
     drafting: Drafting,
     num: int,
-    eos_ids: frozenset[int] = frozenset(),
+    *,
+    first_seed: int = 0,
+    grammar: GrammarState | None = None,
 ) -> Sample:
     sample = Sample()
-    for seed in range(num):
-        outcome = generate(toy, params, length, drafting, seed, sample, eos_ids)
+    for seed in range(first_seed, first_seed + num):
+        outcome = generate(toy, params, length, drafting, seed, sample, grammar=grammar)
         sample.counts[outcome] += 1
     return sample
 
 
-def p_value(counts: Mapping[Tokens, int], law: Law) -> float:
-    """Chi-square of the counts against the law; 0 for an outcome that cannot happen.
+def p_value(counts: Mapping[Tokens, int], distribution: Distribution) -> float:
+    """Chi-square of the counts against the distribution; 0 for an outcome that cannot happen.
 
     Cells with fewer than five expected are pooled, as the approximation needs.
     """
-    if any(outcome not in law for outcome in counts):
+    if any(outcome not in distribution for outcome in counts):
         return 0.0
     num = sum(counts.values())
-    cells = [(counts.get(outcome, 0), num * mass) for outcome, mass in law.items()]
+    cells = [(counts.get(outcome, 0), num * mass) for outcome, mass in distribution.items()]
     large = [cell for cell in cells if cell[1] >= 5]
     small = [cell for cell in cells if cell[1] < 5]
     if small:

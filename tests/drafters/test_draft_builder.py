@@ -18,7 +18,7 @@ from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.decoding.sampling import warp
+from forerun.decoding.processors import LogitsPipeline
 from forerun.nn.model import Hidden
 from tests.drafters.helpers import GREEDY, check_draft
 from tests.drafters.models import (
@@ -77,7 +77,7 @@ def test_every_drawn_node_carries_its_true_distribution() -> None:
     for parent, children in tree.children(draft.parents).items():
         said = [draft.tokens[i] for i in tree.path_to(parent, draft.parents)]
         row = logits_of(DRAFT_MODEL, seq.tokens + said)
-        expected = warp(row, params, prompt=seq.tokens, generated=said)
+        expected = LogitsPipeline(params, seq.tokens).probs(row, said)
         for child in children:
             probs = draft.probs[child]
             assert probs is not None
@@ -101,9 +101,6 @@ class MarkovModel:
     def head(self, hidden: Tensor) -> Tensor:
         return self.logits[hidden[:, 0]]
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden).argmax(dim=-1)
-
     def new_cache(self, num_slots: int, max_len: int) -> KVCache:
         return TARGET_MODEL.new_cache(num_slots, max_len)
 
@@ -117,7 +114,7 @@ def test_tokens_are_drawn_from_the_rows_they_carry() -> None:
     drafter = drafter_of(model, replace(TARGET, max_num_seqs=num_runs, max_len=8), branch=(2, 1))
     seqs = begun(drafter, *(seq_of([3, 4], i, WARM) for i in range(num_runs)))
     drafts = drafter.propose(seqs, [8] * len(seqs))
-    laws = [warp(row, WARM, prompt=[0], generated=[]).double() for row in model.logits]
+    laws = [LogitsPipeline(WARM, [0]).probs(row, []).double() for row in model.logits]
     first = laws[4]
     siblings = {
         (a, b): float(first[a] * first[b] / (1 - first[a]))

@@ -16,13 +16,14 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
+from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from forerun.drafters.base import SELF, LoadedModel, Target
 from forerun.drafters.draft_model import Options, build
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.nn.decoder import Decoder
 from forerun.nn.loader import load_model
-from forerun.nn.model import Hidden
+from forerun.nn.model import Hidden, TopK
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -56,8 +57,8 @@ class CountingModel:
     def head(self, hidden: Tensor) -> Tensor:
         return self.model.head(hidden)
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        return self.model.argmax(hidden)
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        return self.model.topk(hidden, k)
 
     def new_cache(self, num_slots: int, max_len: int) -> KVCache:
         return self.model.new_cache(num_slots, max_len)
@@ -70,7 +71,8 @@ def judge(seq: Seq, draft: Draft) -> Outcome:
     """What the target says to a draft, node by node, and the sequence goes on."""
     paths = [tree.path_to(i, draft.parents) for i in range(len(draft))]
     contexts = [seq.tokens, *(seq.tokens + [draft.tokens[i] for i in p] for p in paths)]
-    outcome = verify(seq, draft, torch.stack([logits_of(TARGET_MODEL, c) for c in contexts]))
+    logits = torch.stack([logits_of(TARGET_MODEL, c) for c in contexts])
+    outcome = verify(seq, draft, logits, LogitsPipeline.of(seq))
     seq.tokens.extend(outcome.emitted)
     return outcome
 
@@ -154,6 +156,20 @@ def test_a_rejected_row_is_replaced() -> None:
     (after,) = drafter.propose([seq], [8])
     assert counting.num_rows == [1, 1, 1]
     assert after.tokens[0] == int(logits_of(TARGET_MODEL, seq.tokens).argmax())
+
+
+def test_a_prompt_that_was_read_before_is_not_read_again() -> None:
+    counting = CountingModel(TARGET_MODEL)
+    drafter = drafter_of(counting, num_draft=1)
+    (first,) = begun(drafter, seq_of([1, 2, 3, 4, 5]))
+    (draft,) = drafter.propose([first], [8])
+    first.tokens += draft.tokens
+    drafter.propose([first], [8])
+    drafter.end(first)
+    counting.num_rows.clear()
+    (second,) = begun(drafter, seq_of([1, 2, 3, 4, 5], 1))
+    assert same(drafter.propose([second], [8])[0], draft)
+    assert counting.num_rows == [1]
 
 
 def test_a_long_prompt_is_read_in_parts() -> None:

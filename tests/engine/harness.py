@@ -13,7 +13,7 @@ from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcom
 from forerun.drafters.base import Drafter
 from forerun.drafters.none import NoDrafter
 from forerun.engine.engine import Engine
-from forerun.engine.run import Run
+from forerun.engine.request import RequestState
 from forerun.nn.model import Hidden, Model
 
 LOOPING = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
@@ -38,7 +38,9 @@ def engine_for(
     return Engine(model, cache, drafter or NoDrafter(), config)
 
 
-def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Run]:
+def complete(
+    engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> list[RequestState]:
     """Run prompts together to their ends."""
     runs = [engine.add(prompt, params) for prompt in prompts]
     drain(engine)
@@ -90,7 +92,7 @@ def timed_engine(
         clock.now += 1 + row_s * (batch.num_rows - 1)
         return forward(batch, cache, taps)
 
-    parts = {"config": model.config, "head": model.head, "argmax": model.argmax}
+    parts = {"config": model.config, "head": model.head, "topk": model.topk}
     engine.model = type("Timed", (), parts)()
     engine.model.forward = slow_forward
     clock.delay(drafter, draft_s)

@@ -101,7 +101,7 @@ def test_every_sequence_is_ended_once_or_more_and_nothing_is_left():
     engine = engine_for(MODEL, drafter)
     complete(engine, LOOPING, GREEDY)
     assert set(drafter.ended) == {0, 1, 2}
-    assert not engine.runs
+    assert not engine.requests
     assert not engine.scheduler.running
     assert engine.step() == []
 
@@ -171,7 +171,7 @@ def test_features_arrive_for_the_prompt_and_for_every_node():
     for draft, outcome in zip(drafter.drafts[1:], later, strict=True):
         assert len(outcome.hidden) == 1 + len(draft)
         assert outcome.hidden.shape[1] == 2 * width
-    best = MODEL.argmax(later[0].hidden[:, width:])
+    best = MODEL.topk(later[0].hidden[:, width:], 1).ids[:, 0]
     assert best.tolist() == [*later[0].best], "the last feature is what the head reads"
     assert run.seq.generated == ANSWERS[tuple(LOOPING[0])]
     assert LAST_HIDDEN.last

@@ -10,8 +10,8 @@ import pytest
 from forerun.core.params import SamplingParams
 from forerun.drafters import draft_model, suffix
 from forerun.drafters.base import Target
-from forerun.engine import stats
-from forerun.engine.trace import PHASES, Trace
+from forerun.engine.stats import PHASES, Timers
+from forerun.engine.trace import Trace
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model
 
@@ -54,24 +54,30 @@ def test_its_counts_are_the_engines(name):
     assert [step.reads_prompt for step in trace.steps[:2]] == [True, False]
 
 
-def test_the_phases_of_a_step_follow_one_another_and_warp_lies_inside_verify():
-    _, trace, _ = traced()
+def test_the_phases_of_a_step_follow_one_another_and_processing_lies_inside_verify():
+    _, trace, _ = traced(params=SAMPLED)
     for step in trace.steps:
-        outer = [span for span in step.spans if span.phase != "warp"]
-        assert [span.phase for span in outer] == [phase for phase in PHASES if phase != "warp"]
+        outer = [span for span in step.spans if span.phase != "process"]
+        assert [span.phase for span in outer] == [phase for phase in PHASES if phase != "process"]
         for before, after in itertools.pairwise(outer):
             assert before.stop_s <= after.start_s
         (verify,) = (span for span in step.spans if span.phase == "verify")
-        warps = [span for span in step.spans if span.phase == "warp"]
-        assert warps
-        assert all(verify.start_s <= w.start_s <= w.stop_s <= verify.stop_s for w in warps)
+        inner = [span for span in step.spans if span.phase == "process"]
+        assert inner
+        assert all(verify.start_s <= p.start_s <= p.stop_s <= verify.stop_s for p in inner)
+
+
+def test_greedy_requests_process_no_logits():
+    running, trace, _ = traced(params=GREEDY)
+    assert trace.seconds["process"] == 0
+    assert running.stats.emitted > 0
 
 
 def test_a_clock_that_ticks_once_a_reading_is_shared_out_without_loss():
     running = engine()
     running.timers.clock = itertools.count().__next__
     trace = Trace.attach(running)
-    complete(running, LOOPING[:1], GREEDY)
+    complete(running, LOOPING[:1], SAMPLED)
     for step in trace.steps:
         seconds = step.seconds()
         assert sum(seconds.values()) == step.stop_s - step.start_s
@@ -87,11 +93,11 @@ def test_the_controller_sees_the_same_times_with_a_trace_and_without():
     assert running.timers is trace
     of_phases = sum(trace.seconds[name] for name in ("pack", "forward", "head", "verify", "keep"))
     assert trace.verify_s == of_phases
-    assert {*stats.PHASES, "warp"} == trace.seconds.keys()
+    assert {*PHASES} == trace.seconds.keys()
 
 
 def test_the_chrome_trace_is_made_of_whole_events_that_nest():
-    _, trace, _ = traced()
+    _, trace, _ = traced(params=SAMPLED)
     document = json.loads(trace.chrome())
     head, *events = document["traceEvents"]
     assert head["args"] == {"name": "forerun"}
@@ -111,4 +117,4 @@ def test_an_engine_without_a_trace_keeps_no_spans():
     running = engine()
     complete(running, LOOPING, GREEDY)
     assert running.trace is None
-    assert type(running.timers) is stats.Timers
+    assert type(running.timers) is Timers

@@ -1,6 +1,6 @@
 """One pass of a model, packed ragged: rows of several sequences, no padding.
 
-A segment is one sequence's share: `base` rows of its cache are committed, and its rows form a tree
+A segment is one sequence's part: `base` rows of its cache are committed, and its rows form a tree
 above them (a prompt chunk is a chain). Row r is written to the cache at `base + r`, where it stays
 scratch until `cache.keep` commits a path. It sees the committed rows and its ancestors. A segment
 may be computed piece by piece: rows before `first` are in the cache already, as when a draft model
@@ -43,7 +43,7 @@ class Segment:
 
     @classmethod
     def of(cls, slot: int, base: int, pending: Sequence[int], draft: Draft) -> Segment:
-        """Pending tokens (not in the cache yet, at least one) as a chain, the draft's tree below the last of them."""
+        """Pending tokens (at least one, not in the cache yet) as a chain, with the draft's tree below the last."""
         n = len(pending)
         parents = tree.chain(n) + tuple(parent + n for parent in draft.parents)
         return cls(slot, base, (*pending, *draft.tokens), parents)

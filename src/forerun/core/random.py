@@ -1,7 +1,8 @@
-"""Random numbers that belong to a place, not to a moment.
+"""Random numbers by position, not by order of drawing.
 
-A number is a function of (seed, stream, position, index): a sequence's draws depend neither on its batch-mates nor on
-how many tokens were drafted. With point-mass drafts a seeded result is therefore the same for every drafter.
+A number is a function of (seed, stream, position, index): a sequence's draws depend neither on the other
+sequences of its batch nor on how many tokens were drafted. With point-mass drafts a seeded result is
+therefore the same for every drafter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What crosses module borders: drafts, outcomes, sequences, events. Data only, no behaviour of the engine.
+"""What the packages exchange: drafts, outcomes, sequences, events. Data only, no behaviour of the engine.
 
 Shapes: N nodes of a draft, V vocabulary, D hidden width, R rows of a pass (pending tokens, then the draft's nodes).
 """
@@ -23,12 +23,12 @@ class Draft:
 
     `probs` is None when every node is a point mass (n-gram, lookahead, top-k expansion: chosen, not
     drawn). Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn
-    from, after the drafter's own warping and given the siblings drawn before it; a None entry is a
-    point mass. A wrong `probs` makes the output wrong.
+    from, after the drafter's own logits processing and given the siblings drawn before it; a None
+    entry is a point mass. A wrong `probs` makes the output wrong.
 
-    `confidence[i]`, from 0 to 1, says how likely the drafter thinks node i to be accepted once its
-    parent is; a wrong one only costs time. The engine may cut a draft by it, which is lawful
-    where nodes are chosen and would bias nodes that are drawn: a draft with `probs` has none.
+    `confidence[i]`, from 0 to 1, is the drafter's estimate of P(node i accepted | its parent is);
+    a wrong one only costs time. The engine may cut a draft by it. Cutting by a token that was drawn
+    would bias the output, so a draft with `probs` has no confidence.
     """
 
     tokens: tuple[int, ...] = ()
@@ -71,10 +71,10 @@ class Draft:
             return self
         return self._only(keep)
 
-    def judged(self, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
-        """Hold the draft against the tokens that came: every node whose parent came true, and whether it did.
+    def matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
+        """Compare the draft with the tokens emitted: every node whose parent is among them, and whether it is.
 
-        >>> list(Draft((5, 6, 7), (-1, -1, 1)).judged([6, 8]))
+        >>> list(Draft((5, 6, 7), (-1, -1, 1)).matches([6, 8]))
         [(0, False), (1, True), (2, False)]
         """
         node: int | None = -1
@@ -101,11 +101,11 @@ EMPTY_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the target said about one draft.
+    """What verification made of one draft.
 
     `path` holds the accepted nodes from the root down; `emitted` the tokens now final: those nodes' tokens and the
     target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i),
-    None where nobody asked for more than `best`, the likeliest token of each of those rows. `hidden` (1 + N, D) are the
+    None where no request needs more than `best`, the likeliest token of each of those rows. `hidden` (1 + N, D) are the
     target's features there (for `begin`: of the prompt, see `Features`), None if the drafter asked for none.
     """
 
@@ -126,7 +126,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What of the target's pass a drafter wants to see; the rows arrive in `Outcome.hidden`.
+    """Hidden states of the target that a drafter asks for; the rows arrive in `Outcome.hidden`.
 
     Concatenated on the last axis: the outputs of `layers` in their order, then, with `last`, the state that the LM
     head reads (after the final norm).
@@ -184,7 +184,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text that became final with one token; `from_draft` tells whether the drafter had guessed that token."""
+    """Text that became final with one token; `from_draft` is true if that token was drafted."""
 
     text: str
     from_draft: bool

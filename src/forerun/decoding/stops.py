@@ -1,8 +1,8 @@
 """Where a sequence ends, and which of its text may be shown.
 
-The engine hands over every run of emitted tokens; the checker cuts it right after the end and gives
-back the text that is final. Text that may be the beginning of a stop string is held back, so
-nothing shown is ever taken back. How tokens become text is the sink's business.
+The engine hands over the emitted tokens one by one, up to the end, and gets back the text that is
+final. Text that may be the beginning of a stop string is held back, so nothing shown is ever taken
+back.
 
 Of several stop strings the one that is complete first ends the text; of those complete at the same
 character, the longest. So the result does not depend on how the text is split into tokens or steps.
@@ -11,16 +11,15 @@ character, the longest. So the result does not depend on how the text is split i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
-from forerun.decoding.sampling import end_ids
+from forerun.decoding.processors import end_ids
 
 
-class TextSink(Protocol):
+class Detokenizer(Protocol):
     """Turns tokens into text piece by piece."""
 
     def push(self, token_ids: list[int]) -> str:
@@ -32,17 +31,8 @@ class TextSink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What became of a run of tokens: how many of them count, the new final text, and the end."""
-
-    num_tokens: int
-    text: str
-    finish_reason: FinishReason | None
-
-
 class StopChecker:
-    """Follows one sequence to its end. Without a sink there is no text and no stop string.
+    """Follows one sequence to its end. Without a detokenizer there is no text and no stop string.
 
     An end token counts but adds no text. A stop string is not part of the text; the tokens up to
     its last character count. It is looked for in the text that comes with token `min_tokens` and
@@ -54,9 +44,9 @@ class StopChecker:
         params: SamplingParams,
         max_tokens: int,
         eos_ids: frozenset[int],
-        sink: TextSink | None = None,
+        detokenizer: Detokenizer | None = None,
     ) -> None:
-        if params.stop and sink is None:
+        if params.stop and detokenizer is None:
             raise RequestError("stop strings need a tokenizer: give one, or use stop_token_ids")
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
@@ -64,7 +54,7 @@ class StopChecker:
         self._max_tokens = max_tokens
         self._end_ids = end_ids(params, eos_ids)
         self._stops = params.stop
-        self._sink = sink
+        self._detokenizer = detokenizer
         self._held = ""
 
     @property
@@ -72,15 +62,16 @@ class StopChecker:
         """How many more tokens the sequence may get."""
         return self._max_tokens - self.num_tokens
 
-    def push(self, token_ids: Sequence[int]) -> Shown:
-        """Take emitted tokens in order, up to the end if it is among them."""
-        texts, count = [], 0
-        for token in token_ids:
-            if self.finish_reason is not None:
-                break
-            texts.append(self._take(token))
-            count += 1
-        return Shown(count, "".join(texts), self.finish_reason)
+    def push(self, token: int) -> str:
+        """Count one more token; the text that is final with it. No token follows a `finish_reason`."""
+        assert self.finish_reason is None, "the sequence has ended"
+        self.num_tokens += 1
+        if token in self._end_ids and self.num_tokens >= self._min_tokens:
+            return self._end(FinishReason.STOP)
+        text = self._release(self._detokenizer.push([token])) if self._detokenizer else ""
+        if self.finish_reason is None and self.tokens_left <= 0:
+            text += self._end(FinishReason.LENGTH)
+        return text
 
     def close(self) -> str:
         """The text still held back, when the sequence is cut off from outside."""
@@ -88,18 +79,9 @@ class StopChecker:
             return ""
         return self._end(FinishReason.ABORT)
 
-    def _take(self, token: int) -> str:
-        self.num_tokens += 1
-        if token in self._end_ids and self.num_tokens >= self._min_tokens:
-            return self._end(FinishReason.STOP)
-        text = self._release(self._sink.push([token])) if self._sink else ""
-        if self.finish_reason is None and self.tokens_left <= 0:
-            text += self._end(FinishReason.LENGTH)
-        return text
-
     def _end(self, reason: FinishReason) -> str:
-        """Close the text; a stop string that only the sink's last text completes still counts."""
-        text = self._release(self._sink.flush()) if self._sink else ""
+        """End the text; a stop string that only the detokenizer's last text completes still counts."""
+        text = self._release(self._detokenizer.flush()) if self._detokenizer else ""
         if self.finish_reason is None:
             self.finish_reason = reason
             text, self._held = text + self._held, ""

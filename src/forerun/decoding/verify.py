@@ -1,4 +1,4 @@
-"""What the target says about a draft: which guesses are kept, and the token after them.
+"""Verification: which drafted tokens the target accepts, and the target's own token after them.
 
 Two rules, chosen per set of siblings, never per drafter:
 
@@ -10,9 +10,9 @@ Two rules, chosen per set of siblings, never per drafter:
    et al., arXiv 2211.17192; for siblings SpecInfer, arXiv 2305.09781). If none is accepted, draw
    from what is left.
 
-Either way the emitted tokens follow the target's law exactly; a bad draft costs time, nothing else.
-Rows are warped only at the nodes the walk visits. Where a sequence ends is not looked at here:
-`stops` cuts the emitted tokens.
+Either way the emitted tokens follow the target's distribution exactly; a bad draft costs time,
+nothing else. Logits are processed only at the nodes the walk visits, under the grammar's state there.
+Where a sequence ends is not looked at here: `stops` cuts the emitted tokens.
 
 N nodes of the draft, V vocabulary, D width of the target's features.
 """
@@ -20,6 +20,7 @@ N nodes of the draft, V vocabulary, D width of the target's features.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -27,35 +28,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core import tree
-from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.decoding.sampling import Tokens, choose, draw, is_plain, warp
+from forerun.decoding.processors import LogitsPipeline, draw
 
 Probs = NDArray[np.float64]
 Best = tuple[int, ...]
 """The target's likeliest token at each row, where that is all it takes."""
+Timers = Callable[[str], AbstractContextManager[None]]
 
 
 def verify(
     seq: Seq,
     draft: Draft,
     logits: Tensor | Best,
+    pipeline: LogitsPipeline,
     *,
-    eos_ids: frozenset[int] = frozenset(),
     hidden: Tensor | None = None,
-    walk_of: Callable[[Seq, Draft, Tensor | Best, frozenset[int]], _Walk] | None = None,
+    timers: Timers = lambda phase: nullcontext(),
 ) -> Outcome:
     """Walk down the draft from the root as far as the target agrees.
 
     `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
-    they and `hidden` (1 + N, D) are handed on in the outcome. Where `takes_the_likeliest` holds, the
-    likeliest token of each row will do in their place. `walk_of` makes the walk: a trace times it.
+    they and `hidden` (1 + N, D) are handed on in the outcome. Where the pipeline needs only the
+    likeliest token of each row, these will do in their place. `timers` time the phase "process".
     """
     if len(logits) != 1 + len(draft):
         raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
     children = tree.children(draft.parents)
-    walk = (walk_of or _Walk)(seq, draft, logits, eos_ids)
+    walk = _Walk(seq, draft, logits, pipeline, timers)
     path: list[int] = []
     node: int | None = -1
     while node is not None:
@@ -67,27 +68,25 @@ def verify(
     return Outcome(tuple(path), tuple(walk.emitted), logits, hidden)
 
 
-def takes_the_likeliest(params: SamplingParams) -> bool:
-    """True for a greedy request that changes no logits: the likeliest token of a row is all it needs."""
-    return params.is_greedy and is_plain(params)
-
-
 class _Walk:
     """The way down one draft: the tokens chosen so far, and the choice at the next node."""
 
     def __init__(
-        self, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]
+        self,
+        seq: Seq,
+        draft: Draft,
+        logits: Tensor | Best,
+        pipeline: LogitsPipeline,
+        timers: Timers,
     ) -> None:
         self.draft = draft
         self.logits = logits
-        self.params = seq.params
-        self.seed = seq.seed
-        self.eos_ids = eos_ids
+        self.pipeline = pipeline
+        self.timers = timers
         self.emitted: list[int] = []
+        self._num_prompt = seq.num_prompt
         self._generated = seq.generated
-        self._prompt: Tokens = seq.tokens[: seq.num_prompt]
-        if seq.params.has_penalties:
-            self._prompt = np.array(self._prompt)  # converted once, not at every node
+        self._grammar = pipeline.grammar_after(self._generated)
 
     def descend(self, node: int, children: Sequence[int]) -> int | None:
         """Choose the token after `node` and return the child that carries it, if one does."""
@@ -98,11 +97,15 @@ class _Walk:
             child = next((c for c in children if self.draft.tokens[c] == token), None)
         self.emitted.append(token)
         self._generated.append(token)
+        if self._grammar is not None:
+            self._grammar = self._grammar.advance(token)
+            if self._grammar is None:
+                return None  # the output ends here
         return child
 
     def _is_drawn(self, children: Sequence[int]) -> bool:
         probs = self.draft.probs
-        if probs is None or self.params.is_greedy:
+        if probs is None or self.pipeline.params.is_greedy:
             return False
         return any(probs[child] is not None for child in children)
 
@@ -111,39 +114,29 @@ class _Walk:
         row = self.logits[1 + node]
         if isinstance(row, int):
             return row
-        return choose(
-            row,
-            self.params,
-            seed=self.seed,
-            prompt=self._prompt,
-            generated=self._generated,
-            eos_ids=self.eos_ids,
-        )
+        with self.timers("process"):
+            return self.pipeline.choose(row, self._generated, self._grammar)
 
     def _reject(self, node: int, children: Sequence[int]) -> tuple[int, int | None]:
         """Rule two: the first child that is accepted, or a token of what the target has left."""
         target = self._target(node)
-        position = len(self._prompt) + len(self._generated)
+        seed, position = self.pipeline.seed, self._num_prompt + len(self._generated)
         for index, child in enumerate(children):
             token = self.draft.tokens[child]
             draft = self._drawn_from(child, len(target))
-            u = uniform(self.seed, Stream.ACCEPT, position, index)
+            u = uniform(seed, Stream.ACCEPT, position, index)
             if _is_accepted(token, u, target, draft):
                 return token, child
             target = _subtract(target, draft)
-        u = uniform(self.seed, Stream.TARGET, position)
+        u = uniform(seed, Stream.TARGET, position)
         return draw(torch.from_numpy(target), u), None
 
     def _target(self, node: int) -> Probs:
-        assert isinstance(self.logits, Tensor), "a request that draws needs logits"
-        row = warp(
-            self.logits[1 + node],
-            self.params,
-            prompt=self._prompt,
-            generated=self._generated,
-            eos_ids=self.eos_ids,
-        )
-        return _normalised(row)
+        """The target's distribution (V,) after `node`."""
+        row = self.logits[1 + node]
+        assert isinstance(row, Tensor), "a request that draws needs logits"
+        with self.timers("process"):
+            return _normalised(self.pipeline.probs(row, self._generated, self._grammar))
 
     def _drawn_from(self, child: int, width: int) -> Probs:
         """The distribution (width,) a child was drawn from; padded vocabularies differ in width."""
@@ -167,7 +160,7 @@ def _subtract(target: Probs, draft: Probs) -> Probs:
 
 
 def _normalised(row: Tensor) -> Probs:
-    """The row in fp64 with sum 1: rounding in fp32 must not leak into the law."""
+    """The row in fp64 with sum 1: rounding in fp32 must not change the distribution."""
     wide: Probs = row.detach().cpu().numpy().astype(np.float64)
     wide /= wide.sum()
     return wide

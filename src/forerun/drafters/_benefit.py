@@ -64,7 +64,7 @@ class NodeRates:
         if len(draft) >= len(self.parents):
             self.parents = draft.parents
         num_right = 0
-        for i, is_right in draft.judged(tokens):
+        for i, is_right in draft.matches(tokens):
             self.rates[i].record(is_right)
             num_right += is_right
         return num_right

@@ -22,10 +22,9 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.decoding.sampling import draw, is_plain, warp
+from forerun.decoding.processors import LogitsPipeline, draw
 from forerun.drafters.base import BaseDrafter
 
 
@@ -62,11 +61,12 @@ class BuilderOptions:
         """Nodes of a draft, at most."""
         return sum(math.prod(self.widths[: i + 1]) for i in range(len(self.widths)))
 
-    def params(self, params: SamplingParams) -> SamplingParams:
-        """A request's parameters, with the temperature of the draft."""
-        if self.temperature is None or params.is_greedy:
-            return params
-        return replace(params, temperature=self.temperature)
+    def pipeline(self, seq: Seq) -> LogitsPipeline:
+        """The logits processing of a sequence, at the temperature of the draft."""
+        params = seq.params
+        if self.temperature is not None and not params.is_greedy:
+            params = replace(params, temperature=self.temperature)
+        return LogitsPipeline(params, seq.tokens[: seq.num_prompt], seed=seq.seed)
 
 
 @dataclass(slots=True)
@@ -92,11 +92,6 @@ class DraftBuilder:
         self.num_pending = len(self.tokens)
         self.parents = [*tree.chain(self.num_pending)]
         self.frontier = [self.num_pending - 1]
-
-    @property
-    def prompt(self) -> list[int]:
-        """The sequence's prompt."""
-        return self.seq.tokens[: self.seq.num_prompt]
 
     def segment(self) -> Segment:
         """The rows that have not been computed yet."""
@@ -141,12 +136,13 @@ class ModelDrafter(BaseDrafter):
         """One tree a sequence; empty where the context has no room."""
         started = [self._start(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
         builders = [builder for builder in started if builder is not None]
+        pipelines = {builder.seq.id: self.options.pipeline(builder.seq) for builder in builders}
         for width in self.options.widths:
             if not builders:
                 break
             logits = iter(self._feed(builders).unbind())
             for builder in builders:
-                _add_level(builder, logits, width, self.options)
+                _add_level(builder, pipelines[builder.seq.id], logits, width, self.options)
             builders = [builder for builder in builders if builder.frontier]
         return [EMPTY_DRAFT if builder is None else builder.draft() for builder in started]
 
@@ -169,18 +165,21 @@ def new_rows(builders: Sequence[DraftBuilder]) -> tuple[Batch, list[int]]:
 
 
 def _add_level(
-    builder: DraftBuilder, logits: Iterator[Tensor], width: int, options: BuilderOptions
+    builder: DraftBuilder,
+    pipeline: LogitsPipeline,
+    logits: Iterator[Tensor],
+    width: int,
+    options: BuilderOptions,
 ) -> None:
     """Give each row of the frontier up to `width` children.
 
     A child without confidence is kept, as dropping what was drawn would bias the outcome, but
     has no children.
     """
-    params = options.params(builder.seq.params)
-    choose = _likeliest if params.is_greedy else _drawn
+    choose = _likeliest if pipeline.params.is_greedy else _drawn
     frontier = []
     for row in builder.frontier:
-        for child in choose(builder, row, next(logits), params, min(width, builder.room)):
+        for child in choose(builder, row, next(logits), pipeline, min(width, builder.room)):
             builder.add(row, child)
             if child.confidence >= options.min_confidence:
                 frontier.append(len(builder.tokens) - 1)
@@ -188,15 +187,12 @@ def _add_level(
 
 
 def _likeliest(
-    builder: DraftBuilder, row: int, logits: Tensor, params: SamplingParams, width: int
+    builder: DraftBuilder, row: int, logits: Tensor, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
     """The draft's best tokens below a row: chosen, so point masses."""
-    if is_plain(params):
-        probs = logits.softmax(dim=-1)
-    else:
-        ranking = replace(params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        probs = warp(logits, ranking, prompt=builder.prompt, generated=builder.generated(row))
-    best = probs.topk(min(width, len(probs)))
+    if pipeline.changes_logits:
+        logits = pipeline.adjusted(logits, builder.generated(row))
+    best = logits.softmax(dim=-1).topk(min(width, len(logits)))
     return [
         Child(token, None, confidence)
         for token, confidence in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -204,12 +200,12 @@ def _likeliest(
 
 
 def _drawn(
-    builder: DraftBuilder, row: int, logits: Tensor, params: SamplingParams, width: int
+    builder: DraftBuilder, row: int, logits: Tensor, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
     """Tokens drawn without replacement, each with its distribution given the ones before it."""
     generated = builder.generated(row)
-    position = len(builder.prompt) + len(generated)
-    probs = warp(logits, params, prompt=builder.prompt, generated=generated)
+    position = builder.seq.num_prompt + len(generated)
+    probs = pipeline.probs(logits, generated)
     children: list[Child] = []
     while len(children) < width and probs.sum() > 0:
         # Numbered by the node: nodes of one level share a position, but no random number.

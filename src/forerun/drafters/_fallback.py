@@ -145,7 +145,7 @@ class Fallback(Pair):
             if proposal.asked.get(seq_id):
                 num_tokens += self._rates.record(draft, tokens)
             elif len(draft):
-                num_right = sum(is_right for _, is_right in draft.judged(tokens))
+                num_right = sum(is_right for _, is_right in draft.matches(tokens))
                 self._accepted[len(draft)].record(num_right)
                 num_tokens += num_right
         if not proposal.drafts.keys() <= emitted.keys():

@@ -13,7 +13,7 @@ from forerun.core.types import Draft, Seq
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SequenceRows:
     """What one sequence computes in one pass: tokens its cache lacks, then a draft below the last of them.
 
     A prompt chunk that does not reach the prompt's end has no logits and no outcome.
@@ -34,16 +34,16 @@ class Share:
 class Pass:
     """One pass of the target: its batch, and the rows of it that the head must see."""
 
-    shares: tuple[Share, ...]
+    seq_rows: tuple[SequenceRows, ...]
     batch: Batch
     logit_rows: tuple[int, ...]
 
-    def shares_with_rows(self) -> Iterator[tuple[Share, range, range]]:
-        """Every share with its rows in the pass and its rows among the logits."""
+    def spans(self) -> Iterator[tuple[SequenceRows, range, range]]:
+        """Every sequence with its rows in the pass and its rows among the logits."""
         first = 0
-        for share, rows in zip(self.shares, self.batch.spans(), strict=True):
-            stop = first + (1 + len(share.draft) if share.is_complete else 0)
-            yield share, rows, range(first, stop)
+        for one, rows in zip(self.seq_rows, self.batch.spans(), strict=True):
+            stop = first + (1 + len(one.draft) if one.is_complete else 0)
+            yield one, rows, range(first, stop)
             first = stop
 
     @property
@@ -54,14 +54,14 @@ class Pass:
 
 def pack(work: Sequence[tuple[Seq, Sequence[int], int, Draft]]) -> Pass:
     """Pack (sequence, pending tokens, committed cache rows, draft) into one pass, in order."""
-    shares: list[Share] = []
+    seq_rows: list[SequenceRows] = []
     logit_rows: list[int] = []
     row = 0
     for seq, pending, base, draft in work:
         is_complete = base + len(pending) == len(seq.tokens)
         segment = Segment.of(seq.slot, base, pending, draft)
-        shares.append(Share(seq, segment, draft, is_complete))
+        seq_rows.append(SequenceRows(seq, segment, draft, is_complete))
         if is_complete:
             logit_rows += range(row + len(pending) - 1, row + segment.num_rows)
         row += segment.num_rows
-    return Pass(tuple(shares), Batch(tuple(s.segment for s in shares)), tuple(logit_rows))
+    return Pass(tuple(seq_rows), Batch(tuple(s.segment for s in seq_rows)), tuple(logit_rows))

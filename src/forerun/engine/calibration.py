@@ -46,7 +46,7 @@ class ConfidenceCalibrator:
         The draft may be the one that was never verified: its nodes are compared with what came.
         """
         confidence = draft.confidence or ()
-        for i, is_hit in draft.judged(tokens):
+        for i, is_hit in draft.matches(tokens):
             bias = self._record(confidence[i], is_hit, bias)
         return bias
 

@@ -17,15 +17,16 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece
-from forerun.decoding.stops import StopChecker, TextSink
-from forerun.decoding.verify import Best, takes_the_likeliest, verify
+from forerun.decoding.processors import LogitsPipeline
+from forerun.decoding.stops import Detokenizer, StopChecker
+from forerun.decoding.verify import Best, verify
 from forerun.drafters.base import Drafter
 from forerun.engine.acceptance import DraftResult
 from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.guard import Guard
 from forerun.engine.prior import Prior
-from forerun.engine.run import Run, Verdict
+from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
@@ -48,8 +49,6 @@ class Engine:
         """`cache` is the model's; its slots and their length are how many sequences run at once and how long they get.
 
         `prior` is what an earlier run showed of this model and drafter; the controller begins with it.
-
-        `warm` is what an earlier run showed of this model and drafter; the controller begins with it.
         """
         self.model = model
         self.stats = SpecStats()
@@ -62,28 +61,29 @@ class Engine:
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
-        self.runs: dict[int, Run] = {}
+        self.requests: dict[int, RequestState] = {}
         self._next_id = 0
 
     def add(
-        self, prompt: Sequence[int], params: SamplingParams, sink: TextSink | None = None
-    ) -> Run:
-        """Queue a prompt; `sink` turns its tokens into text. Raises RequestError and CapacityError."""
+        self, prompt: Sequence[int], params: SamplingParams, detokenizer: Detokenizer | None = None
+    ) -> RequestState:
+        """Queue a prompt; `detokenizer` turns its tokens into text. Raises RequestError and CapacityError."""
         self._check(prompt, params)
         seed = random.getrandbits(63) if params.seed is None else params.seed
         seq = Seq(self._next_id, list(prompt), params, seed)
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
-        run = Run(seq, StopChecker(params, max_tokens, self.eos_ids, sink))
+        stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
+        request = RequestState(seq, stops, LogitsPipeline.of(seq, eos_ids=self.eos_ids))
         self._next_id += 1
-        self.runs[seq.id] = run
+        self.requests[seq.id] = request
         self.scheduler.add(seq)
-        return run
+        return request
 
     @property
     def has_work(self) -> bool:
         """True while a sequence runs or waits."""
-        return bool(self.runs)
+        return bool(self.requests)
 
     def step(self) -> list[Event]:
         """One pass of the target for everyone who runs; what it made final."""
@@ -100,35 +100,35 @@ class Engine:
         with self.timers("head"):
             logits = self._head(work, hidden)
         with self.timers("verify"):
-            verdicts = self._verify(work, hidden, logits)
+            results = self._verify(work, hidden, logits)
         with self.timers("keep"):
-            self._keep(work, verdicts)
+            self._keep(work, results)
         with self.timers("emit"):
-            events = [verdict.run.take(verdict) for verdict in verdicts]
+            events = [result.request.take(result) for result in results]
         with self.timers("observe"):
-            self._observe(verdicts)
-        self._learn(work, verdicts, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
+            self._observe(results)
+        self._learn(work, results, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
         if self.trace is not None:
-            self.trace.end_step(work, verdicts, self._granted)
+            self.trace.end_step(work, results, self._granted)
         return events
 
     def abort(self, seq_id: int) -> Event | None:
         """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""
-        run = self.runs.get(seq_id)
-        if run is None:
+        request = self.requests.get(seq_id)
+        if request is None:
             return None
-        run.seq.finish_reason = FinishReason.ABORT
-        text = run.stops.close()
-        run.text += text
+        request.seq.finish_reason = FinishReason.ABORT
+        text = request.stops.close()
+        request.text += text
         pieces = (TextPiece(text, from_draft=False),) if text else ()
-        self._forget(run)
+        self._forget(request)
         return Event(seq_id, (), pieces, None, FinishReason.ABORT)
 
     def preempt(self, seq_id: int) -> None:
         """Take a running sequence's slot away; it goes on later, exactly where it was."""
-        run = self.runs[seq_id]
-        self._end_drafting(run)
-        self.scheduler.preempt(run.seq)
+        request = self.requests[seq_id]
+        self._end_drafting(request)
+        self.scheduler.preempt(request.seq)
 
     def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:
         vocab_size, max_len = self.model.config.vocab_size, self.cache.max_len
@@ -145,7 +145,7 @@ class Engine:
 
     def _propose(self) -> dict[int, Draft]:
         """A draft for every sequence that decodes and has a budget, cut to what it has room for."""
-        seqs = [seq for seq in self.scheduler.running if self.runs[seq.id].has_begun]
+        seqs = [seq for seq in self.scheduler.running if self.requests[seq.id].has_begun]
         budgets = self.controller.budgets(seqs) if seqs else {}
         self._granted = sum(budgets.values())
         seqs = [seq for seq in seqs if budgets[seq.id]]
@@ -154,7 +154,7 @@ class Engine:
         rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
         drafts = self.drafter.propose(seqs, rooms)
         fitting = {
-            seq.id: draft.trim(room).trim_depth(self.runs[seq.id].stops.tokens_left - 1)
+            seq.id: draft.trim(room).trim_depth(self.requests[seq.id].stops.tokens_left - 1)
             for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
         }
         return self.controller.trim(fitting)
@@ -164,7 +164,7 @@ class Engine:
         work, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
             base, pending = self.cache.length(seq.slot), self.scheduler.pending(seq)
-            if not self.runs[seq.id].has_begun:
+            if not self.requests[seq.id].has_begun:
                 pending = pending[:room]
                 room -= len(pending)
             draft = drafts.get(seq.id, EMPTY_DRAFT)
@@ -177,91 +177,93 @@ class Engine:
     def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
         """Logits of the rows that need them; only the likeliest tokens where nobody needs more."""
         rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
-        wanted = (share.seq.params for share in work.shares)
-        if all(takes_the_likeliest(params) and params.logprobs is None for params in wanted):
-            return tuple(self.model.argmax(rows).tolist())
+        requests = (self.requests[one.seq.id] for one in work.seq_rows)
+        if all(r.pipeline.needs_only_argmax and r.seq.params.logprobs is None for r in requests):
+            return tuple(self.model.topk(rows, 1).ids[:, 0].tolist())
         return self.model.head(rows)
 
-    def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[Verdict]:
+    def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends."""
         features = self._features(hidden)
-        verdicts = []
-        for share, rows, logit_rows in work.shares_with_rows():
-            run = self.runs[share.seq.id]
+        results = []
+        for seq_rows, rows, logit_rows in work.spans():
+            request = self.requests[seq_rows.seq.id]
             own = None if features is None else features[rows.start : rows.stop]
-            if own is not None and not run.has_begun:
-                run.prompt_features.append(own)
-            if share.is_complete:
+            if own is not None and not request.has_begun:
+                request.prompt_features.append(own)
+            if seq_rows.is_complete:
                 outcome = verify(
-                    share.seq,
-                    share.draft,
+                    seq_rows.seq,
+                    seq_rows.draft,
                     logits[logit_rows.start : logit_rows.stop],
-                    eos_ids=self.eos_ids,
+                    request.pipeline,
                     hidden=own,
-                    walk_of=None if self.trace is None else self.trace.walk,
+                    timers=self.timers,
                 )
-                verdicts.append(Verdict.of(run, share, outcome))
-        return verdicts
+                results.append(StepResult.of(request, seq_rows, outcome))
+        return results
 
     def _features(self, hidden: Hidden) -> Tensor | None:
         """What the drafter asked to see of the pass, one row a row."""
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
         return torch.cat(wanted, dim=-1) if wanted else None
 
-    def _keep(self, work: Pass, verdicts: list[Verdict]) -> None:
+    def _keep(self, work: Pass, results: list[StepResult]) -> None:
         """Commit what was fed and what was accepted; the other scratch rows are forgotten."""
-        paths = {verdict.share.seq.id: verdict.outcome.path for verdict in verdicts}
-        for share in work.shares:
-            n = share.num_pending
-            accepted = (n + node for node in paths.get(share.seq.id, ()))
-            self.cache.keep(share.seq.slot, [*range(n), *accepted])
+        paths = {result.rows.seq.id: result.outcome.path for result in results}
+        for seq_rows in work.seq_rows:
+            n = seq_rows.num_pending
+            accepted = (n + node for node in paths.get(seq_rows.seq.id, ()))
+            self.cache.keep(seq_rows.seq.slot, [*range(n), *accepted])
 
-    def _observe(self, verdicts: list[Verdict]) -> None:
+    def _observe(self, results: list[StepResult]) -> None:
         """Tell the drafter who began, what became of its drafts, and who has ended."""
-        observed: list[Verdict] = []
-        for verdict in verdicts:
-            run = verdict.run
-            if run.has_begun:
-                run.stats.record(verdict.share.draft, verdict.outcome)
-                self.stats.record(verdict.share.draft, verdict.outcome)
-            if verdict.finish_reason is not None:
-                self._forget(run)
-            elif run.has_begun:
-                observed.append(verdict)
+        observed: list[StepResult] = []
+        for result in results:
+            request = result.request
+            if request.has_begun:
+                request.stats.record(result.rows.draft, result.outcome)
+                self.stats.record(result.rows.draft, result.outcome)
+            if result.finish_reason is not None:
+                self._forget(request)
+            elif request.has_begun:
+                observed.append(result)
             else:
-                run.has_begun = True
-                prompt = torch.cat(run.prompt_features) if run.prompt_features else None
-                run.prompt_features.clear()
-                self.drafter.begin(run.seq, replace(verdict.outcome, hidden=prompt))
+                request.has_begun = True
+                prompt = torch.cat(request.prompt_features) if request.prompt_features else None
+                request.prompt_features.clear()
+                self.drafter.begin(request.seq, replace(result.outcome, hidden=prompt))
         if observed:
             self.drafter.observe(
-                [v.run.seq for v in observed],
-                [v.share.draft for v in observed],
-                [v.outcome for v in observed],
+                [r.request.seq for r in observed],
+                [r.rows.draft for r in observed],
+                [r.outcome for r in observed],
             )
 
-    def _learn(self, work: Pass, verdicts: list[Verdict], draft_s: float, verify_s: float) -> None:
+    def _learn(
+        self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
+    ) -> None:
         """Tell the controller what the step brought and cost."""
         trials = [
-            DraftResult(v.share.seq.id, len(v.share.draft), v.outcome.path, v.outcome.emitted)
-            for v in verdicts
+            DraftResult(r.rows.seq.id, len(r.rows.draft), r.outcome.path, r.outcome.emitted)
+            for r in results
         ]
-        is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.shares)
+        is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.seq_rows)
         self.controller.learn(
             trials, work.batch.num_rows if is_decoding else None, draft_s, verify_s
         )
 
-    def _end_drafting(self, run: Run) -> None:
-        self.drafter.end(run.seq)
-        run.has_begun = False
-        run.prompt_features.clear()
+    def _end_drafting(self, request: RequestState) -> None:
+        self.drafter.end(request.seq)
+        request.has_begun = False
+        request.prompt_features.clear()
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, request: RequestState) -> None:
         try:
-            self._end_drafting(run)
+            self._end_drafting(request)
         finally:
-            self.scheduler.release(run.seq)
-            del self.runs[run.seq.id]
+            self.scheduler.release(request.seq)
+            del self.requests[request.seq.id]
 
 
 def _controller(drafter: Drafter, config: EngineConfig, prior: Prior | None) -> Controller:

@@ -20,10 +20,10 @@ from dataclasses import replace
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
-from forerun.decoding.stops import TextSink
+from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
 from forerun.engine.outputs import CompletionOutput, RequestOutput
-from forerun.engine.run import Run
+from forerun.engine.request import RequestState
 
 Sink = Callable[[Event], object]
 """Called with each event of a request, by the thread that steps; should return at once."""
@@ -62,7 +62,7 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        new_text: Callable[[], TextSink | None] = lambda: None,
+        new_text: Callable[[], Detokenizer | None] = lambda: None,
         turns: Turns | None = None,
     ) -> None:
         """`new_text` makes what turns a sequence's tokens into text; `turns` are those of the engine's model."""
@@ -161,7 +161,7 @@ class RequestHandle:
         loop: EngineLoop,
         request_id: int,
         prompt_token_ids: tuple[int, ...],
-        runs: tuple[Run, ...],
+        runs: tuple[RequestState, ...],
         sink: Sink | None,
     ) -> None:
         self.id = request_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.core.types import FinishReason, TokenLogprob
-from forerun.engine.run import Run
+from forerun.engine.request import RequestState
 from forerun.engine.stats import SpecStats
 
 
@@ -22,7 +22,7 @@ class CompletionOutput:
     ttft_s: float | None
 
     @classmethod
-    def of(cls, index: int, run: Run) -> CompletionOutput:
+    def of(cls, index: int, run: RequestState) -> CompletionOutput:
         """What a sequence has so far."""
         return cls(
             index=index,

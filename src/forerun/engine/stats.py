@@ -1,8 +1,8 @@
-"""Counting what speculation does, in the words of the glossary.
+"""Counts of drafted, accepted and emitted tokens, and seconds by phase.
 
-*drafted* nodes proposed, *accepted* drafted tokens kept, *emitted* accepted plus the target's own
-token, *tau* emitted per
-target pass of a sequence (plain decoding is 1). Passes over the prompt are not counted: they emit without guessing.
+*drafted*: nodes proposed; *accepted*: drafted tokens kept; *emitted*: accepted plus the target's own
+token; *tau*: emitted per target pass of a sequence (plain decoding is 1). Passes over the prompt are
+not counted: they emit a token without a draft.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SpecStats:
         _raise_counts(self.accepted_by_depth, range(len(outcome.path)))
 
     def add(self, other: SpecStats) -> None:
-        """Add another one's counts to these."""
+        """Add the counts of another."""
         for name in ("passes", "drafts", "drafted", "accepted", "emitted", "drafter_errors"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in (
@@ -82,7 +82,8 @@ def _raise_counts(counts: list[int], depths: Iterator[int] | set[int] | range) -
         counts[depth] += 1
 
 
-PHASES = ("propose", "pack", "forward", "head", "verify", "keep", "observe", "emit")
+PHASES = ("propose", "pack", "forward", "head", "process", "verify", "keep", "emit", "observe")
+"""In the order of a step; logits processing happens inside `verify`, whose seconds include it."""
 
 
 @dataclass(slots=True)

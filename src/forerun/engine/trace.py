@@ -1,7 +1,7 @@
 """Where the time of a run goes: every phase of every step as a span, for a table or a trace viewer.
 
 `Trace.attach(engine)` begins it. An engine without a trace only adds up seconds (`stats.Timers`).
-`warp`, from raw logits to the target's choice, happens inside `verify` and is told apart from it here.
+Logits processing (`process`) happens inside `verify`; its time is not counted there.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from torch import Tensor
-
-from forerun.core.types import Draft, Seq
-from forerun.decoding.verify import Best, Probs, _Walk
 from forerun.engine.batch import Pass
-from forerun.engine.run import Verdict
-from forerun.engine.stats import Timers
+from forerun.engine.request import StepResult
+from forerun.engine.stats import PHASES, Timers
 
-if TYPE_CHECKING:
-    from forerun.engine.engine import Engine
 
-PHASES = ("propose", "pack", "forward", "head", "warp", "verify", "keep", "emit", "observe")
-"""In the order of a step."""
+class Traced(Protocol):
+    """An engine whose timers can be exchanged."""
+
+    timers: Timers
+    trace: Trace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """One step: its spans, the rows of its pass, and what was granted, drafted and accepted, over all sequences."""
 
     spans: tuple[Span, ...]
@@ -64,7 +61,7 @@ class Step:
         found = dict.fromkeys(PHASES, 0.0)
         for span in self.spans:
             found[span.phase] += span.seconds
-        found["verify"] -= found["warp"]
+        found["verify"] -= found["process"]
         return found | {"other": self.stop_s - self.start_s - sum(found.values())}
 
     def counts(self) -> dict[str, int]:
@@ -77,11 +74,11 @@ class Step:
 class Trace(Timers):
     """Timers that remember every span, step by step."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TraceStep] = field(default_factory=list)
     _spans: list[Span] = field(default_factory=list)
 
     @classmethod
-    def attach(cls, engine: Engine) -> Trace:
+    def attach(cls, engine: Traced) -> Trace:
         """Trace what this engine does from here on; seconds added up so far stand."""
         trace = cls(engine.timers.seconds, engine.timers.clock)
         engine.timers = engine.trace = trace
@@ -95,26 +92,22 @@ class Trace(Timers):
             yield
         finally:
             span = Span(phase, start_s, self.clock())
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + span.seconds
+            self.seconds[phase] += span.seconds
             self._spans.append(span)
 
-    def walk(self, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]) -> _Walk:
-        """A walk down a draft whose warping is timed."""
-        return _TimedWalk(self, seq, draft, logits, eos_ids)
-
-    def end_step(self, work: Pass, verdicts: Sequence[Verdict], granted: int) -> None:
+    def end_step(self, work: Pass, results: Sequence[StepResult], granted: int) -> None:
         """The step is over: `granted` is what its sequences might have drafted together."""
         spans = sorted(self._spans, key=lambda span: span.start_s)
         self._spans = []
-        step = Step(
+        step = TraceStep(
             tuple(spans),
             self.clock(),
             rows=work.batch.num_rows,
             budget=granted,
-            drafted=sum(len(share.draft) for share in work.shares),
-            accepted=sum(len(verdict.outcome.path) for verdict in verdicts),
-            emitted=sum(len(verdict.outcome.emitted) for verdict in verdicts),
-            reads_prompt=any(not s.is_complete or s.num_pending > 1 for s in work.shares),
+            drafted=sum(len(one.draft) for one in work.seq_rows),
+            accepted=sum(len(result.outcome.path) for result in results),
+            emitted=sum(len(result.outcome.emitted) for result in results),
+            reads_prompt=any(not s.is_complete or s.num_pending > 1 for s in work.seq_rows),
         )
         self.steps.append(step)
 
@@ -143,26 +136,7 @@ class Trace(Timers):
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-class _TimedWalk(_Walk):
-    """A walk that times its way from raw logits to the target's choice or distribution."""
-
-    def __init__(
-        self, timers: Timers, seq: Seq, draft: Draft, logits: Tensor | Best, eos_ids: frozenset[int]
-    ) -> None:
-        with timers("warp"):  # greedy choices may all be made here
-            super().__init__(seq, draft, logits, eos_ids)
-        self._timers = timers
-
-    def _choose(self, node: int) -> int:
-        with self._timers("warp"):
-            return super()._choose(node)
-
-    def _target(self, node: int) -> Probs:
-        with self._timers("warp"):
-            return super()._target(node)
-
-
-def _summed(steps: Sequence[Step]) -> dict[str, float]:
+def _summed(steps: Sequence[TraceStep]) -> dict[str, float]:
     each = [step.seconds() for step in steps]
     sums = {phase: sum(seconds[phase] for seconds in each) for phase in (*PHASES, "other")}
     in_ms = {phase: round(seconds * 1e3, 3) for phase, seconds in sums.items()}

@@ -15,18 +15,19 @@ from forerun.core.types import (
     TextPiece,
     TokenLogprob,
 )
-from forerun.decoding.sampling import logprobs
+from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
-from forerun.engine.batch import Share
+from forerun.engine.batch import SequenceRows
 from forerun.engine.stats import SpecStats
 
 
 @dataclass(slots=True)
-class Run:
+class RequestState:
     """A sequence with its text, counts and clocks."""
 
     seq: Seq
     stops: StopChecker
+    pipeline: LogitsPipeline
     stats: SpecStats = field(default_factory=SpecStats)
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -41,48 +42,48 @@ class Run:
         """Seconds from the request to the first token; None before it."""
         return None if self.first_token_s is None else self.first_token_s - self.start_s
 
-    def take(self, verdict: Verdict) -> Event:
-        """Make the verdict part of the sequence, and say what is new."""
+    def take(self, result: StepResult) -> Event:
+        """Append the result to the sequence; the event with what is new."""
         if self.first_token_s is None:
             self.first_token_s = time.perf_counter()
-        self.seq.tokens += verdict.outcome.emitted
-        self.seq.finish_reason = verdict.finish_reason
-        found = verdict.logprobs()
+        self.seq.tokens += result.outcome.emitted
+        self.seq.finish_reason = result.finish_reason
+        found = result.logprobs()
         self.logprobs += found or ()
         event = Event(
-            self.seq.id, verdict.outcome.emitted, verdict.pieces, found, verdict.finish_reason
+            self.seq.id, result.outcome.emitted, result.pieces, found, result.finish_reason
         )
         self.text += event.text
         return event
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StepResult:
     """What one pass made final for one sequence: the outcome, cut where the sequence ends, and its text."""
 
-    run: Run
-    share: Share
+    request: RequestState
+    rows: SequenceRows
     outcome: Outcome
     pieces: tuple[TextPiece, ...]
     finish_reason: FinishReason | None
 
     @classmethod
-    def of(cls, run: Run, share: Share, outcome: Outcome) -> Verdict:
+    def of(cls, request: RequestState, rows: SequenceRows, outcome: Outcome) -> StepResult:
         """Show the emitted tokens to the stop checker one by one, and cut the outcome at the end."""
         pieces, count = [], 0
         for token in outcome.emitted:
-            shown = run.stops.push([token])
-            if shown.text:
-                pieces.append(TextPiece(shown.text, from_draft=count < len(outcome.path)))
+            text = request.stops.push(token)
+            if text:
+                pieces.append(TextPiece(text, from_draft=count < len(outcome.path)))
             count += 1
-            if shown.finish_reason is not None:
+            if request.stops.finish_reason is not None:
                 break
         cut = replace(outcome, emitted=outcome.emitted[:count], path=outcome.path[:count])
-        return cls(run, share, cut, tuple(pieces), run.stops.finish_reason)
+        return cls(request, rows, cut, tuple(pieces), request.stops.finish_reason)
 
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of the emitted tokens, if the request asked for them."""
-        num_top = self.run.seq.params.logprobs
+        num_top = self.request.seq.params.logprobs
         if num_top is None or self.outcome.logits is None:
             return None
         rows = [0, *(1 + node for node in self.outcome.path)]

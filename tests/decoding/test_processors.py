@@ -13,11 +13,24 @@ from torch import Tensor
 
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
-from forerun.decoding.sampling import choose, draw, logprobs, warp
+from forerun.decoding.processors import LogitsPipeline, draw, logprobs
 from tests.decoding.toy import adjusted, oracle_probs
 
 PROMPT, GENERATED, EOS = (1, 4, 4), (0, 4, 2, 4), frozenset({3})
 NONE: tuple[int, ...] = ()
+
+
+def pipeline(params: SamplingParams, seed: int = 0) -> LogitsPipeline:
+    return LogitsPipeline(params, PROMPT, seed=seed, eos_ids=EOS)
+
+
+def probs(logits: Tensor, params: SamplingParams) -> Tensor:
+    return pipeline(params).probs(logits, GENERATED)
+
+
+def first_probs(logits: Tensor, params: SamplingParams) -> Tensor:
+    """At the start of an empty prompt."""
+    return LogitsPipeline(params).probs(logits, NONE)
 
 
 def random_logits(size: int, seed: int = 0) -> Tensor:
@@ -44,8 +57,8 @@ params = st.builds(
 
 
 @given(halves, params)
-def test_warp_equals_the_oracle(logits: list[float], params: SamplingParams) -> None:
-    row = warp(torch.tensor(logits), params, prompt=PROMPT, generated=GENERATED, eos_ids=EOS)
+def test_probs_equal_the_oracle(logits: list[float], params: SamplingParams) -> None:
+    row = probs(torch.tensor(logits), params)
     expected = oracle_probs(logits, params, PROMPT, GENERATED, EOS)
     assert row.dtype == torch.float32
     assert row.tolist() == pytest.approx(expected, abs=1e-6)
@@ -53,13 +66,12 @@ def test_warp_equals_the_oracle(logits: list[float], params: SamplingParams) -> 
 
 
 @given(halves, params, st.integers(0, 1000))
-def test_choose_draws_from_the_warped_row(
+def test_choose_draws_from_the_processed_row(
     logits: list[float], params: SamplingParams, seed: int
 ) -> None:
-    row, history = torch.tensor(logits), {"prompt": PROMPT, "generated": GENERATED, "eos_ids": EOS}
-    chosen = choose(row, params, seed=seed, **history)
+    row = torch.tensor(logits)
     u = uniform(seed, Stream.TARGET, len(PROMPT) + len(GENERATED))
-    assert chosen == draw(warp(row, params, **history), u)
+    assert pipeline(params, seed).choose(row, GENERATED) == draw(probs(row, params), u)
 
 
 @given(halves, params)
@@ -74,9 +86,7 @@ def test_greedy_takes_the_first_of_the_largest_adjusted_logits(
         min_tokens=params.min_tokens,
     )
     x = adjusted(logits, greedy, PROMPT, GENERATED, EOS)
-    chosen = choose(
-        torch.tensor(logits), greedy, seed=0, prompt=PROMPT, generated=GENERATED, eos_ids=EOS
-    )
+    chosen = pipeline(greedy).choose(torch.tensor(logits), GENERATED)
     assert chosen == x.index(max(x))
 
 
@@ -112,7 +122,7 @@ def test_each_processor_equals_the_one_of_transformers(name: str, size: int) -> 
     for seed in range(5):
         logits = random_logits(size, seed)
         expected = processor(history, logits[None].clone())[0].softmax(0)
-        row = warp(logits, params, prompt=PROMPT, generated=GENERATED, eos_ids=EOS)
+        row = probs(logits, params)
         torch.testing.assert_close(row, expected, atol=1e-6, rtol=1e-5)
         assert ((row > 0) == (expected > 0)).all()
 
@@ -121,15 +131,17 @@ def test_presence_and_frequency_penalties_count_the_output_only() -> None:
     logits = random_logits(6)
     params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25)
     penalty = torch.tensor([0.75, 0, 0.75, 0, 1.0, 0])
-    row = warp(logits, params, prompt=PROMPT, generated=GENERATED)
+    row = probs(logits, params)
     torch.testing.assert_close(row, (logits - penalty).softmax(0))
 
 
-def test_history_may_be_an_array() -> None:
-    logits, params = random_logits(6), SamplingParams(repetition_penalty=1.5, presence_penalty=1)
-    from_lists = warp(logits, params, prompt=PROMPT, generated=GENERATED)
-    from_arrays = warp(logits, params, prompt=np.array(PROMPT), generated=np.array(GENERATED))
-    assert from_lists.equal(from_arrays)
+def test_a_row_does_not_depend_on_what_was_asked_before() -> None:
+    logits = random_logits(6)
+    params = SamplingParams(repetition_penalty=1.5, presence_penalty=1, logit_bias={2: 1})
+    asked = pipeline(params)
+    for generated in ((0,), GENERATED, (), (5, 5)):
+        row = asked.probs(logits, generated)
+        assert row.equal(pipeline(params).probs(logits, generated))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +149,7 @@ def test_history_may_be_an_array() -> None:
     [SamplingParams(top_k=2), SamplingParams(top_p=0.45), SamplingParams(top_k=3, top_p=0.6)],
 )
 def test_equals_at_a_border_stay_by_lower_id(params: SamplingParams) -> None:
-    row = warp(torch.zeros(4), params, prompt=NONE, generated=NONE)
+    row = first_probs(torch.zeros(4), params)
     assert row.tolist() == [0.5, 0.5, 0, 0]
 
 
@@ -146,32 +158,44 @@ def test_the_nucleus_is_found_among_many_and_among_few() -> None:
         logits = random_logits(5000, 1) * spread
         params = SamplingParams(top_p=0.91, min_p=1e-4)
         expected = oracle_probs(logits.tolist(), params, NONE, NONE)
-        row = warp(logits, params, prompt=NONE, generated=NONE)
+        row = first_probs(logits, params)
         assert abs(int((row > 0).sum()) - sum(p > 0 for p in expected)) <= 1  # fp32 at the border
         torch.testing.assert_close(row, torch.tensor(expected), atol=1e-5, rtol=1e-3)
 
 
-def test_banned_tokens_stay_banned() -> None:
-    mask = torch.tensor([True, False, True, True])
-    params = SamplingParams(min_tokens=1, stop_token_ids=(2,), logit_bias={1: 100, 2: 100})
-    row = warp(torch.zeros(4), params, prompt=NONE, generated=NONE, eos_ids=EOS, mask=mask)
-    assert row.tolist() == [1, 0, 0, 0]
+def test_end_tokens_stay_banned_until_min_tokens() -> None:
+    params = SamplingParams(min_tokens=1, stop_token_ids=(2,), logit_bias={2: 100})
+    built = LogitsPipeline(params, eos_ids=EOS)
+    assert built.probs(torch.zeros(4), ()).tolist() == [0.5, 0.5, 0, 0]
+    assert built.probs(torch.zeros(4), (0,)).argmax() == 2
+
+
+@given(halves, params)
+def test_adjusted_logits_are_the_oracles(logits: list[float], params: SamplingParams) -> None:
+    row = pipeline(params).adjusted(torch.tensor(logits), GENERATED)
+    assert row.tolist() == pytest.approx(adjusted(logits, params, PROMPT, GENERATED, EOS))
+
+
+def test_only_a_greedy_request_that_changes_no_logits_needs_the_argmax_alone() -> None:
     greedy = SamplingParams(temperature=0)
-    assert choose(torch.zeros(4), greedy, seed=0, prompt=NONE, generated=NONE, mask=~mask) == 1
+    assert pipeline(greedy).needs_only_argmax
+    assert not pipeline(SamplingParams()).needs_only_argmax
+    for changed in ({"logit_bias": {1: 1}}, {"min_tokens": 1}, {"presence_penalty": 1}):
+        assert not pipeline(SamplingParams(temperature=0, **changed)).needs_only_argmax
 
 
 def test_ids_beyond_the_row_are_left_out() -> None:
     params = SamplingParams(
         repetition_penalty=2, logit_bias={9: 5}, min_tokens=9, stop_token_ids=(8,)
     )
-    row = warp(torch.zeros(4), params, prompt=[7], generated=[6], eos_ids=frozenset({5}))
+    row = LogitsPipeline(params, [7], eos_ids=frozenset({5})).probs(torch.zeros(4), [6])
     assert row.tolist() == [0.25] * 4
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-6])
 def test_a_tiny_temperature_is_as_good_as_greedy(temperature: float) -> None:
     logits = random_logits(100)
-    row = warp(logits, SamplingParams(temperature=temperature), prompt=NONE, generated=NONE)
+    row = first_probs(logits, SamplingParams(temperature=temperature))
     assert row.argmax() == logits.argmax()
     assert row.max() == 1
 
@@ -180,7 +204,7 @@ def test_the_logits_are_not_changed() -> None:
     logits = random_logits(6)
     before = logits.clone()
     params = SamplingParams(temperature=0.5, top_k=2, repetition_penalty=2, logit_bias={0: 1})
-    warp(logits, params, prompt=PROMPT, generated=GENERATED)
+    probs(logits, params)
     assert logits.equal(before)
 
 
@@ -191,9 +215,7 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_threads() -> None:
     results = []
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
-        results += [
-            warp(row, params, prompt=NONE, generated=NONE) for row in (rows[1], rows[1].clone())
-        ]
+        results += [first_probs(row, params) for row in (rows[1], rows[1].clone())]
     torch.set_num_threads(threads)
     assert all(result.equal(results[0]) for result in results)
 

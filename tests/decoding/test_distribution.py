@@ -1,4 +1,4 @@
-"""The promise that sampling with drafts follows the target's law, tested on whole short sequences.
+"""The promise that sampling with drafts follows the target's distribution, tested on whole short sequences.
 
 Seeds are fixed, so a test either always passes or always fails; FALSE_ALARM is the chance that a
 right verifier had met unlucky seeds when they were chosen.
@@ -6,20 +6,20 @@ right verifier had met unlucky seeds when they were chosen.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from forerun.core.params import SamplingParams
 from forerun.decoding import verify as verify_module
+from forerun.decoding.processors import LogitsPipeline
 from tests.decoding import drafting
 from tests.decoding.toy import (
     FALSE_ALARM,
+    PROMPT,
     Drafting,
     Sample,
     Toy,
-    exact_law,
+    exact_distribution,
     generate,
     no_draft,
     p_value,
@@ -61,21 +61,21 @@ PARAMS = {
 
 
 def check(sample: Sample, params: SamplingParams, length: int = LENGTH) -> None:
-    assert p_value(sample.counts, exact_law(TOY, params, length)) > FALSE_ALARM
+    assert p_value(sample.counts, exact_distribution(TOY, params, length)) > FALSE_ALARM
 
 
 def test_the_toy_spreads_over_many_sequences() -> None:
-    law = exact_law(TOY, PLAIN, LENGTH)
-    assert sum(law.values()) == pytest.approx(1)
-    assert sum(NUM * mass >= 5 for mass in law.values()) > 25
+    exact = exact_distribution(TOY, PLAIN, LENGTH)
+    assert sum(exact.values()) == pytest.approx(1)
+    assert sum(NUM * mass >= 5 for mass in exact.values()) > 25
 
 
-def test_plain_decoding_follows_the_law() -> None:
+def test_plain_decoding_follows_the_distribution() -> None:
     check(sample_many(TOY, PLAIN, LENGTH, no_draft, NUM), PLAIN)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_of_draft_follows_the_law(shape: str) -> None:
+def test_every_shape_of_draft_follows_the_distribution(shape: str) -> None:
     sample = sample_many(TOY, PLAIN, LENGTH, SHAPES[shape], NUM)
     assert sample.accepted > NUM / 4
     assert sample.rejected > NUM / 4
@@ -84,7 +84,7 @@ def test_every_shape_of_draft_follows_the_law(shape: str) -> None:
 
 @pytest.mark.parametrize("name", PARAMS)
 @pytest.mark.parametrize("shape", ["point tree", "children without replacement"])
-def test_every_sampling_parameter_follows_the_law(name: str, shape: str) -> None:
+def test_every_sampling_parameter_follows_the_distribution(name: str, shape: str) -> None:
     sample = sample_many(TOY, PARAMS[name], LENGTH, SHAPES[shape], NUM)
     assert sample.accepted > 0
     assert sample.rejected > 0
@@ -93,7 +93,7 @@ def test_every_sampling_parameter_follows_the_law(name: str, shape: str) -> None
 
 @pytest.mark.parametrize("rows", [drafting.with_zeros(TOY), drafting.one_hot(TOY)])
 @pytest.mark.parametrize("widths", [(1, 1), (2,)])
-def test_drafts_that_miss_tokens_follow_the_law(
+def test_drafts_that_miss_tokens_follow_the_distribution(
     rows: drafting.Rows, widths: tuple[int, ...]
 ) -> None:
     draft = drafting.drawn_tree(rows, widths, replace=False)
@@ -103,7 +103,7 @@ def test_drafts_that_miss_tokens_follow_the_law(
     check(sample, PLAIN)
 
 
-def test_a_draft_of_impossible_tokens_is_rejected_and_follows_the_law() -> None:
+def test_a_draft_of_impossible_tokens_is_rejected_and_follows_the_distribution() -> None:
     draft = drafting.drawn_tree(drafting.disjoint(TOY, TOP_TWO), (2,), replace=False)
     sample = sample_many(TOY, TOP_TWO, LENGTH, draft, NUM)
     assert sample.drafted > 0
@@ -112,7 +112,7 @@ def test_a_draft_of_impossible_tokens_is_rejected_and_follows_the_law() -> None:
 
 
 @pytest.mark.parametrize("params", [PLAIN, TOP_TWO, SamplingParams(temperature=0.3)])
-def test_a_draft_equal_to_the_target_is_accepted_and_follows_the_law(
+def test_a_draft_equal_to_the_target_is_accepted_and_follows_the_distribution(
     params: SamplingParams,
 ) -> None:
     draft = drafting.drawn_tree(drafting.equal(TOY, params), (1, 1), replace=True)
@@ -125,7 +125,7 @@ def test_a_draft_equal_to_the_target_is_accepted_and_follows_the_law(
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_takes_the_likeliest_tokens_whatever_the_draft(shape: str) -> None:
     params = SamplingParams(temperature=0, repetition_penalty=1.3, logit_bias={1: 0.4})
-    (expected,) = exact_law(TOY, params, 8)
+    (expected,) = exact_distribution(TOY, params, 8)
     sample = sample_many(TOY, params, 8, SHAPES[shape], 10)
     assert set(sample.counts) == {expected}
     assert sample.accepted > 0
@@ -148,7 +148,7 @@ def test_a_seed_repeats_itself_with_drawn_guesses() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_of_draft_follows_the_law_closely(shape: str) -> None:
+def test_every_shape_of_draft_follows_the_distribution_closely(shape: str) -> None:
     check(sample_many(TOY, PLAIN, 4, SHAPES[shape], 20_000), PLAIN, length=4)
 
 
@@ -189,19 +189,19 @@ def test_a_wrong_rule_for_drawn_guesses_is_caught(
 ) -> None:
     monkeypatch.setattr(verify_module, name, wrong)
     sample = sample_many(TOY, PLAIN, LENGTH, SHAPES[shape], NUM)
-    assert p_value(sample.counts, exact_law(TOY, PLAIN, LENGTH)) < FALSE_ALARM
+    assert p_value(sample.counts, exact_distribution(TOY, PLAIN, LENGTH)) < FALSE_ALARM
 
 
-def test_a_target_row_that_is_not_warped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_row_that_is_not_processed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     params = PARAMS["cold"]
-    choose = verify_module.choose
+    choose = LogitsPipeline.choose
 
-    def choose_raw(logits: object, params: SamplingParams, **rest: object) -> int:
-        return choose(logits, replace(params, temperature=1.0), **rest)
+    def choose_raw(self: LogitsPipeline, *args: object) -> int:
+        return choose(LogitsPipeline(PLAIN, PROMPT, seed=self.seed), *args)
 
-    monkeypatch.setattr(verify_module, "choose", choose_raw)
+    monkeypatch.setattr(LogitsPipeline, "choose", choose_raw)
     sample = sample_many(TOY, params, LENGTH, SHAPES["point tree"], NUM)
-    assert p_value(sample.counts, exact_law(TOY, params, LENGTH)) < FALSE_ALARM
+    assert p_value(sample.counts, exact_distribution(TOY, params, LENGTH)) < FALSE_ALARM
 
 
 def test_logits_of_the_wrong_node_are_caught() -> None:
@@ -210,4 +210,4 @@ def test_logits_of_the_wrong_node_are_caught() -> None:
             return super().node_logits(*args).roll(1, dims=0)
 
     sample = sample_many(Shifted(), PLAIN, LENGTH, SHAPES["point tree"], NUM)
-    assert p_value(sample.counts, exact_law(TOY, PLAIN, LENGTH)) < FALSE_ALARM
+    assert p_value(sample.counts, exact_distribution(TOY, PLAIN, LENGTH)) < FALSE_ALARM

@@ -1,0 +1,276 @@
+"""From one row of logits to a token: the only place where logits become probabilities.
+
+A `LogitsPipeline` is built once a sequence. The verifier and the drafters that draw their tokens use
+the same one, so what is drawn, stored and verified is one and the same row. Which drafted tokens are
+accepted is decided in `verify`; when a sequence ends, in `stops`.
+
+Rows are processed one at a time, on the host: at this size NumPy is faster than torch, and its single
+thread makes a row's result depend neither on its neighbours nor on the number of threads.
+
+The order is: banned tokens (the grammar's mask, end tokens before `min_tokens`), logit bias,
+repetition, frequency and presence penalties, temperature, top-k, top-p, min-p. Each filter sees what
+the one before it left, renormalised. Wherever tokens are ranked, the lower id comes first among equals.
+
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from forerun.core.params import SamplingParams
+from forerun.core.random import Stream, uniform
+from forerun.core.types import Seq, TokenLogprob
+
+Row = NDArray[np.float32]
+
+MIN_TEMPERATURE = 1e-5  # below it, fp32 can hardly tell the distribution from the greedy choice
+NUM_CANDIDATES = 1024  # the nucleus is looked for among that many tokens before all are sorted
+DRAW_BLOCK = 256  # ids summed up at once when a token is drawn
+
+
+class GrammarState(Protocol):
+    """What a grammar allows after some tokens. Immutable: the branches of a draft tree share their prefix."""
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Mask (V,) of the tokens that may come next, end tokens included; None allows all."""
+        ...
+
+    def advance(self, token: int) -> GrammarState | None:
+        """The state after one more token; None if the token is not allowed or ends the output."""
+        ...
+
+
+class LogitsPipeline:
+    """One request's processing of logits, in the order above.
+
+    Methods take `logits` (V,), fp32, as the model gave them; the tokens `generated` after the prompt;
+    and the grammar's state after those, if the request has a grammar. None of them is changed.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int] = (),
+        *,
+        seed: int = 0,
+        eos_ids: frozenset[int] = frozenset(),
+        grammar: GrammarState | None = None,
+    ) -> None:
+        """`eos_ids` are the model's end tokens, which a request may ignore; `grammar` is its first state."""
+        self.params = params
+        self.seed = seed
+        self.changes_logits = bool(params.has_penalties or params.logit_bias or params.min_tokens)
+        self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
+        self._num_prompt = len(prompt)
+        self._prompt_ids = np.unique(_ids(prompt)) if params.has_penalties else _ids(())
+        self._end_ids = _ids(end_ids(params, eos_ids))
+        self._grammar, self._num_read = grammar, 0
+
+    @classmethod
+    def of(
+        cls,
+        seq: Seq,
+        *,
+        eos_ids: frozenset[int] = frozenset(),
+        grammar: GrammarState | None = None,
+    ) -> LogitsPipeline:
+        """The pipeline of a sequence."""
+        prompt = seq.tokens[: seq.num_prompt]
+        return cls(seq.params, prompt, seed=seq.seed, eos_ids=eos_ids, grammar=grammar)
+
+    def grammar_after(self, generated: Sequence[int]) -> GrammarState | None:
+        """The grammar's state after the committed tokens, each read once; None without a grammar.
+
+        Raises ValueError if the grammar does not allow them, or nothing after them.
+        """
+        if self._grammar is None:
+            return None
+        for token in generated[self._num_read :]:
+            state = self._grammar.advance(token)
+            if state is None:
+                raise ValueError(f"the grammar allows nothing after token {token}")
+            self._grammar, self._num_read = state, self._num_read + 1
+        return self._grammar
+
+    def adjusted(
+        self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
+    ) -> Tensor:
+        """Logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
+        return torch.from_numpy(self._adjust(_host(logits), generated, grammar))
+
+    def probs(
+        self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
+    ) -> Tensor:
+        """Probabilities (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
+        row = self._adjust(_host(logits), generated, grammar)
+        return torch.from_numpy(_softmax(row, self.params))
+
+    def choose(
+        self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
+    ) -> int:
+        """The token that plain decoding takes next.
+
+        Greedy takes the largest logit, the lowest id among equals. Otherwise the token is drawn with
+        the number that belongs to the seed and the token's position.
+        """
+        row = self._adjust(_host(logits), generated, grammar)
+        if self.params.is_greedy:
+            return int(row.argmax())
+        position = self._num_prompt + len(generated)
+        return _draw(_softmax(row, self.params), uniform(self.seed, Stream.TARGET, position))
+
+    def _adjust(self, row: Row, generated: Sequence[int], grammar: GrammarState | None) -> Row:
+        params = self.params
+        if grammar is None and not self.changes_logits:
+            return row
+        row = row.copy()
+        mask = None if grammar is None else grammar.allowed()
+        if mask is not None:
+            row[~mask] = -np.inf
+        if len(generated) < params.min_tokens:
+            row[_inside(self._end_ids, row)] = -np.inf
+        for token, bias in params.logit_bias.items():
+            row[token : token + 1] += np.float32(bias)  # a slice may lie beyond the row
+        if params.has_penalties:
+            self._penalise(row, _inside(_ids(generated), row))
+        return row
+
+    def _penalise(self, row: Row, generated: NDArray[np.int64]) -> None:
+        params = self.params
+        seen = np.concatenate([_inside(self._prompt_ids, row), generated])
+        values = row[seen]
+        factor = np.float32(params.repetition_penalty)
+        row[seen] = np.where(values > 0, values / factor, values * factor)
+        emitted, counts = np.unique(generated, return_counts=True)
+        penalties = params.frequency_penalty * counts + params.presence_penalty
+        row[emitted] -= penalties.astype(np.float32)
+
+
+def end_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
+    """The token ids that end a sequence."""
+    ends = frozenset(params.stop_token_ids)
+    return ends if params.ignore_eos else ends | eos_ids
+
+
+def draw(probs: Tensor, u: float) -> int:
+    """The first token, in id order, at which the running sum of `probs` (V,) exceeds u of the total.
+
+    `u` is in [0, 1); `probs` is fp32 or fp64 and need not sum to 1. A token of probability zero is
+    never drawn; a row of nothing else raises ValueError.
+    """
+    return _draw(_host(probs), u)
+
+
+def logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprob:
+    """Log-probabilities of `token` and of the likeliest tokens by the raw logits (V,).
+
+    `num_top` of the likeliest are reported, all if there are fewer.
+    """
+    row = _host(logits)
+    shifted = row - row.max()
+    log_probs = shifted - np.log(np.exp(shifted).sum(dtype=np.float64))
+    rank = 1 + int((row > row[token]).sum() + (row[:token] == row[token]).sum())
+    top = _likeliest(row, min(num_top, len(row))) if num_top else ()
+    return TokenLogprob(
+        token, float(log_probs[token]), rank, tuple((int(i), float(log_probs[i])) for i in top)
+    )
+
+
+def _host(row: Tensor) -> Row:
+    array: Row = row.detach().cpu().numpy()
+    return array
+
+
+def _ids(tokens: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(tokens, dtype=np.int64)
+
+
+def _inside(ids: NDArray[np.int64], row: Row) -> NDArray[np.int64]:
+    """Those of the ids that the row has: a draft's vocabulary may be narrower."""
+    return ids[ids < len(row)]
+
+
+def _softmax(row: Row, params: SamplingParams) -> Row:
+    """Temperature, softmax and filters; one-hot if greedy."""
+    if params.is_greedy:
+        one_hot = np.zeros_like(row)
+        one_hot[row.argmax()] = 1
+        return one_hot
+    row = row / np.float32(max(params.temperature, MIN_TEMPERATURE))
+    probs = np.exp(row - row.max())
+    probs /= np.float32(probs.sum(dtype=np.float64))
+    return _filter(probs, params)
+
+
+def _filter(probs: Row, params: SamplingParams) -> Row:
+    """Apply top-k, top-p and min-p: each keeps the first so many tokens of one ranking."""
+    num_all = len(probs)
+    limit = min(params.top_k, num_all) if params.top_k > 0 else num_all
+    if params.top_p == 1 and params.min_p == 0:
+        return probs if limit == num_all else _keep(probs, _largest(probs, limit))
+    size = limit if params.top_k > 0 else min(limit, NUM_CANDIDATES)
+    values = _largest(probs, size)
+    length = _passing(values, params)
+    if length == size < limit:
+        values = _largest(probs, limit)
+        length = _passing(values, params)
+    return _keep(probs, values[:length])
+
+
+def _passing(values: Row, params: SamplingParams) -> int:
+    """How many of the ranked probabilities pass top-p and min-p; top-k has cut them already."""
+    length = len(values)
+    if params.top_p < 1:
+        collected = values.cumsum(dtype=np.float64)
+        total = collected[-1] if params.top_k > 0 else 1.0
+        length = min(length, 1 + int(collected.searchsorted(params.top_p * total)))
+    if params.min_p > 0:
+        length = min(length, int((values >= np.float32(params.min_p) * values[0]).sum()))
+    return length
+
+
+def _keep(probs: Row, values: Row) -> Row:
+    """The probabilities `values`, the largest ones in descending order, renormalised; else zero."""
+    ids = np.flatnonzero(probs >= values[-1])
+    surplus = len(ids) - len(values)
+    if surplus:  # the last of the equals at the border
+        ties = np.flatnonzero(probs[ids] == values[-1])
+        ids = np.delete(ids, ties[-surplus:])
+    kept = np.zeros_like(probs)
+    kept[ids] = probs[ids] / np.float32(values.sum(dtype=np.float64))
+    return kept
+
+
+def _largest(row: Row, n: int) -> Row:
+    """The `n` largest values, in descending order."""
+    first = len(row) - n
+    largest: Row = np.sort(np.partition(row, first)[first:])[::-1]
+    return largest
+
+
+def _likeliest(row: Row, n: int) -> NDArray[np.intp]:
+    """Ids of the `n` largest values, largest first, lower id first among equals."""
+    ids = np.flatnonzero(row >= _largest(row, n)[-1])
+    return ids[np.argsort(-row[ids], kind="stable")][:n]
+
+
+def _draw(probs: Row, u: float) -> int:
+    """Find the block of ids in which the running sum passes u of the total, then the id in it."""
+    starts = np.arange(0, len(probs), DRAW_BLOCK)
+    ends = np.add.reduceat(probs, starts, dtype=np.float64).cumsum()
+    if not 0 < ends[-1] < np.inf:
+        raise ValueError("a row without probability mass: the logits are not finite or all banned")
+    goal = u * ends[-1]  # below the total for every u < 1, also after rounding
+    block = int(ends.searchsorted(goal, side="right"))
+    before = ends[block - 1] if block else 0.0
+    inside = probs[starts[block] : starts[block] + DRAW_BLOCK].cumsum(dtype=np.float64)
+    # The two sums may differ in the last bit: stay on the block's last token that has mass.
+    last = inside.searchsorted(inside[-1])
+    return int(starts[block] + min(inside.searchsorted(goal - before, side="right"), last))

@@ -1,0 +1,173 @@
+"""A grammar holds along every branch of a draft: constrained output is that of constrained plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from forerun.core import tree
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.decoding.processors import LogitsPipeline
+from forerun.decoding.verify import verify
+from tests.decoding import drafting
+from tests.decoding.toy import (
+    FALSE_ALARM,
+    PROMPT,
+    Drafting,
+    Toy,
+    exact_distribution,
+    generate,
+    no_draft,
+    p_value,
+    sample_many,
+)
+
+TOY = Toy()
+V = TOY.vocab_size
+NUM = 800
+NEAR = drafting.near(TOY)
+POINTS: dict[str, Callable[[drafting.Rows], Drafting]] = {
+    "chain": drafting.point_chain,
+    "tree": drafting.point_tree,
+}
+DRAWN: dict[str, Drafting] = {
+    "chain": drafting.drawn_tree(NEAR, (1, 1, 1), replace=True),
+    "tree": drafting.drawn_tree(NEAR, (2, 1), replace=False),
+    "mixed": drafting.mixed(NEAR),
+}
+SETTINGS = {
+    "greedy": SamplingParams(temperature=0),
+    "sampled": SamplingParams(),
+    "penalised": SamplingParams(temperature=0.8, frequency_penalty=0.7, top_p=0.9),
+}
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """Per state the tokens it allows, each with the state after it; None ends the output."""
+
+    table: tuple[dict[int, int | None] | None, ...]
+    state: int = 0
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        row = self.table[self.state]
+        return None if row is None else np.isin(np.arange(V), [*row])
+
+    def advance(self, token: int) -> Automaton | None:
+        row = self.table[self.state]
+        after = self.state if row is None else row.get(token)
+        return None if after is None else replace(self, state=after)
+
+
+# 0 and 1 may come first; after a 0 all but 3, after a 1 only 2 and 3, and a 3 once in three tokens.
+GRAMMAR = Automaton(({0: 1, 1: 2}, {0: 1, 1: 2, 2: 0}, {2: 0, 3: 1}))
+ANYTHING = Automaton((None,))
+
+
+def verified(
+    params: SamplingParams, grammar: Automaton | None, draft: Draft, logits: Tensor
+) -> Outcome:
+    seq = Seq(0, list(PROMPT), params, seed=0)
+    return verify(seq, draft, logits, LogitsPipeline.of(seq, grammar=grammar))
+
+
+def holds(tokens: tuple[int, ...]) -> bool:
+    state: Automaton | None = GRAMMAR
+    for token in tokens:
+        state = state.advance(token) if state else None
+    return state is not None
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("shape", POINTS)
+def test_chosen_drafts_give_the_tokens_of_constrained_plain_decoding(
+    setting: str, shape: str
+) -> None:
+    params, accepted, rejected, freed = SETTINGS[setting], 0, 0, 0
+    for seed in range(20):
+        toy = Toy(seed=seed)
+        drafts = POINTS[shape](drafting.near(toy))
+        plain = generate(toy, params, 12, no_draft, seed, grammar=GRAMMAR)
+        sample = sample_many(toy, params, 12, drafts, 1, grammar=GRAMMAR, first_seed=seed)
+        assert set(sample.counts) == {plain}
+        assert holds(plain)
+        accepted, rejected = accepted + sample.accepted, rejected + sample.rejected
+        freed += not holds(generate(toy, params, 12, no_draft, seed))
+    assert accepted > 20
+    assert rejected > 20
+    assert freed > 10, "without the grammar other tokens come"
+
+
+@pytest.mark.parametrize("setting", ["sampled", "penalised"])
+@pytest.mark.parametrize("shape", DRAWN)
+def test_drawn_drafts_follow_the_constrained_distribution(setting: str, shape: str) -> None:
+    params = SETTINGS[setting]
+    sample = sample_many(TOY, params, 3, DRAWN[shape], NUM, grammar=GRAMMAR)
+    assert all(map(holds, sample.counts))
+    assert sample.accepted > NUM / 4
+    assert sample.rejected > NUM / 4
+    exact = exact_distribution(TOY, params, 3, grammar=GRAMMAR)
+    assert p_value(sample.counts, exact) > FALSE_ALARM
+    free = exact_distribution(TOY, params, 3)
+    assert p_value(sample.counts, free) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("probs", [None, (torch.eye(V)[3],)], ids=["chosen", "drawn"])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_draft_that_breaks_the_grammar_is_rejected(
+    probs: tuple[Tensor] | None, temperature: float
+) -> None:
+    """The target is sure of 3, which the grammar does not allow at first."""
+    logits = torch.eye(V)[[3, 3]] * 50
+    params = SamplingParams(temperature=temperature)
+    draft = Draft((3,), (-1,), probs)
+    free = verified(params, None, draft, logits)
+    assert free.emitted == (3, 3)
+    bound = verified(params, GRAMMAR, draft, logits)
+    assert bound.path == ()
+    assert bound.emitted[0] in (0, 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_every_branch_of_a_tree_has_its_own_state(first: int) -> None:
+    """After 0 comes anything but 3, after 1 only 2 or 3, whichever branch was drafted first."""
+    params = SamplingParams(temperature=0)
+    tokens, parents = tree.from_paths([[0, 2], [1, 3]])
+    logits = torch.zeros(5, V)
+    logits[0, first] = 10
+    logits[1:] = torch.tensor([0.0, 1, 2, 3])  # 3 where it is allowed, else 2
+    outcome = verified(params, GRAMMAR, Draft(tokens, parents), logits)
+    assert outcome.emitted == ((0, 2, 1) if first == 0 else (1, 3, 2))
+
+
+def test_the_walk_ends_where_the_grammar_does() -> None:
+    grammar = Automaton(({2: 1}, {3: None}))
+    logits = torch.zeros(5, V)
+    seq = Seq(0, list(PROMPT), SamplingParams(temperature=0), seed=0)
+    pipeline = LogitsPipeline.of(seq, grammar=grammar)
+    outcome = verify(seq, Draft.chain([2, 3, 1, 1]), logits, pipeline)
+    assert outcome.emitted == (2, 3)
+    assert outcome.path == (0,)
+    seq.tokens += outcome.emitted
+    with pytest.raises(ValueError, match="nothing after token 3"):
+        verify(seq, EMPTY_DRAFT, logits[:1], pipeline)
+
+
+def test_a_state_without_a_mask_allows_everything() -> None:
+    params = SamplingParams(temperature=0.7)
+    for seed in range(5):
+        plain = generate(TOY, params, 8, no_draft, seed)
+        assert generate(TOY, params, 8, drafting.point_tree(NEAR), seed, grammar=ANYTHING) == plain
+
+
+def test_a_constrained_greedy_request_needs_its_logits() -> None:
+    greedy = SamplingParams(temperature=0)
+    assert LogitsPipeline(greedy).needs_only_argmax
+    assert not LogitsPipeline(greedy, grammar=GRAMMAR).needs_only_argmax
