@@ -73,7 +73,7 @@ class LLM:
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
-        self.model = self._load(checkpoint, config.quant, config.head_bits, beside=None)
+        self.model = self._load(checkpoint, config.quant, config.head_bits)
         longest, asked = self.model.config.max_position, config.max_model_len
         self.max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
         if not 2 <= self.max_len <= longest:
@@ -162,15 +162,20 @@ class LLM:
     ) -> LoadedModel:
         """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        loaded = self._load(checkpoint, quant, head_bits, beside=self.model)
-        return LoadedModel(loaded, checkpoint.tokenizer())
+        return LoadedModel(
+            self._load(checkpoint, quant, head_bits, self.model), checkpoint.tokenizer()
+        )
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
         return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
 
     def _load(
-        self, checkpoint: Checkpoint, quant: Quant, head_bits: int | None, *, beside: Model | None
+        self,
+        checkpoint: Checkpoint,
+        quant: Quant,
+        head_bits: int | None,
+        beside: Model | None = None,
     ) -> Model:
         return load_model(
             checkpoint,
