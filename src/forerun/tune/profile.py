@@ -81,7 +81,7 @@ class Profile:
     subject: Subject
     date: str
     drafter: str
-    """The best setting, or `none` where nothing pays."""
+    """The best setting, or `none` where drafting is not worth it."""
     passes: PassTimes
     drafters: tuple[DrafterFigures, ...]
     """Every setting that was tried."""
