@@ -1,24 +1,27 @@
-"""The controller on a clock without noise: real answers, real drafts, scripted costs.
+"""The controller on a clock without noise: real answers, real drafts, costs from a table.
 
-    python -m dev.controller_sim record answers.jsonl [--prompts FILE ...] [--temperature T]
-    python -m dev.controller_sim run answers.jsonl [--drafter suffix] [--machine avx2] [--batch 1]
+    python -m dev.controller_sim record answers.jsonl.gz --prompts FILE ... [--guesser early_exit:...]
+    python -m dev.controller_sim run answers.jsonl.gz [--drafter suffix] [--machine avx2] [--batch 1 4]
 
-`record` lets a model answer prompts plainly and writes the tokens down. `run` answers them again
-with a model that knows what it will say, in the engine itself: drafts, verdicts and the controller
-are real, only the passes take no time but what a machine's table says. What a prompt's answer is
-does not depend on how it is drafted, so every budget and the controller see the same texts.
+`record` lets a model answer prompts plainly, greedily and at temperature 1, and writes the tokens down;
+beside them, for each position, how many of the next tokens a drafter with weights (`--guesser`) would
+have guessed. `run` answers the prompts again with a model that knows what it will say, in the engine
+itself: drafts, verification and the controller are real, only the passes take no time but what a
+machine's table says. What a prompt's answer is does not depend on how it is drafted, so every budget
+and the controller see the same texts.
 
 It prints, for each category, tokens a unit of time over those of plain decoding: the best fixed
 budget, found by trying all, and the controller's. Two runs give the same digits. Only for drafters
-that need no model of their own and draw nothing.
+that need no model of their own and draw nothing, and for `recorded`, which makes the recorded guesses.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,22 +31,24 @@ from torch import Tensor
 from forerun.cache.slots import SlotCache
 from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
+from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
-from forerun.core.types import Seq
+from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
 from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Target
+from forerun.drafters.base import Drafter, Target
+from forerun.engine.acceptance import DraftResult
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
 from forerun.nn.config import ModelConfig
 from forerun.nn.model import Hidden
 
 MACHINES = {
-    "avx2": {1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08},
-    "vnni": {1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6},
+    "avx2": CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08}),
+    "vnni": CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6}),
 }
-"""What a pass over so many rows costs, in passes over one; on straight lines between and beyond."""
-PROPOSAL = 0.015
-"""What it costs to ask the drafter about one sequence, in passes."""
+"""What a pass over so many rows costs, in passes over one."""
+MOST_GUESSES = 6
+"""Recorded guesses a position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +57,45 @@ class Answer:
 
     id: str
     category: str
+    temperature: float
     prompt: list[int]
     tokens: list[int]
+    right: str = ""
+    """A digit a token: how many tokens, from this one on, the recorded drafter guesses right."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What drafts with what, and what it costs; costs in passes over one row."""
+
+    drafter: str
+    passes: CostCurve
+    ask: float = 0.015
+    """Asking about one sequence."""
+    node: float = 0.0
+    """A token of the longest draft: sequences draft together."""
+    slowdown: Callable[[int], float] = lambda step: 1.0
+    """Of the machine in pass i: the controller sees it, the result is counted without it."""
 
 
 @dataclass(slots=True)
 class Clock:
     """Time passes only where a pass or a proposal takes it."""
 
+    world: World
     now: float = 0.0
+    cost: float = 0.0
+    """The same without slow-downs."""
+    passes: int = 0
 
     def __call__(self) -> float:
         """The time."""
         return self.now
+
+    def add(self, cost: float) -> None:
+        """Something took that long."""
+        self.cost += cost
+        self.now += cost * self.world.slowdown(self.passes)
 
 
 class Lengths(SlotCache):
@@ -84,26 +115,23 @@ class Lengths(SlotCache):
 class Replay:
     """A model that says the recorded answers. Its hidden state is the next token, or 0 behind the end."""
 
-    def __init__(self, answers: Iterable[Answer], costs: dict[int, float], clock: Clock) -> None:
+    def __init__(self, answers: Iterable[Answer], clock: Clock) -> None:
         self.texts = {tuple(a.prompt): a.prompt + a.tokens for a in answers}
         self.vocab_size = 1 + max(max(text) for text in self.texts.values())
         self.config = ModelConfig("replay", self.vocab_size, 1, 1, 1, 1, 1, 1, 1 << 20)
-        self.costs, self.clock = costs, clock
+        self.clock = clock
         self.running: list[Seq] = []
 
     def forward(self, batch: Batch, cache: Lengths, taps: tuple[int, ...] = ()) -> Hidden:
         """The next token at every row, as if the row were on the way; time passes."""
-        self.clock.now += pass_cost(batch.num_rows, self.costs)
+        self.clock.passes += 1
+        self.clock.add(self.clock.world.passes.predict(batch.num_rows))
         texts = {seq.slot: self.texts[tuple(seq.tokens[: seq.num_prompt])] for seq in self.running}
         coming = []
         for segment in batch.segments:
             text = texts[segment.slot]
             coming += [text[p] if p < len(text) else 0 for p in segment.positions() + 1]
         return Hidden(torch.tensor(coming)[:, None])
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """All on the next token."""
-        return torch.zeros(len(hidden), self.vocab_size).scatter_(1, hidden, 1.0)
 
     def argmax(self, hidden: Tensor) -> Tensor:
         """The next token."""
@@ -118,72 +146,93 @@ class Replay:
         return 0
 
 
-def pass_cost(num_rows: int, costs: dict[int, float]) -> float:
-    """The table's entry, or what its two nearest say.
+class Recorded:
+    """Guesses as right as those that were recorded; behind the first wrong one nothing is right."""
 
-    >>> pass_cost(3, {1: 1.0, 2: 1.5, 4: 2.0})
-    1.75
-    >>> pass_cost(6, {1: 1.0, 2: 1.5, 4: 2.0})
-    2.5
-    """
-    sizes = sorted(costs)
-    above = next((i for i, size in enumerate(sizes) if size >= num_rows), len(sizes) - 1)
-    low, high = sizes[max(0, above - 1)], sizes[max(1, above)]
-    slope = (costs[high] - costs[low]) / (high - low)
-    return costs[low] + slope * (num_rows - low)
+    features = NO_FEATURES
+    draws = False
 
+    def __init__(self, answers: Iterable[Answer]) -> None:
+        self._answers = {tuple(a.prompt): a for a in answers}
 
-def compact(answers: Iterable[Answer]) -> list[Answer]:
-    """The same answers over the tokens that occur in them: the replay is quicker for it."""
-    ids: dict[int, int] = {}
-    number = lambda tokens: [ids.setdefault(t, 1 + len(ids)) for t in tokens]  # noqa: E731
-    return [Answer(a.id, a.category, number(a.prompt), number(a.tokens)) for a in answers]
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """A chain for each."""
+        return [self._one(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
+
+    def _one(self, seq: Seq, budget: int) -> Draft:
+        answer, done = self._answers[tuple(seq.tokens[: seq.num_prompt])], len(seq.generated)
+        right = int(answer.right[done])
+        coming = answer.tokens[done : done + min(budget, MOST_GUESSES)]
+        return Draft.chain([t if i < right else t + 1 for i, t in enumerate(coming)])
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Nothing to learn."""
+
+    def end(self, seq: Seq) -> None:
+        """Nothing to forget."""
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """Nothing."""
+        return 0
 
 
 def replay(
-    answers: Sequence[Answer],
-    drafter: str,
-    costs: dict[int, float],
-    num_seqs: int,
-    controller: Controller | None,
+    answers: Sequence[Answer], world: World, num_seqs: int, controller: Controller | None = None
 ) -> dict[str, float]:
-    """Time that decoding took, by category; without a controller the engine's own decides."""
-    clock = Clock()
-    model = Replay(answers, costs, clock)
+    """Cost of decoding by category, in plain passes; without a controller the engine's own decides."""
+    clock = Clock(world)
+    model = Replay(answers, clock)
     max_len = 1 + max(len(text) for text in model.texts.values())
-    target = Target(model, None, num_seqs, max_len)  # type: ignore[arg-type]
-    built = DrafterSpec.of(drafter).build(target)
-    propose = built.propose
-
-    def timed(seqs: Sequence[Seq], budgets: Sequence[int]) -> list:
-        clock.now += PROPOSAL * len(seqs)
-        return propose(seqs, budgets)
-
-    built.propose = timed  # type: ignore[method-assign]
+    drafter = _drafter(answers, model, clock, num_seqs, max_len)
     cache = model.new_cache(num_seqs, max_len)
-    engine = Engine(model, cache, built, EngineConfig())  # type: ignore[arg-type]
+    engine = Engine(model, cache, drafter, EngineConfig())  # type: ignore[arg-type]
     engine.timers.clock = clock
     model.running = engine.scheduler.running
     engine.controller = controller or engine.controller
-    seconds: dict[str, float] = defaultdict(float)
+    costs: dict[str, float] = defaultdict(float)
     for batch in batches(answers, num_seqs):
-        seconds[batch[0].category] += _decode(engine, batch, clock)
-    return seconds
+        costs[batch[0].category] += _decode(engine, batch, clock)
+    return costs
+
+
+def _drafter(
+    answers: Sequence[Answer], model: Replay, clock: Clock, num_seqs: int, max_len: int
+) -> Drafter:
+    """The world's drafter, whose proposals take time."""
+    world = clock.world
+    target = Target(model, None, num_seqs, max_len)  # type: ignore[arg-type]
+    drafter: Drafter = Recorded(answers)
+    if world.drafter != "recorded":
+        drafter = DrafterSpec.of(world.drafter).build(target)
+    propose = drafter.propose
+
+    def timed(seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        drafts = propose(seqs, budgets)
+        clock.add(world.ask * len(seqs) + world.node * max(map(len, drafts), default=0))
+        return drafts
+
+    drafter.propose = timed  # type: ignore[method-assign]
+    return drafter
 
 
 def _decode(engine: Engine, batch: Sequence[Answer], clock: Clock) -> float:
-    """Answer these prompts together; the time from when all have been read."""
+    """Answer these prompts together; the cost from when all have been read."""
     runs = [
         engine.add(a.prompt, SamplingParams(temperature=0, max_tokens=len(a.tokens))) for a in batch
     ]
     while not all(run.has_begun or run.seq.finish_reason for run in runs):
         engine.step()
-    start = clock.now
+    start = clock.cost
     while engine.has_work:
         engine.step()
     for run, answer in zip(runs, batch, strict=True):
         assert run.seq.generated == answer.tokens
-    return clock.now - start
+    return clock.cost - start
 
 
 def batches(answers: Sequence[Answer], size: int) -> list[list[Answer]]:
@@ -199,60 +248,74 @@ def batches(answers: Sequence[Answer], size: int) -> list[list[Answer]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One category: tokens a unit of time over plain decoding's."""
-
-    category: str
-    best: float
-    budget: int
-    fixed: float
-    auto: float
-
-
-def compare(
-    answers: Sequence[Answer], drafter: str, costs: dict[int, float], num_seqs: int, most: int
-) -> list[Row]:
-    """Every fixed budget up to `most` against the controller; the last row is over all."""
-    fixed = [replay(answers, drafter, costs, num_seqs, Fixed(k)) for k in range(most + 1)]
-    auto = replay(answers, drafter, costs, num_seqs, None)
-    for seconds in (*fixed, auto):
-        seconds["all"] = sum(seconds.values())
-    rows = []
-    for category in fixed[0]:
-        gains = [fixed[0][category] / seconds[category] for seconds in fixed]
-        best = max(range(most + 1), key=gains.__getitem__)
-        rows.append(
-            Row(category, gains[best], best, gains[most], fixed[0][category] / auto[category])
-        )
-    return rows
+def speedups(
+    answers: Sequence[Answer], world: World, num_seqs: int, controller: Controller | None = None
+) -> dict[str, float]:
+    """Over plain decoding, by category and over `all`."""
+    plain, found = (replay(answers, world, num_seqs, chosen) for chosen in (Fixed(0), controller))
+    for costs in (plain, found):
+        costs["all"] = sum(costs.values())
+    return {category: cost / found[category] for category, cost in plain.items()}
 
 
-def record(path: Path, prompts: Sequence[str], model: str, temperature: float, limit: int) -> None:
-    """Answer prompts plainly, the first `limit` of each category of a file, and write them down."""
+def read(path: Path, temperature: float) -> list[Answer]:
+    """The recorded answers at one temperature."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        answers = [Answer(**json.loads(line)) for line in file]
+    return [answer for answer in answers if answer.temperature == temperature]
+
+
+class Listening:
+    """A controller that asks for full drafts, notes them and lets none of them through."""
+
+    def __init__(self) -> None:
+        self.drafts: dict[int, Draft] = {}
+        """By the number of tokens that were there."""
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        """Everything, of one sequence."""
+        (seq,) = seqs
+        self._length = len(seq.generated)
+        return {seq.id: MOST_GUESSES}
+
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        """Nothing."""
+        (self.drafts[self._length],) = drafts.values()
+        return dict.fromkeys(drafts, EMPTY_DRAFT)
+
+    def learn(
+        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+    ) -> None:
+        """Nothing."""
+
+
+def record(path: Path, prompts: Sequence[str], model: str, guesser: str, length: int) -> None:
+    """Answer all prompts of the files at both temperatures and write the answers down."""
     from forerun import LLM
-    from forerun.eval.prompts import read
+    from forerun.eval.prompts import read as read_prompts
 
-    llm = LLM(model, drafter="none", controller=False, max_model_len=2048)
-    params = SamplingParams(temperature=temperature, seed=1, max_tokens=128)
-    with path.open("w", encoding="utf-8") as file:
-        for name in prompts:
-            seen: dict[str, int] = defaultdict(int)
-            for prompt in read(name):
-                category = (
-                    prompt.category
-                    if name == "builtin"
-                    else f"{Path(name).stem}: {prompt.category}"
-                )
-                seen[prompt.category] += 1
-                if seen[prompt.category] > limit:
-                    continue
-                run = llm.submit([{"role": "user", "content": prompt.turns[0]}], params).runs[0]
-                while llm.engine.has_work:
-                    llm.engine.step()
-                tokens = run.seq.tokens[: run.seq.num_prompt]
-                answer = Answer(prompt.id, category, tokens, run.seq.generated)
-                file.write(json.dumps(asdict(answer)) + "\n")
+    llm = LLM(model, drafter=guesser, controller=False, max_model_len=2048)
+    found = [prompt for name in prompts for prompt in read_prompts(name)]
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        for temperature, (i, prompt) in ((t, p) for t in (0.0, 1.0) for p in enumerate(found)):
+            llm.engine.controller = listening = Listening()
+            params = SamplingParams(temperature=temperature, seed=i, max_tokens=length)
+            (run,) = llm.submit([{"role": "user", "content": prompt.turns[0]}], params).runs
+            while llm.engine.has_work:
+                llm.engine.step()
+            tokens = run.seq.generated
+            right = "".join(
+                str(_num_right(listening.drafts.get(n, EMPTY_DRAFT).tokens, tokens[n:]))
+                for n in range(len(tokens))
+            )
+            start = run.seq.tokens[: run.seq.num_prompt]
+            answer = Answer(prompt.id, prompt.category, temperature, start, tokens, right)
+            file.write(json.dumps(asdict(answer)) + "\n")
+
+
+def _num_right(guesses: Sequence[int], tokens: Sequence[int]) -> int:
+    pairs = zip(guesses, tokens, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(guesses), len(tokens)))
 
 
 def main() -> None:
@@ -262,27 +325,32 @@ def main() -> None:
     parser.add_argument("answers", type=Path)
     parser.add_argument("--prompts", nargs="+", default=["builtin"])
     parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--guesser", default="none", help="the drafter that is recorded")
+    parser.add_argument("--length", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--limit", type=int, default=10)
     parser.add_argument("--drafter", default="suffix:shared_tokens=0")
+    parser.add_argument("--node", type=float, default=0.0, help="cost of a drafted token")
     parser.add_argument("--machine", choices=MACHINES, nargs="+", default=[*MACHINES])
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--most", type=int, default=7, help="largest fixed budget")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.action == "record":
-        record(args.answers, args.prompts, args.model, args.temperature, args.limit)
+        record(args.answers, args.prompts, args.model, args.guesser, args.length)
         return
-    lines = args.answers.read_text(encoding="utf-8").splitlines()
-    answers = compact(Answer(**json.loads(line)) for line in lines)
+    answers = read(args.answers, args.temperature)
     for machine in args.machine:
+        world = World(args.drafter, MACHINES[machine], node=args.node)
         for size in args.batch:
-            rows = compare(answers, args.drafter, MACHINES[machine], size, args.most)
-            print(f"{args.drafter}, {machine}, batch {size}: best fixed, all, controlled, of best")
-            for row in rows:
+            print(
+                f"{args.drafter}, {machine}, batch {size}: best fixed (budget), controlled, of best"
+            )
+            fixed = [speedups(answers, world, size, Fixed(k)) for k in range(1, args.most + 1)]
+            for category, found in speedups(answers, world, size).items():
+                gains = [1.0, *(each[category] for each in fixed)]
+                best = max(gains)
                 print(
-                    f"{row.category:24s} {row.best:.3f} ({row.budget}) {row.fixed:.3f} "
-                    f"{row.auto:.3f} {row.auto / row.best:.3f}"
+                    f"{category:16s} {best:.3f} ({gains.index(best)}) {found:.3f} {found / best:.3f}"
                 )
 
 

@@ -1,7 +1,12 @@
-"""Breaking the engine on purpose, to see that the tests notice: `python -m tests.mutants NAME PYTEST_ARGS...`."""
+"""Breaking the engine on purpose, to see that the tests notice: `python -m tests.mutants NAME PYTEST_ARGS...`.
+
+A name is one of `MUTANTS`, or `module:CONSTANT=value`.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import sys
 from collections.abc import Callable
 
@@ -64,7 +69,73 @@ MUTANTS: dict[str, Callable[[], None]] = {
     for f in (accept_everything, wrong_residual, stale_rows, unmasked_siblings, flat_positions)
 }
 
+CONSTANTS = {
+    "forerun.core.costs": {
+        "MEMORY": (1.0,),
+        "LINE_DECAY": (0.5,),
+        "LINE_WEIGHT": (0.01, 1e6),
+        "TABLE_DECAY": (0.0, 1.0),
+        "OUTLIER": (1e9,),
+    },
+    "forerun.engine.acceptance": {"PRIOR_TRIALS": (0.01, 100.0), "SEED_TRIALS": (0.1, 1e4)},
+    "forerun.engine.calibration": {
+        "PRIOR_CASES": (0.01, 1e6),
+        "MEMORY": (0.5,),
+        "BIAS_RATE": (0.0, 1.0),
+        "BIAS_MEMORY": (0.5,),
+    },
+    "forerun.engine.controller": {
+        "MEMORY_OF_ONE": (0.5, 1.0),
+        "MEMORY_OF_ALL": (0.5, 1.0),
+        "MARGIN": (1.0, 1.3),
+        "HOLD_STEPS": (1, 20),
+        "PLAIN_EVERY": (8, 10**9),
+        "PLAIN_FIRST": (0,),
+        "TRIAL_STEPS": (1,),
+        "EXPLORATION_SHARE": (0.0, 0.3),
+        "MIN_EXPLORATION_SHARE": (0.0, 0.015),
+        "SPEED_MEMORY": (0.0, 1.0),
+    },
+    "forerun.engine.trimmer": {
+        "ALPHA": (1, 2),
+        "SAFETY_MARGIN": (1.0,),
+        "SPEEDUP_MEMORY": (0.5, 1.0),
+        "SPEEDUP_PRIOR": (1.0, 1000.0),
+        "BENEFIT_MEMORY": (0.0, 0.99),
+        "BENEFIT_MEMORY_OF_ALL": (0.0,),
+        "FIRST_BENEFIT": (0.0,),
+        "COST_RATE": (1.0,),
+        "COST_OUTLIER": (1e9,),
+        "SILENCE_RATE": (1.0,),
+        "MOST_SILENCE": (0.0, 1.0),
+    },
+}
+"""What the controller knows without measuring, and values that would make it worse."""
+CONSTANT_MUTANTS = [
+    f"{module}:{name}={value}"
+    for module, names in CONSTANTS.items()
+    for name, values in names.items()
+    for value in values
+]
+
+
+def set_constant(mutant: str) -> None:
+    """Import a module with another value of one of its constants."""
+    module, name, value = re.fullmatch(r"(.+):(.+)=(.+)", mutant).groups()
+    assert module not in sys.modules, "too late: somebody has the right one"
+    spec = importlib.util.find_spec(module)
+    source, count = re.subn(
+        rf"^{name} = .*$", f"{name} = {value}", spec.loader.get_source(module), flags=re.MULTILINE
+    )
+    assert count == 1, mutant
+    sys.modules[module] = importlib.util.module_from_spec(spec)
+    exec(compile(source, spec.origin, "exec"), vars(sys.modules[module]))
+
+
 if __name__ == "__main__":
     tiny.BACKEND = "torch"  # its rows and masks are Python, and can be broken from here
-    MUTANTS[sys.argv[1]]()
+    if ":" in sys.argv[1]:
+        set_constant(sys.argv[1])
+    else:
+        MUTANTS[sys.argv[1]]()
     sys.exit(pytest.main(sys.argv[2:]))

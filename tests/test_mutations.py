@@ -1,4 +1,4 @@
-"""The suite turns red when acceptance, rows or masks are broken on purpose."""
+"""The suite turns red when acceptance, rows or masks are broken on purpose, or a controller constant is changed."""
 
 import subprocess
 import sys
@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import MUTANTS
+from tests.mutants import CONSTANT_MUTANTS, MUTANTS
 
 ROOT = Path(__file__).parent.parent
 CONTRACT = ["tests/engine/test_contract.py", "-x", "-q", "-p", "no:cacheprovider"]
+CONTROLLER = [
+    *(
+        f"tests/engine/test_{name}.py"
+        for name in ("controller", "trimmer", "prior", "recorded_answers")
+    ),
+    *("tests/core/test_costs.py", "-x", "-q", "-p", "no:cacheprovider"),
+]
 TESTS_FAILED = 1
 
 
@@ -28,3 +35,9 @@ def test_the_contract_suite_notices(mutant):
 @pytest.mark.slow
 def test_the_contract_suite_passes_unbroken():
     assert run("-m", "pytest", *CONTRACT) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", CONSTANT_MUTANTS)
+def test_the_controllers_tests_notice(mutant):
+    assert run("-m", "tests.mutants", mutant, *CONTROLLER) == TESTS_FAILED

@@ -1,0 +1,98 @@
+"""The controller must stay as good as it is: recorded answers of a real model, decoded again on a clock without noise.
+
+Each cell of fixtures/bounds.txt is the speed-up over plain decoding of eight prompts of a kind. Nothing is random: a
+change that leaves the controller alone leaves the digits alone. A change that lowers a cell must say why it is right;
+`python -m tests.engine.test_recorded_answers` prints the table anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dev.controller_sim import Answer, World, batches, read, replay
+from forerun.core.costs import CostCurve
+
+FIXTURES = Path(__file__).parent / "fixtures"
+ANSWERS, BOUNDS = FIXTURES / "answers.jsonl.gz", FIXTURES / "bounds.txt"
+BATCHES = (1, 4, 8)
+TOLERANCE = 0.02
+AVX2 = CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08})
+AVX512 = CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6})
+
+
+def restless(step: int) -> float:
+    """A machine that runs at half its speed for every other 40 passes, and hangs for ten passes now and then."""
+    return 10.0 if step % 67 == 66 else 2.0 if step // 40 % 2 else 1.0
+
+
+WORLDS = {
+    "suffix, AVX2": (0.0, World("suffix:shared_tokens=0", AVX2)),
+    "suffix, AVX-512, restless": (0.0, World("suffix:shared_tokens=0", AVX512, slowdown=restless)),
+    "suffix, AVX2, sampled": (1.0, World("suffix:shared_tokens=0", AVX2)),
+    "lookahead, AVX-512, restless, sampled": (
+        1.0,
+        World("lookahead:window=0", AVX512, slowdown=restless),
+    ),
+    "draft model, AVX2": (0.0, World("recorded", AVX2, node=0.15)),
+    "expensive draft model, AVX2": (0.0, World("recorded", AVX2, node=0.8)),
+}
+
+
+@cache
+def answers(temperature: float) -> list[Answer]:
+    return read(ANSWERS, temperature)
+
+
+def plain_costs(world: World, temperature: float, num_seqs: int) -> dict[str, float]:
+    """Of plain decoding, by category: a pass over all sequences of a batch that have not ended."""
+    costs: dict[str, float] = {}
+    for batch in batches(answers(temperature), num_seqs):
+        lengths = [len(answer.tokens) for answer in batch]
+        rows = (sum(length > i for length in lengths) for i in range(1, max(lengths)))
+        costs.setdefault(batch[0].category, 0.0)
+        costs[batch[0].category] += sum(map(world.passes.predict, rows))
+    return costs
+
+
+def speedups(name: str, num_seqs: int) -> dict[str, float]:
+    temperature, world = WORLDS[name]
+    plain = plain_costs(world, temperature, num_seqs)
+    found = replay(answers(temperature), world, num_seqs)
+    return {category: plain[category] / found[category] for category in plain} | {
+        "all": sum(plain.values()) / sum(found.values())
+    }
+
+
+def bounds() -> Iterator[tuple[str, int, dict[str, float]]]:
+    head, *lines = BOUNDS.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        name, numbers = line.split("|")
+        num_seqs, *cells = numbers.split()
+        yield name.strip(), int(num_seqs), dict(zip(head.split(), map(float, cells), strict=True))
+
+
+@pytest.mark.parametrize(("name", "num_seqs", "bound"), [*bounds()])
+def test_no_kind_of_prompt_becomes_slower(name, num_seqs, bound):
+    found = speedups(name, num_seqs)
+    assert found.keys() == bound.keys()
+    slower = {kind: found[kind] for kind in found if found[kind] < bound[kind] - TOLERANCE}
+    assert not slower, f"was {bound}"
+
+
+def test_every_world_and_batch_has_its_bounds():
+    assert {(name, num_seqs) for name, num_seqs, _ in bounds()} == {
+        (name, num_seqs) for name in WORLDS for num_seqs in BATCHES
+    }
+
+
+if __name__ == "__main__":
+    kinds = [*dict.fromkeys(answer.category for answer in answers(0.0)), "all"]
+    print(" " * 42 + "".join(f"{kind:>10s}" for kind in kinds))
+    for world in WORLDS:
+        for size in BATCHES:
+            row = speedups(world, size)
+            print(f"{world:40s}| {size}" + "".join(f"{row[kind]:10.3f}" for kind in kinds))
