@@ -58,6 +58,8 @@ Shape shape_of(nb::dict config) {
     s.max_position = dimension(config, "max_position");
     s.activation = activation_of(nb::cast<std::string>(config["activation"]));
     s.is_gated = nb::cast<bool>(config["is_gated"]);
+    s.is_layer_norm = nb::cast<bool>(config["is_layer_norm"]);
+    s.norm_eps = nb::cast<float>(config["norm_eps"]);
     s.sliding_window = dimension(config, "sliding_window", 0);
     s.position_offset = dimension(config, "position_offset", -1);
     s.embedding_multiplier = nb::cast<float>(config["embedding_multiplier"]);
@@ -83,54 +85,86 @@ Segment segment_of(nb::handle object) {
     return s;
 }
 
-void set_linear(Decoder& self, int layer, const std::string& name, int type, int num_out,
-                int num_in, const Array2<const std::uint8_t>& rows,
-                std::optional<Array1<const float>> bias) {
+void check_shape(const std::string& name, int num_out, int num_in,
+                 const std::optional<Array1<const float>>& bias) {
     need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest,
          "a weight's shape is out of range");
-    const Stored stored = static_cast<Stored>(type);
-    need(rows.shape(0) == static_cast<std::size_t>(num_out) &&
-             rows.shape(1) == stored_row_nbytes(stored, num_in),
-         name + ": the data has not the size of its shape");
     need(!bias || bias->shape(0) == static_cast<std::size_t>(num_out),
          name + ": the bias has the wrong length");
+}
+
+void set(Decoder& self, const std::string& name, const std::string& format, int num_in,
+         const Array2<const std::uint8_t>& rows, std::optional<Array1<const float>> bias) {
+    const int num_out = static_cast<int>(std::min<std::size_t>(rows.shape(0), kLargest + 1));
+    check_shape(name, num_out, num_in, bias);
+    const WeightFormat& f = weight_format(format);
+    need(rows.shape(1) == stored_row_nbytes(f, num_in),
+         name + ": the data has not the size of its shape");
     nb::gil_scoped_release unlocked;
-    self.set_linear(layer, name, stored, num_out, num_in, rows.data(),
-                    bias ? bias->data() : nullptr);
+    self.set(name, pack(f, num_out, num_in, rows.data(), bias ? bias->data() : nullptr,
+                        self.num_threads()));
+}
+
+void set_codes(Decoder& self, const std::string& name, const std::string& format,
+               const Array2<const std::uint8_t>& codes, const Array2<const float>& scales,
+               std::optional<Array2<const float>> mins, std::optional<Array1<const float>> bias) {
+    const int num_out = static_cast<int>(std::min<std::size_t>(codes.shape(0), kLargest + 1)),
+              num_in = static_cast<int>(std::min<std::size_t>(codes.shape(1), kLargest + 1));
+    check_shape(name, num_out, num_in, bias);
+    const auto fits = [&](const Array2<const float>& x) {
+        return x.shape(0) == codes.shape(0) && x.shape(1) == scales.shape(1);
+    };
+    need(fits(scales) && (!mins || fits(*mins)) && scales.shape(1) > 0 &&
+             codes.shape(1) % scales.shape(1) == 0,
+         name + ": scales and minima must be (outputs, groups)");
+    const int group = num_in / static_cast<int>(scales.shape(1));
+    nb::gil_scoped_release unlocked;
+    self.set(name, pack(weight_format(format), num_out, num_in,
+                        Codes{codes.data(), scales.data(), mins ? mins->data() : nullptr, group},
+                        bias ? bias->data() : nullptr, self.num_threads()));
+}
+
+void set_blank(Decoder& self, const std::string& name, const std::string& format, int num_out,
+               int num_in, bool has_bias) {
+    check_shape(name, num_out, num_in, {});
+    self.set(name, blank(weight_format(format), num_out, num_in, has_bias));
 }
 
 nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> view(const Buffer& buffer, nb::handle owner) {
     return {buffer.as<std::uint8_t>(), {buffer.nbytes()}, owner};
 }
 
-// WeightFormat, outputs, inputs, and the bytes of tiles and bias as they lie in memory, until the layer is
-// set again.
-nb::tuple packed(nb::handle self, int layer, const std::string& name) {
-    const Packed& packed = nb::cast<const Decoder&>(self).packed(layer, name);
-    return nb::make_tuple(static_cast<int>(packed.linear.format), packed.linear.num_out,
-                          packed.linear.num_in, view(packed.memory, self),
-                          view(packed.bias, self));
+// Format (none for a norm), shape, and the bytes of the weight and its bias as they lie in memory,
+// until the weight is set again.
+nb::tuple packed(nb::handle self, const std::string& name) {
+    const Packed& packed = nb::cast<const Decoder&>(self).packed(name);
+    const Linear& linear = packed.linear;
+    if (linear.format)
+        return nb::make_tuple(linear.format->name, nb::make_tuple(linear.num_out, linear.num_in),
+                              view(packed.memory, self), view(packed.bias, self));
+    return nb::make_tuple(nb::none(), nb::make_tuple(packed.memory.nbytes() / sizeof(float)),
+                          view(packed.memory, self), view(packed.bias, self));
 }
 
-void add_blank(Decoder& self, int layer, const std::string& name, int kind, int num_out, int num_in,
-               bool has_bias) {
-    need(kind >= 0 && kind < kNumFormats, "no kind of weights has this number");
-    need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest,
-         "a weight's shape is out of range");
-    self.add_blank(layer, name, static_cast<WeightFormat>(kind), num_out, num_in, has_bias);
-}
-
-void set_norm(Decoder& self, int layer, const std::string& name, const Array1<const float>& weight,
-              std::optional<Array1<const float>> bias, float eps, bool is_layer) {
-    self.set_norm(layer, name, values(weight), bias ? values(*bias) : std::span<const float>(), eps,
-                  is_layer);
+void set_norm(Decoder& self, const std::string& name, const Array1<const float>& weight,
+              std::optional<Array1<const float>> bias) {
+    self.set_norm(name, values(weight), bias ? values(*bias) : std::span<const float>());
 }
 
 void set_rope(Decoder& self, const Array1<const float>& frequencies, float factor) {
     self.set_rope(values(frequencies), factor);
 }
 
-void forward(Decoder& self, Cache& cache, nb::sequence segments, const Array2<float>& hidden,
+void embed(Decoder& self, const Array1<const std::int64_t>& ids, const Array2<float>& rows) {
+    need(rows.shape(0) == ids.shape(0) &&
+             rows.shape(1) == static_cast<std::size_t>(self.shape().hidden_size),
+         "rows must be (ids, hidden size)");
+    nb::gil_scoped_release unlocked;
+    self.embed({ids.data(), ids.shape(0)}, rows.data());
+}
+
+void forward(Decoder& self, Cache& cache, nb::sequence segments,
+             std::optional<Array2<const float>> inputs, const Array2<float>& hidden,
              const std::vector<int>& taps, const Array3<float>& tapped,
              const std::vector<int>& sublayers) {
     std::vector<Segment> read;
@@ -139,13 +173,15 @@ void forward(Decoder& self, Cache& cache, nb::sequence segments, const Array2<fl
     for (const Segment& s : read)
         num_rows += static_cast<std::size_t>(std::max(0, s.stop - s.first));
     const std::size_t width = static_cast<std::size_t>(self.shape().hidden_size);
-    need(hidden.shape(0) == num_rows && hidden.shape(1) == width,
-         "hidden must be (rows, hidden size)");
+    const auto fits = [&](const auto& x) { return x.shape(0) == num_rows && x.shape(1) == width; };
+    need(fits(hidden), "hidden must be (rows, hidden size)");
+    need(!inputs || fits(*inputs), "inputs must be (rows, hidden size)");
     need(tapped.shape(0) == taps.size() &&
              (taps.empty() || (tapped.shape(1) == num_rows && tapped.shape(2) == width)),
          "taps must be (layers, rows, hidden size)");
     nb::gil_scoped_release unlocked;
-    self.forward(cache, read, hidden.data(), taps, tapped.data(), sublayers);
+    self.forward(cache, read, inputs ? inputs->data() : nullptr, hidden.data(), taps, tapped.data(),
+                 sublayers);
 }
 
 void check_hidden(const Decoder& self, const Array2<const float>& hidden) {
@@ -163,31 +199,55 @@ void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>&
     self.head(hidden.data(), static_cast<int>(hidden.shape(0)), logits.data());
 }
 
-void argmax(Decoder& self, const Array2<const float>& hidden, const Array1<std::int64_t>& ids) {
+void topk(Decoder& self, const Array2<const float>& hidden, const Array2<std::int64_t>& ids,
+          const Array2<float>& logits) {
     check_hidden(self, hidden);
-    need(ids.shape(0) == hidden.shape(0), "ids must have one place a row");
+    need(ids.shape(0) == hidden.shape(0) && logits.shape(0) == hidden.shape(0) &&
+             ids.shape(1) == logits.shape(1),
+         "ids and values must be (rows, k)");
+    need(ids.shape(1) >= 1 && ids.shape(1) <= static_cast<std::size_t>(self.shape().vocab_size),
+         "k must be 1 to " + std::to_string(self.shape().vocab_size));
     nb::gil_scoped_release unlocked;
-    self.argmax(hidden.data(), static_cast<int>(hidden.shape(0)), ids.data());
+    self.topk(hidden.data(), static_cast<int>(hidden.shape(0)), static_cast<int>(ids.shape(1)),
+              ids.data(), logits.data());
 }
 
-void unpack(const Decoder& self, int layer, const std::string& name, const Array2<float>& out) {
-    const Linear& linear = self.linear(layer, name);
+void head_rows(Decoder& self, const Array2<const float>& hidden,
+               const Array1<const std::int64_t>& ids, const Array2<float>& logits) {
+    check_hidden(self, hidden);
+    need(logits.shape(0) == hidden.shape(0) && logits.shape(1) == ids.shape(0) &&
+             ids.shape(0) <= kLargest,
+         "logits must be (rows, ids)");
+    nb::gil_scoped_release unlocked;
+    self.head_rows(hidden.data(), static_cast<int>(hidden.shape(0)), {ids.data(), ids.shape(0)},
+                   logits.data());
+}
+
+const Linear& matrix(const Decoder& self, const std::string& name) {
+    const Linear& linear = self.packed(name).linear;
+    need(linear.tiles, name + " is no matrix that was set");
+    return linear;
+}
+
+void unpack(const Decoder& self, const std::string& name, const Array2<float>& out) {
+    const Linear& linear = matrix(self, name);
     need(out.shape(0) == static_cast<std::size_t>(linear.num_out) &&
              out.shape(1) == static_cast<std::size_t>(linear.num_in),
          "out has the wrong shape");
     for (int row = 0; row < linear.num_out; ++row)
-        unpack_row(linear, row, out.data() + static_cast<std::size_t>(row) * out.shape(1));
+        unpack_row(linear, row, out.data() + row * out.shape(1));
 }
 
 // x (rows, in) through one linear layer, quantized as the decoder does: for tests.
-void apply(const Decoder& self, int layer, const std::string& name, const Array2<const float>& x,
+void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
            const Array2<float>& out) {
-    const Linear& linear = self.linear(layer, name);
+    const Linear& linear = matrix(self, name);
     need(x.shape(1) == static_cast<std::size_t>(linear.num_in) && x.shape(0) <= 1 << 16,
          "x must be (rows, in)");
-    const std::size_t padded = static_cast<std::size_t>(linear.num_tiles()) * kTile;
-    need(out.shape(0) == x.shape(0) && out.shape(1) == padded,
+    need(out.shape(0) == x.shape(0) &&
+             out.shape(1) == static_cast<std::size_t>(linear.num_tiles() * kTile),
          "out must be (rows, outputs in whole tiles)");
+    nb::gil_scoped_release unlocked;
     self.apply(linear, x.data(), static_cast<int>(x.shape(0)), out.data());
 }
 
@@ -248,31 +308,43 @@ void bind_decoder(nb::module_& m) {
         .def("memory", &memory)
         .def("nbytes", &Cache::nbytes);
 
+    nb::class_<Runtime>(m, "Runtime", "Kernels, threads and scratch memory that networks share.")
+        .def(
+            "__init__",
+            [](Runtime* self, const std::string& isa, int num_threads) {
+                need(num_threads >= 1 && num_threads <= 1024, "threads must be 1 to 1024");
+                new (self) Runtime(kernels_for(isa), num_threads);
+            },
+            "isa"_a, "num_threads"_a)
+        .def_prop_ro("isa", [](const Runtime& self) { return std::string(self.kernels.name); })
+        .def_prop_ro("num_threads", [](const Runtime& self) { return self.pool.size(); })
+        .def("nbytes", &Runtime::nbytes);
+
     nb::class_<Decoder>(m, "Decoder", "A decoder whose pass is one call.")
         .def(
             "__init__",
-            [](Decoder* self, nb::dict config, const std::string& isa, int num_threads) {
-                need(num_threads >= 1 && num_threads <= 1024, "threads must be 1 to 1024");
-                new (self) Decoder(shape_of(config), kernels_for(isa), num_threads);
+            [](Decoder* self, Runtime& runtime, nb::dict config) {
+                new (self) Decoder(runtime, shape_of(config));
             },
-            "config"_a, "isa"_a, "num_threads"_a)
-        .def("set_linear", &set_linear, "layer"_a, "name"_a, "type"_a, "num_out"_a, "num_in"_a,
-             "rows"_a.noconvert(), "bias"_a.none())
-        .def("packed", &packed, "layer"_a, "name"_a)
-        .def("add_blank", &add_blank, "layer"_a, "name"_a, "kind"_a, "num_out"_a, "num_in"_a,
-             "has_bias"_a)
-        .def("set_norm", &set_norm, "layer"_a, "name"_a, "weight"_a.noconvert(), "bias"_a.none(),
-             "eps"_a, "is_layer"_a)
+            "runtime"_a, "config"_a, nb::keep_alive<1, 2>())
+        .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert(), "bias"_a.none())
+        .def("set_codes", &set_codes, "name"_a, "format"_a, "codes"_a.noconvert(),
+             "scales"_a.noconvert(), "mins"_a.none(), "bias"_a.none())
+        .def("set_blank", &set_blank, "name"_a, "format"_a, "num_out"_a, "num_in"_a, "has_bias"_a)
+        .def("packed", &packed, "name"_a)
+        .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none())
         .def("set_rope", &set_rope, "frequencies"_a.noconvert(), "factor"_a)
         .def("check", &Decoder::check)
-        .def("forward", &forward, "cache"_a, "segments"_a, "hidden"_a.noconvert(), "taps"_a,
-             "tapped"_a.noconvert(), "sublayers"_a)
+        .def("embed", &embed, "ids"_a.noconvert(), "rows"_a.noconvert())
+        .def("forward", &forward, "cache"_a, "segments"_a, "inputs"_a.none(),
+             "hidden"_a.noconvert(), "taps"_a, "tapped"_a.noconvert(), "sublayers"_a)
         .def("head", &head, "hidden"_a.noconvert(), "logits"_a.noconvert())
-        .def("argmax", &argmax, "hidden"_a.noconvert(), "ids"_a.noconvert())
-        .def("unpack", &unpack, "layer"_a, "name"_a, "out"_a.noconvert())
-        .def("apply", &apply, "layer"_a, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
-        .def("nbytes", &Decoder::nbytes)
-        .def_prop_ro("isa", [](const Decoder& self) { return std::string(self.kernels().name); });
+        .def("topk", &topk, "hidden"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert())
+        .def("head_rows", &head_rows, "hidden"_a.noconvert(), "ids"_a.noconvert(),
+             "logits"_a.noconvert())
+        .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
+        .def("apply", &apply, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
+        .def("nbytes", &Decoder::nbytes);
 }
 
 }  // namespace forerun

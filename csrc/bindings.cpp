@@ -7,11 +7,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
 
 #include "isa.h"
@@ -21,51 +19,13 @@ namespace nb = nanobind;
 namespace forerun {
 void bind_suffix_index(nb::module_& m);
 void bind_decoder(nb::module_& m);
-}
+}  // namespace forerun
 
 namespace {
 
-using Array = nb::ndarray<nb::ro, nb::device::cpu>;
-using Ids = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>;
-
-// The first of the largest values; as in torch and numpy, NaN counts as the largest.
-std::int64_t argmax_row(const float* row, std::size_t width) {
-    std::size_t best = 0;
-    for (std::size_t i = 0; i < width && !std::isnan(row[best]); ++i) {
-        if (row[i] > row[best] || std::isnan(row[i])) best = i;
-    }
-    return static_cast<std::int64_t>(best);
-}
-
-void check_matrix(const Array& array) {
-    if (array.dtype() != nb::dtype<float>()) throw nb::value_error("expected dtype float32");
-    if (array.ndim() != 2) throw nb::value_error("expected 2 dimensions (M, V)");
-    const bool is_contiguous =
-        array.stride(1) == 1 && array.stride(0) == static_cast<std::int64_t>(array.shape(1));
-    if (array.size() > 0 && !is_contiguous) throw nb::value_error("expected a contiguous array");
-}
-
-Ids argmax_rows(const Array& logits) {
-    check_matrix(logits);
-    const std::size_t num_rows = logits.shape(0), width = logits.shape(1);
-    if (num_rows > 0 && width == 0)
-        throw nb::value_error("rows are empty: they have no largest value");
-
-    auto ids = std::make_unique<std::int64_t[]>(num_rows);
-    const float* values = static_cast<const float*>(logits.data());
-    {
-        nb::gil_scoped_release unlocked;
-        for (std::size_t row = 0; row < num_rows; ++row)
-            ids[row] = argmax_row(values + row * width, width);
-    }
-    std::int64_t* data = ids.release();
-    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
-    return Ids(data, {num_rows}, owner);
-}
-
 // The sum of all 8-byte words, read as the kernels read weights: in order, prefetching ahead.
-std::uint64_t read_bytes(const nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig,
-                                           nb::device::cpu>& bytes) {
+std::uint64_t read_bytes(
+    const nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& bytes) {
     constexpr std::size_t line = 64, ahead = 2560, words = line / sizeof(std::uint64_t);
     const std::uint8_t* p = bytes.data();
     const std::size_t num_lines = bytes.shape(0) / line;
@@ -86,8 +46,6 @@ std::uint64_t read_bytes(const nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of forerun; use them through forerun.kernels.";
-    m.def("argmax_rows", &argmax_rows, nb::arg("logits").noconvert(),
-          "Index of the first largest value of each row: float32 (M, V) -> int64 (M,).");
     m.def("checked_kernels", &forerun::checked_kernels, "Names of the kernels.");
     m.def(
         "wrong_kernels",

@@ -1,117 +1,172 @@
-// The head: logits of hidden states, or only the likeliest token of each; and one linear layer by
+// The head: logits of hidden states, the largest of them, or some columns; and one linear layer by
 // itself.
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "model.h"
 
 namespace forerun {
+namespace {
 
-void Best::see(const float* logits, int first_id, int count) {
-    int is_news = 0;  // most blocks hold nothing better, and many lanes at a time find that out
-    for (int i = 0; i < count; ++i) is_news |= !(logits[i] <= value);
-    if (!is_news || id < 0) return;
-    for (int i = 0; i < count; ++i) see({logits[i], std::isnan(logits[i]) ? -1 : first_id + i});
+constexpr int kNobody = std::numeric_limits<std::int32_t>::max();
+
+// The order of `topk`: NaN first, then descending, of equal ones the lowest id.
+bool is_before(const Scored& a, const Scored& b) {
+    if (std::isnan(a.value) != std::isnan(b.value)) return std::isnan(a.value);
+    if (a.value > b.value || b.value > a.value) return a.value > b.value;
+    return a.id < b.id;
 }
 
-void Best::see(const Best& other) {
-    if (id < 0) return;
-    if (other.id < 0 || other.value > value || (other.value == value && other.id < id))
-        *this = other;
+// Puts one more into a list of k.
+void insert(const Scored& scored, Scored* list, int k) {
+    if (!is_before(scored, list[k - 1])) return;
+    int i = k - 1;
+    for (; i > 0 && is_before(scored, list[i - 1]); --i) list[i] = list[i - 1];
+    list[i] = scored;
 }
 
-const Linear& Decoder::head_weights() const {
-    return head_.linear.tiles ? head_.linear : embed_.linear;
-}
+}  // namespace
+
+const Linear& Decoder::head_weights() const { return head_.tiles ? head_ : embed_; }
 
 void Decoder::run_head(const HeadCall& call) {
-    if (call.num_rows == 0) return;
-    reserve(call.num_rows, 0);
+    if (!is_checked_) check();
+    if (call.num_rows == 0 || call.num_units == 0) return;
+    num_rows_ = call.num_rows;
+    const std::size_t threads = pool_.size();
+    scratch_stride_ = kHeadRows * kHeadTiles * kTile;
+    runtime_.lay_out([&](Scratch& scratch) {
+        normed_ = scratch.take_rows(num_rows_, shape_.hidden_size);
+        scratch_ = scratch.take<float>(threads * scratch_stride_);
+        largest_ = scratch.take<Scored>(threads * num_rows_ * call.k);
+    });
     head_call_ = call;
-    std::fill_n(best_.as<Best>(),
-                static_cast<std::size_t>(pool_.size()) * static_cast<std::size_t>(capacity_),
-                Best{});
-    const int pieces[] = {call.num_rows, std::min(32 * pool_.size(), head_weights().num_tiles())};
-    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run_head_phases(worker); }, this,
-              pieces);
+    const int pieces[] = {num_rows_, std::min(32 * pool_.size(), call.num_units)};
+    std::fill_n(largest_, threads * num_rows_ * call.k,
+                Scored{-std::numeric_limits<float>::infinity(), kNobody});
+    pool_.run(
+        [](void* self, Worker& worker) { static_cast<Decoder*>(self)->run_head_phases(worker); },
+        this, pieces);
 }
 
 void Decoder::run_head_phases(Worker& worker) {
-    const std::size_t width = static_cast<std::size_t>(shape_.hidden_size);
     worker.each([&](int row) {
-        const float* source = head_call_.hidden + static_cast<std::size_t>(row) * width;
-        std::memcpy(normed_.rows.x + static_cast<std::size_t>(row) * width, source, width * 4);
+        const std::size_t width = shape_.hidden_size;
+        const float* source = head_call_.hidden + row * width;
+        std::memcpy(normed_.x + row * width, source, width * sizeof(float));
         if (!head_weights().is_float())
-            kernels_.quantize(source, normed_.rows, row, 0, shape_.hidden_size);
+            kernels_.quantize(source, normed_, row, 0, shape_.hidden_size);
     });
     worker.each([&](int piece) {
-        const Linear& weights = head_weights();
-        const Part part(weights.num_tiles(), piece,
-                        std::min(32 * pool_.size(), weights.num_tiles()));
-        for (int tile = part.first; tile < part.stop; tile += kHeadTiles)
-            head_tiles(worker.thread, tile, std::min(kHeadTiles, part.stop - tile));
+        const int units = head_call_.num_units;
+        (this->*head_call_.piece)(worker, Part(units, piece, std::min(32 * pool_.size(), units)));
     });
 }
 
-// A few tiles' logits of all rows: computed aside, then copied out or searched.
-void Decoder::head_tiles(int thread, int tile, int num_tiles) {
+// Calls take(row, logits) for all rows with the logits of a few tiles.
+template <class Take>
+void Decoder::head_tiles(int thread, int tile, int num_tiles, const Take& take) {
     constexpr std::size_t stride = kHeadTiles * kTile;
-    const HeadCall& call = head_call_;
-    float* aside = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
-    const int first_id = tile * kTile,
-              count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
-    for (int first = 0; first < call.num_rows; first += kHeadRows) {
-        const int rows = std::min(kHeadRows, call.num_rows - first);
-        kernels_.linear(head_weights(), tile, num_tiles, normed_.rows, first, rows,
+    float* aside = scratch_ + thread * scratch_stride_;
+    for (int first = 0; first < num_rows_; first += kHeadRows) {
+        const int rows = std::min(kHeadRows, num_rows_ - first);
+        kernels_.linear(head_weights(), tile, num_tiles, normed_, first, rows,
                         {aside, stride, false, 1.0f});
         for (int i = 0; i < rows; ++i) {
-            float* logits = aside + static_cast<std::size_t>(i) * stride;
-            const std::size_t row = static_cast<std::size_t>(first + i);
+            float* logits = aside + i * stride;
             if (shape_.logits_divisor != 1.0f)
-                for (int j = 0; j < count; ++j) logits[j] /= shape_.logits_divisor;
-            if (!call.logits) {
-                best_
-                    .as<Best>()[static_cast<std::size_t>(thread) *
-                                    static_cast<std::size_t>(capacity_) +
-                                row]
-                    .see(logits, first_id, count);
-                continue;
-            }
-            float* out = call.logits + row * static_cast<std::size_t>(shape_.vocab_size) + first_id;
-            std::memcpy(out, logits, static_cast<std::size_t>(count) * sizeof(float));
+                for (int j = 0; j < num_tiles * kTile; ++j) logits[j] /= shape_.logits_divisor;
+            take(first + i, logits);
         }
     }
 }
 
-void Decoder::head(const float* hidden, int num_rows, float* logits) {
-    const std::scoped_lock lock(busy_);
-    run_head({hidden, num_rows, logits});
-}
-
-void Decoder::argmax(const float* hidden, int num_rows, std::int64_t* ids) {
-    const std::scoped_lock lock(busy_);
-    run_head({hidden, num_rows, nullptr});
-    for (int row = 0; row < num_rows; ++row) {
-        Best all;
-        for (int thread = 0; thread < pool_.size(); ++thread)
-            all.see(best_.as<Best>()[thread * capacity_ + row]);
-        ids[row] = all.id;
+void Decoder::write_logits(Worker& worker, const Part& tiles) {
+    for (int tile = tiles.first; tile < tiles.stop; tile += kHeadTiles) {
+        const int num_tiles = std::min(kHeadTiles, tiles.stop - tile), first_id = tile * kTile;
+        const std::size_t count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
+        head_tiles(worker.thread, tile, num_tiles, [&](std::size_t row, const float* logits) {
+            std::memcpy(head_call_.logits + row * shape_.vocab_size + first_id, logits,
+                        count * sizeof(float));
+        });
     }
 }
 
-void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) const {
-    const std::size_t width = static_cast<std::size_t>(linear.num_in),
-                      stride = static_cast<std::size_t>(linear.num_tiles()) * kTile;
-    const RowsMemory made = make_rows(num_rows, linear.num_in);
-    std::copy_n(x, static_cast<std::size_t>(num_rows) * width, made.rows.x);
+void Decoder::note_largest(Worker& worker, const Part& tiles) {
+    const int k = head_call_.k;
+    Scored* lists = largest_ + static_cast<std::size_t>(worker.thread) * num_rows_ * k;
+    for (int tile = tiles.first; tile < tiles.stop; tile += kHeadTiles) {
+        const int num_tiles = std::min(kHeadTiles, tiles.stop - tile), first_id = tile * kTile;
+        const int count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
+        head_tiles(worker.thread, tile, num_tiles, [&](std::size_t row, const float* logits) {
+            Scored* list = lists + row * k;
+            const float least = list[k - 1].value;
+            int is_news =
+                0;  // most tiles hold nothing better, and many lanes at a time find that out
+            for (int i = 0; i < count; ++i) is_news |= !(logits[i] < least);
+            if (!is_news) return;
+            for (int i = 0; i < count; ++i)
+                if (!(logits[i] < list[k - 1].value)) insert({logits[i], first_id + i}, list, k);
+        });
+    }
+}
+
+// Whole tiles are computed for the columns in them: ascending ids are the fastest.
+void Decoder::pick_columns(Worker& worker, const Part& part) {
+    const std::span<const std::int64_t> ids = head_call_.ids;
+    for (int i = part.first, stop; i < part.stop; i = stop) {
+        const int tile = static_cast<int>(ids[i] / kTile);
+        for (stop = i + 1; stop < part.stop && ids[stop] / kTile == tile;) ++stop;
+        head_tiles(worker.thread, tile, 1, [&](std::size_t row, const float* logits) {
+            for (int j = i; j < stop; ++j)
+                head_call_.logits[row * ids.size() + j] = logits[ids[j] % kTile];
+        });
+    }
+}
+
+void Decoder::head(const float* hidden, int num_rows, float* logits) {
+    const std::scoped_lock lock(runtime_.busy);
+    run_head({hidden, num_rows, head_weights().num_tiles(), &Decoder::write_logits, logits, {}, 0});
+}
+
+void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values) {
+    const std::scoped_lock lock(runtime_.busy);
+    run_head(
+        {hidden, num_rows, head_weights().num_tiles(), &Decoder::note_largest, nullptr, {}, k});
+    const std::size_t num = static_cast<std::size_t>(num_rows) * k;
+    for (std::size_t first = 0; first < num; first += k) {
+        Scored* list = largest_ + first;
+        for (int thread = 1; thread < pool_.size(); ++thread)
+            for (int i = 0; i < k; ++i) insert(list[thread * num + i], list, k);
+        for (int i = 0; i < k; ++i) {
+            ids[first + i] = list[i].id;
+            values[first + i] = list[i].value;
+        }
+    }
+}
+
+void Decoder::head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
+                        float* logits) {
+    check_ids(ids);
+    const std::scoped_lock lock(runtime_.busy);
+    run_head(
+        {hidden, num_rows, static_cast<int>(ids.size()), &Decoder::pick_columns, logits, ids, 0});
+}
+
+void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) {
+    const std::scoped_lock lock(runtime_.busy);
+    Rows rows;
+    runtime_.lay_out([&](Scratch& scratch) { rows = scratch.take_rows(num_rows, linear.num_in); });
+    const std::size_t width = linear.num_in;
+    std::copy_n(x, num_rows * width, rows.x);
     if (!linear.is_float())
         for (int row = 0; row < num_rows; ++row)
-            kernels_.quantize(x + static_cast<std::size_t>(row) * width, made.rows, row, 0,
-                              linear.num_in);
-    kernels_.linear(linear, 0, linear.num_tiles(), made.rows, 0, num_rows,
-                    {out, stride, false, 1.0f});
+            kernels_.quantize(x + row * width, rows, row, 0, linear.num_in);
+    kernels_.linear(linear, 0, linear.num_tiles(), rows, 0, num_rows,
+                    {out, static_cast<std::size_t>(linear.num_tiles() * kTile), false, 1.0f});
 }
 
 }  // namespace forerun

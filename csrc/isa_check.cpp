@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "formats.h"
 #include "isa.h"
 
 namespace forerun {
@@ -88,11 +89,11 @@ std::vector<std::uint8_t> weights(std::size_t nbytes) {
 void check_linear(const Kernels& kernels, Results& results) {
     constexpr int num_rows = 13, num_tiles = 2, stride = num_tiles * kTile + 1;  // 13 = 8 + 4 + 1
     const std::vector<float> bias = numbers(num_tiles * kTile, 3);
-    for (int format = 0; format < kNumFormats; ++format) {
+    for (const WeightFormat& format : weight_formats()) {
         Linear linear;
-        linear.format = static_cast<WeightFormat>(format);
+        linear.format = &format;
         linear.num_out = num_tiles * kTile;
-        linear.num_in = linear.is_float() ? 48 : linear.format == WeightFormat::Q4K ? 256 : 96;
+        linear.num_in = linear.is_float() ? 48 : format.scales == Scales::Super ? 256 : 96;
         linear.tile_nbytes = static_cast<std::size_t>(linear.num_in) * kTile * sizeof(float);
         const std::vector<std::uint8_t> tiles = weights(num_tiles * linear.tile_nbytes);
         linear.tiles = tiles.data();

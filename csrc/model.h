@@ -9,15 +9,14 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cache.h"
-#include "memory.h"
-#include "pack.h"
-#include "pool.h"
+#include "formats.h"
+#include "runtime.h"
 #include "types.h"
 
 namespace forerun {
@@ -26,35 +25,38 @@ struct Shape {
     int vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_position;
     Activation activation = Activation::Silu;
-    bool is_gated = true;
+    bool is_gated = true, is_layer_norm = false;
+    float norm_eps = 1e-5f;
     int sliding_window = 0;    // 0: none
     int position_offset = -1;  // row of the position table that position 0 reads; -1: no table
     float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f,
           logits_divisor = 1.0f;
 };
 
-struct NormWeights {
-    Norm norm;
-    Buffer weight, bias;
-};
-
 struct Layer {
-    NormWeights attn_norm, mlp_norm, q_norm,
-        k_norm;  // q_norm and k_norm: weight null if there are none
-    Packed q, k, v, o, gate, up, down;
+    Norm attn_norm, mlp_norm, q_norm, k_norm;  // the last two: weight null if there are none
+    Linear q, k, v, o, gate, up, down;
 };
 
-// The largest of some logits and its first id; id -1 once a NaN was seen.
-struct Best {
-    float value = -__builtin_huge_valf();
-    std::int32_t id = 0;
+// A row of the table of weights: what is expected, where passes look for it, and its memory.
+struct Weight {
+    int num_out, num_in;  // num_out 0: any
+    bool is_optional;
+    Linear* linear;  // one of these
+    Norm* norm;
+    Packed packed;
+};
 
-    void see(const float* logits, int first_id, int count);
-    void see(const Best& other);
+// A token and its logit.
+struct Scored {
+    float value;
+    std::int32_t id;
 };
 
 // The block of logits that the head holds aside.
 inline constexpr int kHeadTiles = 8, kHeadRows = 64;
+// Rows whose gate and up halves are held at a time.
+inline constexpr int kRowBlock = 32;
 
 // Rows of one sequence's tree, as core.batch.Segment.
 struct Segment {
@@ -64,50 +66,48 @@ struct Segment {
 
 class Decoder {
   public:
-    Decoder(const Shape& shape, const Kernels& kernels, int num_threads);
+    Decoder(Runtime& runtime, const Shape& shape);
+    ~Decoder();
+    Decoder(const Decoder&) = delete;
+    Decoder& operator=(const Decoder&) = delete;
 
-    // Weights by canonical name ("q", "attn_norm", ..., layer -1 for those outside layers). Throw
-    // std::invalid_argument.
-    void set_linear(int layer, const std::string& name, Stored type, int num_out, int num_in,
-                    const std::uint8_t* rows, const float* bias);
-    // A linear layer's own memory, blank, for its packed weights to be read into.
-    void add_blank(int layer, const std::string& name, WeightFormat format, int num_out, int num_in,
-                   bool has_bias);
-    void set_norm(int layer, const std::string& name, std::span<const float> weight,
-                  std::span<const float> bias, float eps, bool is_layer);
+    // Weights by canonical name ("layers.0.q", "norm", ...). Throw std::invalid_argument for a name
+    // that this model has not, or another shape than it needs.
+    void set(const std::string& name, Packed packed);
+    void set_norm(const std::string& name, std::span<const float> weight,
+                  std::span<const float> bias);
     // Radians a position adds to each pair's angle; cos and sin are multiplied by `factor`.
     void set_rope(std::span<const float> frequencies, float factor);
-    // Throws std::invalid_argument naming a weight that is missing or has the wrong shape.
-    void check() const;
+    // Throws std::invalid_argument naming a weight that is missing.
+    void check();
+    // A weight that was set; a norm's `linear` has no format.
+    const Packed& packed(const std::string& name) const;
 
+    // What passes start from, (R, D): rows of the embedding, without positions.
+    void embed(std::span<const std::int64_t> ids, float* rows);
     // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
-    // asked layers, ascending. Only `sublayers` are run, ascending: 2 i is the attention of layer i,
-    // 2 i + 1 its MLP.
-    void forward(Cache& cache, std::span<const Segment> segments, float* hidden,
-                 std::span<const int> tap_layers, float* taps, std::span<const int> sublayers);
+    // asked layers, ascending. Only `sublayers` are run, ascending: 2 i is the attention of layer
+    // i, 2 i + 1 its MLP. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
+    void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
+                 float* hidden, std::span<const int> tap_layers, float* taps,
+                 std::span<const int> sublayers);
     void head(const float* hidden, int num_rows, float* logits);
-    // The likeliest token of each row, lowest id among equals, without writing logits; -1 for a row
-    // with NaN.
-    void argmax(const float* hidden, int num_rows, std::int64_t* ids);
+    // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
+    // counts as the largest, of equal ones the lowest id comes first.
+    void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values);
+    // Some columns of the logits, (num_rows, ids).
+    void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
+                   float* logits);
 
     // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests
     // compare with references.
-    void apply(const Linear& linear, const float* x, int num_rows, float* out) const;
+    void apply(const Linear& linear, const float* x, int num_rows, float* out);
 
     std::size_t nbytes() const;
     const Shape& shape() const { return shape_; }
-    const Linear& linear(int layer, const std::string& name) const {
-        return packed(layer, name).linear;
-    }
-    const Packed& packed(int layer, const std::string& name) const;
-    Pool& pool() { return pool_; }
-    const Kernels& kernels() const { return kernels_; }
+    int num_threads() const { return pool_.size(); }
 
   private:
-    struct RowsMemory {
-        Rows rows;
-        Buffer memory;
-    };
     struct Unit {  // rows of one segment and query heads of one kv head that attend together
         int segment, query, num_queries, kv_head, head, num_heads, first_chunk, stop_chunk;
     };
@@ -115,13 +115,19 @@ class Decoder {
         int unit, first_chunk, stop_chunk;
     };
 
+    // A pass of the head: its pieces are computed by `piece`, and see all of it.
     struct HeadCall {
         const float* hidden;
-        int num_rows;
-        float* logits;  // null: only the likeliest is asked for
+        int num_rows, num_units;  // units are cut into pieces
+        void (Decoder::*piece)(Worker& worker, const Part& units);
+        float* logits;
+        std::span<const std::int64_t> ids;
+        int k;
     };
 
-    Packed& find(int layer, const std::string& name);
+    Weight& find(const std::string& name);
+    void name_weights();
+    void check_ids(std::span<const std::int64_t> ids) const;
     const Linear& head_weights() const;
     bool quantizes_after_attention(const Layer& layer) const;
     int mlp_units() const;
@@ -132,14 +138,14 @@ class Decoder {
     void plan_rope();
     void plan_attention(std::span<const Segment> segments);
     void plan_phases();
-    void reserve(int num_rows, int rows_above);
-    RowsMemory make_rows(int num_rows, int width) const;
+    void lay_out(Scratch& scratch, int rows_above);
 
     void run(Worker& worker);
     void enter(int row, int sublayer);
-    void embed(int row);
+    void start(int row);
+    void embed_row(std::int64_t id, float* x) const;
     void take_tap(int row, int layer);
-    void norm(int row, const NormWeights& weights, std::initializer_list<const Linear*> readers);
+    void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
     void place_head(int layer, int head, int row);
     void attend(Worker& worker, int layer);
@@ -152,23 +158,31 @@ class Decoder {
 
     void run_head(const HeadCall& call);
     void run_head_phases(Worker& worker);
-    void head_tiles(int thread, int tile, int num_tiles);
+    void write_logits(Worker& worker, const Part& tiles);
+    void note_largest(Worker& worker, const Part& tiles);
+    void pick_columns(Worker& worker, const Part& ids);
+    template <class Take>
+    void head_tiles(int thread, int tile, int num_tiles, const Take& take);
 
     const Shape shape_;
+    Runtime& runtime_;
     const Kernels& kernels_;
+    Pool& pool_;
+    std::map<std::string, Weight> weights_;
     std::vector<Layer> layers_;
-    Packed embed_, positions_, head_;
-    NormWeights final_norm_;
+    Linear embed_, positions_, head_;
+    Norm final_norm_;
+    bool is_checked_ = false;
     std::vector<float> frequencies_;
     float rope_factor_ = 1.0f;
 
-    // The pass: reused, grown when a larger one comes.
+    // The pass. Vectors are reused, grown when a larger one comes.
     Cache* cache_ = nullptr;
     std::span<const Segment> segments_;
     std::span<const int> tap_layers_, sublayers_;
+    const float* inputs_ = nullptr;
     float *taps_ = nullptr, *hidden_ = nullptr;
-    int num_rows_ = 0, capacity_ = 0;
-    std::size_t scratch_stride_ = 0;
+    int num_rows_ = 0;
     std::vector<int> tokens_, row_segment_, cache_rows_;
     std::vector<Query> queries_;
     std::vector<std::int32_t> paths_;
@@ -176,17 +190,18 @@ class Decoder {
     std::vector<Unit> units_;
     std::vector<Task> tasks_;
     std::vector<int> phases_;
-    std::vector<Attended> states_;
     bool is_split_ = false;
-    Buffer x_, qkv_, scratch_, partial_;
-    RowsMemory normed_, attended_, activated_;
     std::vector<float> cos_, sin_;
     Rope rope_;
     HeadCall head_call_{};
-    Buffer best_;
 
-    std::mutex busy_;  // one pass at a time
-    Pool pool_;        // last: its threads are gone before what they look at
+    // In the runtime's scratch memory.
+    float *x_ = nullptr, *qkv_ = nullptr;
+    Rows normed_, attended_, activated_;
+    float* scratch_ = nullptr;  // (threads, scratch_stride_)
+    std::size_t scratch_stride_ = 0;
+    Attended* states_ = nullptr;
+    Scored* largest_ = nullptr;  // (threads, rows, k)
 };
 
 }  // namespace forerun

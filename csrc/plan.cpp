@@ -14,20 +14,19 @@ void Decoder::check_segments(const Cache& cache, std::span<const Segment> segmen
     if (cache.num_layers != shape_.num_layers || cache.num_heads != shape_.num_kv_heads ||
         cache.head_dim != shape_.head_dim)
         throw std::invalid_argument("the cache was made for another model");
-    std::vector<bool> is_used(static_cast<std::size_t>(cache.num_slots), false);
     for (const Segment& s : segments) {
         const int count = static_cast<int>(s.tokens.size());
         if (s.slot < 0 || s.slot >= cache.num_slots)
             throw std::invalid_argument("no cache slot " + std::to_string(s.slot));
-        if (is_used[static_cast<std::size_t>(s.slot)])
-            throw std::invalid_argument("two segments of one cache slot");
-        is_used[static_cast<std::size_t>(s.slot)] = true;
+        for (const Segment* other = segments.data(); other != &s; ++other)
+            if (other->slot == s.slot)
+                throw std::invalid_argument("two segments of one cache slot");
         if (s.base < 0 || s.first < 0 || s.stop < s.first || s.stop > count)
             throw std::invalid_argument("a segment's rows lie outside its tokens");
         if (s.stop > cache.max_len - s.base)
             throw std::out_of_range("the sequence does not fit the cache");
         for (int token : s.tokens)
-            if (token < 0 || token >= shape_.vocab_size)
+            if (!inputs_ && (token < 0 || token >= shape_.vocab_size))
                 throw std::invalid_argument("token id " + std::to_string(token) +
                                             " is outside the vocabulary");
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
@@ -82,7 +81,7 @@ void Decoder::plan(std::span<const Segment> segments) {
         if (query.position >= shape_.max_position)
             throw std::out_of_range("a position lies beyond the model's context");
         if (shape_.position_offset >= 0 &&
-            query.position + shape_.position_offset >= positions_.linear.num_out)
+            query.position + shape_.position_offset >= positions_.num_out)
             throw std::out_of_range("a position lies beyond the model's context");
         if (segments[static_cast<std::size_t>(row_segment_[static_cast<std::size_t>(query.row)])]
                 .parents.empty())
@@ -143,59 +142,34 @@ void Decoder::plan_attention(std::span<const Segment> segments) {
     }
 }
 
-Decoder::RowsMemory Decoder::make_rows(int num_rows, int width) const {
-    // Room for whole groups, so that widths that are never quantized need no case of their own.
-    const std::size_t r = static_cast<std::size_t>(num_rows),
-                      w = static_cast<std::size_t>((width + kGroup - 1) / kGroup * kGroup);
-    const std::size_t floats = r * w * 4, codes = r * w, scales = r * (w / kGroup) * 4;
-    RowsMemory made;
-    made.memory = Buffer(floats + codes + 4 * scales);
-    std::uint8_t* p = made.memory.as<std::uint8_t>();
-    made.rows = {width,
-                 reinterpret_cast<float*>(p),
-                 reinterpret_cast<std::int8_t*>(p + floats),
-                 reinterpret_cast<float*>(p + floats + codes),
-                 reinterpret_cast<float*>(p + floats + codes + scales),
-                 reinterpret_cast<std::int32_t*>(p + floats + codes + 2 * scales)};
-    return made;
-}
-
-// Grows the buffers; a pass no larger than an earlier one allocates nothing.
-void Decoder::reserve(int num_rows, int rows_above) {
+// Where the pass keeps its rows, and each thread its scratch.
+void Decoder::lay_out(Scratch& scratch, int rows_above) {
     const Shape& s = shape_;
-    const std::size_t threads = static_cast<std::size_t>(pool_.size());
-    if (num_rows > capacity_) {
-        capacity_ = std::max(num_rows, std::min(2 * capacity_, capacity_ + 256));
-        const std::size_t r = static_cast<std::size_t>(capacity_);
-        x_ = Buffer(r * static_cast<std::size_t>(s.hidden_size) * 4);
-        qkv_ = Buffer(
-            r * static_cast<std::size_t>((s.num_heads + 2 * s.num_kv_heads) * s.head_dim) * 4);
-        normed_ = make_rows(capacity_, s.hidden_size);
-        attended_ = make_rows(capacity_, s.num_heads * s.head_dim);
-        activated_ = make_rows(capacity_, s.intermediate_size);
-        best_ = Buffer(threads * r * sizeof(Best));
-    }
-    const std::size_t above = static_cast<std::size_t>((rows_above / kChunk + 2) * kChunk);
-    const std::size_t attention =
-        kMaxPairs * (kChunk + above + 2 * static_cast<std::size_t>(s.head_dim));
-    const std::size_t wanted = std::max<std::size_t>(attention, kHeadRows * kHeadTiles * kTile);
-    if (wanted > scratch_stride_) {
-        scratch_stride_ = wanted;
-        scratch_ = Buffer(threads * scratch_stride_ * 4);
-    }
+    const std::size_t rows = num_rows_, threads = pool_.size(), dim = s.head_dim;
+    x_ = scratch.take<float>(rows * s.hidden_size);
+    qkv_ = scratch.take<float>(rows * (s.num_heads + 2 * s.num_kv_heads) * dim);
+    normed_ = scratch.take_rows(num_rows_, s.hidden_size);
+    attended_ = scratch.take_rows(num_rows_, s.num_heads * s.head_dim);
+    activated_ = scratch.take_rows(num_rows_, s.intermediate_size);
+
+    const std::size_t above = (rows_above / kChunk + 2) * kChunk;
+    scratch_stride_ =
+        std::max<std::size_t>(kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup);
+    scratch_ = scratch.take<float>(threads * scratch_stride_);
+
     const std::size_t states = is_split_ ? tasks_.size() * kMaxPairs : 0;
-    if (states > states_.size()) {
-        states_.resize(2 * states);
-        partial_ = Buffer(states_.size() * static_cast<std::size_t>(s.head_dim) * 4);
-    }
-    for (std::size_t i = 0; i < states; ++i)
-        states_[i].out = partial_.as<float>() + i * static_cast<std::size_t>(s.head_dim);
+    states_ = scratch.take<Attended>(states);
+    float* partial = scratch.take<float>(states * dim);
+    for (std::size_t i = 0; scratch.is_real() && i < states; ++i)
+        states_[i].out = partial + i * dim;
 }
 
-void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hidden,
-                      std::span<const int> tap_layers, float* taps,
+void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
+                      float* hidden, std::span<const int> tap_layers, float* taps,
                       std::span<const int> sublayers) {
-    const std::scoped_lock lock(busy_);
+    const std::scoped_lock lock(runtime_.busy);
+    if (!is_checked_) check();
+    inputs_ = inputs;
     check_segments(cache, segments);
     for (std::size_t i = 0; i < tap_layers.size(); ++i)
         if (tap_layers[i] < 0 || tap_layers[i] >= shape_.num_layers ||
@@ -210,7 +184,7 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, float* hi
     int rows_above = 0;
     for (const Segment& s : segments)
         rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
-    reserve(num_rows_, rows_above);
+    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above); });
     cache_ = &cache;
     hidden_ = hidden;
     tap_layers_ = tap_layers;
@@ -238,10 +212,9 @@ void Decoder::plan_phases() {
                         attends * static_cast<int>(tasks_.size())});
         phases_.push_back(is_split_ ? attends * static_cast<int>(units_.size()) : 0);
         if (quantizes_after_attention(layer)) phases_.push_back(attends * rows);
-        phases_.insert(phases_.end(),
-                       {attends * std::min(most, layer.o.linear.num_tiles()), feeds * rows,
-                        feeds * std::min(2 * most, mlp_units()),
-                        feeds * std::min(most, layer.down.linear.num_tiles())});
+        phases_.insert(phases_.end(), {attends * std::min(most, layer.o.num_tiles()), feeds * rows,
+                                       feeds * std::min(2 * most, mlp_units()),
+                                       feeds * std::min(most, layer.down.num_tiles())});
     }
     phases_.push_back(rows);
 }

@@ -65,6 +65,7 @@ void Pool::start() {
     (void)threads_.release();  // null, or what a fork left behind
     threads_ = std::make_unique<Threads>();
     threads_->owner = getpid();
+    num_inside_ = 0;
     for (int i = 1; i < num_threads_; ++i) threads_->threads.emplace_back([this, i] { work(i); });
 }
 
@@ -91,6 +92,14 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
     job(self, worker);
 }
 
+void Pool::settle() {
+    if (!threads_ || threads_->owner != getpid()) return;
+    round_.fetch_add(1);
+    while (num_inside_.load() > 0) std::this_thread::yield();
+    job_.store(nullptr, std::memory_order_relaxed);
+    round_.fetch_add(1);
+}
+
 void Pool::work(int thread) {
     std::uint32_t seen = 0;
     while (!stop_.load(std::memory_order_acquire)) {
@@ -104,12 +113,15 @@ void Pool::work(int thread) {
         }
         if (stop_.load(std::memory_order_acquire)) return;
         seen = round;
+        // In one order with `settle`: either it waits for this thread, or the round has changed.
+        num_inside_.fetch_add(1);
         const Job job = job_.load(std::memory_order_acquire);
         void* self = self_.load(std::memory_order_acquire);
-        if (round_.load(std::memory_order_acquire) != round)
-            continue;  // torn: another job is being set up
-        Worker worker(*this, thread, round);
-        job(self, worker);
+        if (round_.load() == round && job) {  // else torn: another job is being set up
+            Worker worker(*this, thread, round);
+            job(self, worker);
+        }
+        num_inside_.fetch_sub(1);
     }
 }
 

@@ -1,6 +1,6 @@
 // Threads that work through the phases of a job together.
 //
-// A job is a fixed row of phases, a phase a number of pieces; whoever is there takes the next
+// A job is a fixed row of phases, a phase a number of pieces; each thread takes the next
 // piece, and a phase begins when all pieces of the one before are done. Nobody waits for a thread
 // that is not working: where other programs hold a core, the rest go on without it, and it finds
 // its way back when it returns. Between jobs threads watch for the next one a moment, then sleep:
@@ -39,7 +39,8 @@ class Worker {
 
   private:
     friend class Pool;
-    Worker(Pool& pool, int index, std::uint32_t round) : thread(index), pool_(pool), round_(round) {}
+    Worker(Pool& pool, int index, std::uint32_t round)
+        : thread(index), pool_(pool), round_(round) {}
     bool claim(std::uint32_t& index);
     void wait(std::uint32_t num_done);
 
@@ -60,9 +61,11 @@ class Pool {
 
     int size() const { return num_threads_; }
 
-    // Runs job(self, worker) on every thread that comes; `pieces` are the phases' sizes. `self` must
-    // outlive the pool's threads. Not reentrant.
+    // Runs job(self, worker) on every thread that comes; `pieces` are the phases' sizes. `self`
+    // must live until `settle`, or as long as the pool. Not reentrant.
     void run(Job job, void* self, std::span<const int> pieces);
+    // Returns when no thread is in a job any more: then `self` may go. Not while a job is run.
+    void settle();
 
   private:
     friend class Worker;
@@ -88,6 +91,7 @@ class Pool {
     std::atomic<void*> self_{nullptr};
     std::atomic<Phase*> current_{nullptr};
     std::atomic<bool> stop_{false};
+    std::atomic<int> num_inside_{0};  // threads in a job, or about to see whether there is one
     alignas(64) std::atomic<std::uint32_t> round_{0};  // odd while a job is being set up
 };
 

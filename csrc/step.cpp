@@ -8,35 +8,29 @@
 #include "model.h"
 
 namespace forerun {
-namespace {
-
-constexpr int kRowBlock = 32;  // rows whose gate and up halves are held at a time
-
-}  // namespace
 
 void Decoder::run(Worker& worker) {
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[static_cast<std::size_t>(i)];
         worker.each([&](int row) {
             enter(row, 2 * i);
-            norm(row, layer.attn_norm, {&layer.q.linear, &layer.k.linear, &layer.v.linear});
+            norm(row, layer.attn_norm, {&layer.q, &layer.k, &layer.v});
         });
         worker.each([&](int head) { project_head(i, head); });
         attend(worker, i);
-        worker.each([&](int piece) { add_linear(layer.o.linear, attended_.rows, piece); });
+        worker.each([&](int piece) { add_linear(layer.o, attended_, piece); });
         worker.each([&](int row) {
             enter(row, 2 * i + 1);
-            norm(row, layer.mlp_norm,
-                 {&(shape_.is_gated ? layer.gate : layer.up).linear, &layer.up.linear});
+            norm(row, layer.mlp_norm, {shape_.is_gated ? &layer.gate : &layer.up, &layer.up});
         });
         worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
-        worker.each([&](int piece) { add_linear(layer.down.linear, activated_.rows, piece); });
+        worker.each([&](int piece) { add_linear(layer.down, activated_, piece); });
     }
     worker.each([&](int row) {
         const std::size_t at =
             static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.hidden_size);
         enter(row, 2 * shape_.num_layers);
-        kernels_.norm(x_.as<float>() + at, final_norm_.norm, shape_.hidden_size, hidden_ + at);
+        kernels_.norm(x_ + at, final_norm_, shape_.hidden_size, hidden_ + at);
     });
 }
 
@@ -45,39 +39,49 @@ void Decoder::run(Worker& worker) {
 void Decoder::enter(int row, int sublayer) {
     const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
     const bool is_first = next == sublayers_.begin();
-    if (is_first) embed(row);
+    if (is_first) start(row);
     for (int i = is_first ? 0 : next[-1] / 2; i < sublayer / 2; ++i) take_tap(row, i);
 }
 
-void Decoder::embed(int row) {
-    const int width = shape_.hidden_size;
-    float* x = x_.as<float>() + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-    unpack_row(embed_.linear, tokens_[static_cast<std::size_t>(row)], x);
-    if (shape_.embedding_multiplier != 1.0f) kernels_.scale(x, width, shape_.embedding_multiplier);
+void Decoder::embed_row(std::int64_t id, float* x) const {
+    unpack_row(embed_, static_cast<int>(id), x);
+    if (shape_.embedding_multiplier != 1.0f)
+        kernels_.scale(x, shape_.hidden_size, shape_.embedding_multiplier);
+}
+
+void Decoder::embed(std::span<const std::int64_t> ids, float* rows) {
+    if (!is_checked_) check();
+    check_ids(ids);
+    for (std::size_t i = 0; i < ids.size(); ++i) embed_row(ids[i], rows + i * shape_.hidden_size);
+}
+
+void Decoder::start(int row) {
+    const std::size_t width = shape_.hidden_size;
+    float* x = x_ + row * width;
+    if (inputs_)
+        std::memcpy(x, inputs_ + row * width, width * sizeof(float));
+    else
+        embed_row(tokens_[row], x);
     if (shape_.position_offset < 0) return;
-    float* position =
-        normed_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-    unpack_row(positions_.linear,
-               queries_[static_cast<std::size_t>(row)].position + shape_.position_offset, position);
-    for (int i = 0; i < width; ++i) x[i] += position[i];
+    float* position = normed_.x + row * width;
+    unpack_row(positions_, queries_[row].position + shape_.position_offset, position);
+    for (std::size_t i = 0; i < width; ++i) x[i] += position[i];
 }
 
 void Decoder::take_tap(int row, int layer) {
-    const std::size_t width = static_cast<std::size_t>(shape_.hidden_size),
-                      r = static_cast<std::size_t>(row);
+    const std::size_t width = shape_.hidden_size;
     for (std::size_t i = 0; i < tap_layers_.size(); ++i)
         if (tap_layers_[i] == layer)
-            std::memcpy(taps_ + (i * static_cast<std::size_t>(num_rows_) + r) * width,
-                        x_.as<float>() + r * width, width * 4);
+            std::memcpy(taps_ + (i * num_rows_ + row) * width, x_ + row * width,
+                        width * sizeof(float));
 }
 
-void Decoder::norm(int row, const NormWeights& weights,
-                   std::initializer_list<const Linear*> readers) {
+void Decoder::norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers) {
     const int width = shape_.hidden_size;
-    const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-    kernels_.norm(x_.as<float>() + at, weights.norm, width, normed_.rows.x + at);
+    const std::size_t at = row * static_cast<std::size_t>(width);
+    kernels_.norm(x_ + at, norm, width, normed_.x + at);
     if (std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return !l->is_float(); }))
-        kernels_.quantize(normed_.rows.x + at, normed_.rows, row, 0, width);
+        kernels_.quantize(normed_.x + at, normed_, row, 0, width);
 }
 
 // One head of q, k or v, of all rows: normed, rotated and put where it belongs by the thread that
@@ -86,12 +90,10 @@ void Decoder::project_head(int index, int head) {
     const Layer& layer = layers_[static_cast<std::size_t>(index)];
     const int tiles = shape_.head_dim / kTile, kv = shape_.num_kv_heads, heads = shape_.num_heads;
     const std::size_t stride = static_cast<std::size_t>((heads + 2 * kv) * shape_.head_dim);
-    const Linear& linear = head < heads        ? layer.q.linear
-                           : head < heads + kv ? layer.k.linear
-                                               : layer.v.linear;
+    const Linear& linear = head < heads ? layer.q : head < heads + kv ? layer.k : layer.v;
     const int local = head < heads ? head : (head - heads) % kv;
-    kernels_.linear(linear, local * tiles, tiles, normed_.rows, 0, num_rows_,
-                    {qkv_.as<float>() + head * shape_.head_dim, stride, false, 1.0f});
+    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_,
+                    {qkv_ + head * shape_.head_dim, stride, false, 1.0f});
     for (int row = 0; row < num_rows_; ++row) place_head(index, head, row);
 }
 
@@ -99,14 +101,14 @@ void Decoder::place_head(int index, int h, int row) {
     const Layer& layer = layers_[static_cast<std::size_t>(index)];
     const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim;
     const std::size_t r = static_cast<std::size_t>(row);
-    float* x = qkv_.as<float>() + r * static_cast<std::size_t>((heads + 2 * kv) * dim) + h * dim;
+    float* x = qkv_ + r * static_cast<std::size_t>((heads + 2 * kv) * dim) + h * dim;
     const Segment& segment = segments_[static_cast<std::size_t>(row_segment_[r])];
     if (h >= heads + kv) {
         kernels_.write_value(cache_->head(index, segment.slot, h - heads - kv), cache_rows_[r], x);
         return;
     }
-    const NormWeights& norm = h < heads ? layer.q_norm : layer.k_norm;
-    if (norm.norm.weight) kernels_.norm(x, norm.norm, dim, x);
+    const Norm& norm = h < heads ? layer.q_norm : layer.k_norm;
+    if (norm.weight) kernels_.norm(x, norm, dim, x);
     if (rope_.half > 0) kernels_.rotate(rope_, row, x);
     if (h < heads) {
         kernels_.scale(x, dim, shape_.attention_scale);
@@ -116,14 +118,13 @@ void Decoder::place_head(int index, int h, int row) {
 }
 
 bool Decoder::quantizes_after_attention(const Layer& layer) const {
-    return !layer.o.linear.is_float() && shape_.head_dim % kGroup != 0;
+    return !layer.o.is_float() && shape_.head_dim % kGroup != 0;
 }
 
 void Decoder::attend(Worker& worker, int index) {
     worker.each([&](int i) {
         const std::size_t dim = static_cast<std::size_t>(shape_.head_dim);
-        float* scratch =
-            scratch_.as<float>() + static_cast<std::size_t>(worker.thread) * scratch_stride_;
+        float* scratch = scratch_ + static_cast<std::size_t>(worker.thread) * scratch_stride_;
         const Task& task = tasks_[static_cast<std::size_t>(i)];
         Attended own[kMaxPairs];
         for (std::size_t p = 0; p < kMaxPairs; ++p) own[p].out = scratch + p * dim;
@@ -136,8 +137,8 @@ void Decoder::attend(Worker& worker, int index) {
     worker.each([&](int row) {
         const int width = shape_.num_heads * shape_.head_dim;
         kernels_.quantize(
-            attended_.rows.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width),
-            attended_.rows, row, 0, width);
+            attended_.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width),
+            attended_, row, 0, width);
     });
 }
 
@@ -152,7 +153,7 @@ void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended*
     a.num_queries = unit.num_queries;
     a.group = unit.num_heads;
     a.q_stride = static_cast<std::size_t>(shape_.num_heads + 2 * shape_.num_kv_heads) * dim;
-    a.q = qkv_.as<float>() + static_cast<std::size_t>(unit.head) * dim;
+    a.q = qkv_ + static_cast<std::size_t>(unit.head) * dim;
     a.row_stop = segment.base + segment.stop;
     a.scratch = scratch + kMaxPairs * dim;
     kernels_.attend(a, task.first_chunk, states);
@@ -185,10 +186,10 @@ void Decoder::finish_unit(const Unit& unit, const Attended* states) {
         const int row = queries_[static_cast<std::size_t>(unit.query + i)].row;
         for (int h = 0; h < unit.num_heads; ++h) {
             const int column = (unit.head + h) * dim;
-            float* out = attended_.rows.x +
+            float* out = attended_.x +
                          static_cast<std::size_t>(row) * static_cast<std::size_t>(width) + column;
             kernels_.finish(states[i * unit.num_heads + h], dim, out);
-            if (dim % kGroup == 0) kernels_.quantize(out, attended_.rows, row, column, dim);
+            if (dim % kGroup == 0) kernels_.quantize(out, attended_, row, column, dim);
         }
     }
 }
@@ -211,35 +212,32 @@ void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int 
     const int channels = tiles * kTile;
     const std::size_t stride = static_cast<std::size_t>(channels),
                       width = static_cast<std::size_t>(shape_.intermediate_size);
-    float* up = scratch_.as<float>() + static_cast<std::size_t>(thread) * scratch_stride_;
+    float* up = scratch_ + static_cast<std::size_t>(thread) * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
-    kernels_.linear(layer.up.linear, tile, tiles, normed_.rows, first, count,
-                    {up, stride, false, 1.0f});
+    kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride, false, 1.0f});
     if (shape_.is_gated)
-        kernels_.linear(layer.gate.linear, tile, tiles, normed_.rows, first, count,
+        kernels_.linear(layer.gate, tile, tiles, normed_, first, count,
                         {gate, stride, false, 1.0f});
-    const bool is_quantized = !layer.down.linear.is_float();
+    const bool is_quantized = !layer.down.is_float();
     for (int i = 0; i < count; ++i) {
         float* u = up + static_cast<std::size_t>(i) * stride;
         const float* g = gate + static_cast<std::size_t>(i) * stride;
         // Quantized rows are read as codes only: their floats stay here, in the cache.
         float* out = is_quantized ? u
-                                  : activated_.rows.x +
-                                        static_cast<std::size_t>(first + i) * width + tile * kTile;
+                                  : activated_.x + static_cast<std::size_t>(first + i) * width +
+                                        tile * kTile;
         kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr,
                           channels, out);
-        if (is_quantized)
-            kernels_.quantize(out, activated_.rows, first + i, tile * kTile, channels);
+        if (is_quantized) kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
     }
 }
 
 // A piece of a linear layer, added to the residual stream.
 void Decoder::add_linear(const Linear& linear, const Rows& rows, int piece) {
     const Part part(linear.num_tiles(), piece, std::min(4 * pool_.size(), linear.num_tiles()));
-    kernels_.linear(
-        linear, part.first, part.stop - part.first, rows, 0, num_rows_,
-        {x_.as<float>() + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size), true,
-         shape_.residual_multiplier});
+    kernels_.linear(linear, part.first, part.stop - part.first, rows, 0, num_rows_,
+                    {x_ + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size), true,
+                     shape_.residual_multiplier});
 }
 
 }  // namespace forerun

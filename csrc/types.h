@@ -16,21 +16,46 @@ inline constexpr int kGroup = 32;     // activations that share a scale
 inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache page
 inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attention unit serves
 
-// How weights are stored. Integer codes come with fp16 scales per group; `M` adds an fp16 minimum
-// (weight = scale * code + min), otherwise weight = scale * (code - zero).
-enum class WeightFormat : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
-inline constexpr int kNumFormats = 10;
+// How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
+// layouts.
+enum class Tile : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
+
+// What a tile kernel reads of its rows: floats, or int8 with a scale per group of 32. This is the
+// place for int8 with a scale per row, or one that calibration has fixed.
+enum class Activations : std::uint8_t { Float, Int8Groups };
+
+// Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; a byte each of scale and
+// minimum, times fp16 factors of 256 inputs.
+enum class Scales : std::uint8_t { None, Half, HalfMin, Super };
+
+struct StoredGroup;
+
+// How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum. The table
+// of all is in formats.cpp.
+struct WeightFormat {
+    const char* name;  // GGUF's, in lower case
+    Tile tile;
+    Activations activations;
+    int bits;   // of a value in a tile: 5-bit codes take 6
+    int group;  // inputs that share a scale; 1: floats
+    int zero;
+    Scales scales;
+    int block, block_nbytes;  // values and bytes of a block in a checkpoint
+    StoredGroup (*read)(const std::uint8_t* block, int group);  // one of a block's; null: floats
+
+    bool is_float() const { return activations == Activations::Float; }
+};
 
 // A linear layer's weights in tiles of 16 outputs, `tile_nbytes` apart; layout in kernels/linear.h.
 struct Linear {
-    WeightFormat format = WeightFormat::F32;
+    const WeightFormat* format = nullptr;
     int num_out = 0, num_in = 0;
     std::size_t tile_nbytes = 0;
     const std::uint8_t* tiles = nullptr;
     const float* bias = nullptr;  // padded to whole tiles, or null
 
     int num_tiles() const { return (num_out + kTile - 1) / kTile; }
-    bool is_float() const { return format <= WeightFormat::BF16; }
+    bool is_float() const { return format->is_float(); }
 };
 
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never

@@ -40,7 +40,7 @@ from forerun.engine.acceptance import DraftResult
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
 from forerun.nn.config import ModelConfig
-from forerun.nn.model import Hidden
+from forerun.nn.model import Hidden, TopK
 
 MACHINES = {
     "avx2": CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08}),
@@ -133,9 +133,9 @@ class Replay:
             coming += [text[p] if p < len(text) else 0 for p in segment.positions() + 1]
         return Hidden(torch.tensor(coming)[:, None])
 
-    def argmax(self, hidden: Tensor) -> Tensor:
+    def topk(self, hidden: Tensor, k: int) -> TopK:
         """The next token."""
-        return hidden[:, 0]
+        return TopK(hidden, torch.ones(hidden.shape))
 
     def new_cache(self, num_slots: int, max_len: int) -> Lengths:
         """Lengths only."""

@@ -100,79 +100,86 @@ struct Code8 {
 
 // Integer codes times int8 rows: acc = acc + float(dot) * (scale * row scale), then + min * row
 // sum, group by group.
-template <class Code, bool HAS_MIN, int M>
-void integer_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
-                  F (&acc)[M]) {
-    constexpr int nbytes = Code::nbytes + (HAS_MIN ? 64 : 32);
-    const int num_groups = linear.num_in / Code::group, num_scales = linear.num_in / kGroup;
-    const std::size_t stride = static_cast<std::size_t>(linear.num_in);
-    const std::int8_t* x = rows.q + row * stride;
-    const float* scale = rows.scale + static_cast<std::size_t>(row) * num_scales;
-    const float* sum = rows.sum + static_cast<std::size_t>(row) * num_scales;
-    const std::int32_t* half_sum = rows.half_sum + 2 * static_cast<std::size_t>(row) * num_scales;
-    for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
-    for (int g = 0; g < num_groups; ++g, w += nbytes, x += Code::group) {
-        Wide dot[M];
-        prefetch(w, (nbytes + 63) / 64);
-        Code::dot(w, x, stride, dot);
-        const F weight_scale = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes));
-        const int s = g * Code::group / kGroup;
-        if constexpr (HAS_MIN) {
-            const F weight_min =
-                load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
+template <class Code, bool HAS_MIN>
+struct IntegerTile {
+    template <int M>
+    static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
+                    F (&acc)[M]) {
+        constexpr int nbytes = Code::nbytes + (HAS_MIN ? 64 : 32);
+        const int num_groups = linear.num_in / Code::group, num_scales = linear.num_in / kGroup;
+        const std::size_t stride = static_cast<std::size_t>(linear.num_in);
+        const std::int8_t* x = rows.q + row * stride;
+        const float* scale = rows.scale + static_cast<std::size_t>(row) * num_scales;
+        const float* sum = rows.sum + static_cast<std::size_t>(row) * num_scales;
+        const std::int32_t* half_sum =
+            rows.half_sum + 2 * static_cast<std::size_t>(row) * num_scales;
+        for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
+        for (int g = 0; g < num_groups; ++g, w += nbytes, x += Code::group) {
+            Wide dot[M];
+            prefetch(w, (nbytes + 63) / 64);
+            Code::dot(w, x, stride, dot);
+            const F weight_scale = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes));
+            const int s = g * Code::group / kGroup;
+            if constexpr (HAS_MIN) {
+                const F weight_min =
+                    load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
 #pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_scales + s])),
-                             acc[m]);
-                acc[m] = fma(weight_min, splat(sum[m * num_scales + s]), acc[m]);
-            }
-        } else {
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                if constexpr (Code::zero != 0) {
-                    const std::int32_t* part = half_sum + 2 * m * num_scales + g * Code::group / 16;
-                    dot[m] = add(dot[m],
-                                 -Code::zero * (Code::group == 32 ? part[0] + part[1] : part[0]));
+                for (int m = 0; m < M; ++m) {
+                    acc[m] = fma(to_float(dot[m]),
+                                 mul(weight_scale, splat(scale[m * num_scales + s])), acc[m]);
+                    acc[m] = fma(weight_min, splat(sum[m * num_scales + s]), acc[m]);
                 }
-                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_scales + s])),
-                             acc[m]);
+            } else {
+#pragma GCC unroll 8
+                for (int m = 0; m < M; ++m) {
+                    if constexpr (Code::zero != 0) {
+                        const std::int32_t* part =
+                            half_sum + 2 * m * num_scales + g * Code::group / 16;
+                        dot[m] = add(dot[m], -Code::zero *
+                                                 (Code::group == 32 ? part[0] + part[1] : part[0]));
+                    }
+                    acc[m] = fma(to_float(dot[m]),
+                                 mul(weight_scale, splat(scale[m * num_scales + s])), acc[m]);
+                }
             }
         }
     }
-}
+};
 
 // Q4_K's own grid: per 256 inputs two fp16 factors an output, then per group of 32 its codes, a
 // byte of scale and a byte of minimum an output. scale = byte * factor is exact in fp32.
-template <int M>
-void super_tile(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
-                F (&acc)[M]) {
-    constexpr int nbytes = Code4::nbytes + 32;
-    const int num_groups = linear.num_in / kGroup;
-    const std::size_t stride = static_cast<std::size_t>(linear.num_in);
-    const std::int8_t* x = rows.q + row * stride;
-    const float* scale = rows.scale + static_cast<std::size_t>(row) * num_groups;
-    const float* sum = rows.sum + static_cast<std::size_t>(row) * num_groups;
-    for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
-    F factor{}, min_factor{};
-    for (int g = 0; g < num_groups; ++g, w += nbytes, x += kGroup) {
-        if (g % 8 == 0) {
-            factor = load(reinterpret_cast<const std::uint16_t*>(w));
-            min_factor = load(reinterpret_cast<const std::uint16_t*>(w + 32));
-            w += 64;
-        }
-        Wide dot[M];
-        prefetch(w, 5);
-        Code4::dot(w, x, stride, dot);
-        const F weight_scale = mul(load_bytes16(w + Code4::nbytes), factor);
-        const F weight_min = mul(load_bytes16(w + Code4::nbytes + 16), min_factor);
+struct SuperTile {
+    template <int M>
+    static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
+                    F (&acc)[M]) {
+        constexpr int nbytes = Code4::nbytes + 32;
+        const int num_groups = linear.num_in / kGroup;
+        const std::size_t stride = static_cast<std::size_t>(linear.num_in);
+        const std::int8_t* x = rows.q + row * stride;
+        const float* scale = rows.scale + static_cast<std::size_t>(row) * num_groups;
+        const float* sum = rows.sum + static_cast<std::size_t>(row) * num_groups;
+        for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
+        F factor{}, min_factor{};
+        for (int g = 0; g < num_groups; ++g, w += nbytes, x += kGroup) {
+            if (g % 8 == 0) {
+                factor = load(reinterpret_cast<const std::uint16_t*>(w));
+                min_factor = load(reinterpret_cast<const std::uint16_t*>(w + 32));
+                w += 64;
+            }
+            Wide dot[M];
+            prefetch(w, 5);
+            Code4::dot(w, x, stride, dot);
+            const F weight_scale = mul(load_bytes16(w + Code4::nbytes), factor);
+            const F weight_min = mul(load_bytes16(w + Code4::nbytes + 16), min_factor);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-            acc[m] =
-                fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_groups + g])), acc[m]);
-            acc[m] = fma(weight_min, splat(sum[m * num_groups + g]), acc[m]);
+            for (int m = 0; m < M; ++m) {
+                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_groups + g])),
+                             acc[m]);
+                acc[m] = fma(weight_min, splat(sum[m * num_groups + g]), acc[m]);
+            }
         }
     }
-}
+};
 
 struct Float32 {
     using type = float;
@@ -187,42 +194,34 @@ struct BFloat16 {
     static F at(const std::uint16_t* p) { return load_bf16(p); }
 };
 
-template <class Format, int M>
-void float_tile(const Linear& linear, const std::uint8_t* tile, const Rows& rows, int row,
-                F (&acc)[M]) {
-    const auto* w = reinterpret_cast<const typename Format::type*>(tile);
-    const std::size_t stride = static_cast<std::size_t>(linear.num_in);
-    const float* x = rows.x + row * stride;
-    F odd[M];
-    for (int m = 0; m < M; ++m) acc[m] = odd[m] = splat(0.0f);
-    for (int k = 0; k < linear.num_in; k += 2, w += 2 * kTile) {
-        const F even_weight = Format::at(w), odd_weight = Format::at(w + kTile);
+template <class Format>
+struct FloatTile {
+    template <int M>
+    static void sum(const Linear& linear, const std::uint8_t* tile, const Rows& rows, int row,
+                    F (&acc)[M]) {
+        const auto* w = reinterpret_cast<const typename Format::type*>(tile);
+        const std::size_t stride = static_cast<std::size_t>(linear.num_in);
+        const float* x = rows.x + row * stride;
+        F odd[M];
+        for (int m = 0; m < M; ++m) acc[m] = odd[m] = splat(0.0f);
+        for (int k = 0; k < linear.num_in; k += 2, w += 2 * kTile) {
+            const F even_weight = Format::at(w), odd_weight = Format::at(w + kTile);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-            acc[m] = fma(even_weight, splat(x[m * stride + k]), acc[m]);
-            odd[m] = fma(odd_weight, splat(x[m * stride + k + 1]), odd[m]);
+            for (int m = 0; m < M; ++m) {
+                acc[m] = fma(even_weight, splat(x[m * stride + k]), acc[m]);
+                odd[m] = fma(odd_weight, splat(x[m * stride + k + 1]), odd[m]);
+            }
         }
+        for (int m = 0; m < M; ++m) acc[m] = add(acc[m], odd[m]);
     }
-    for (int m = 0; m < M; ++m) acc[m] = add(acc[m], odd[m]);
-}
+};
 
-template <int M>
+template <class Tile, int M>
 void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
                  float* out) {
     const std::uint8_t* w = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
     F acc[M] = {};
-    switch (linear.format) {
-        case WeightFormat::F32: float_tile<Float32>(linear, w, rows, row, acc); break;
-        case WeightFormat::F16: float_tile<Float16>(linear, w, rows, row, acc); break;
-        case WeightFormat::BF16: float_tile<BFloat16>(linear, w, rows, row, acc); break;
-        case WeightFormat::Q4: integer_tile<Code4, false>(linear, w, rows, row, acc); break;
-        case WeightFormat::Q4M: integer_tile<Code4, true>(linear, w, rows, row, acc); break;
-        case WeightFormat::Q4K: super_tile(linear, w, rows, row, acc); break;
-        case WeightFormat::Q5: integer_tile<Code5, false>(linear, w, rows, row, acc); break;
-        case WeightFormat::Q5M: integer_tile<Code5, true>(linear, w, rows, row, acc); break;
-        case WeightFormat::Q6: integer_tile<Code6, false>(linear, w, rows, row, acc); break;
-        case WeightFormat::Q8: integer_tile<Code8, false>(linear, w, rows, row, acc); break;
-    }
+    Tile::sum(linear, w, rows, row, acc);
     for (int m = 0; m < M; ++m) {
         if (linear.bias) acc[m] = add(acc[m], load(linear.bias + tile * kTile));
         float* to = out + m * output.stride;
@@ -230,21 +229,35 @@ void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, cons
     }
 }
 
-inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
-                   int num_rows, const Output& output) {
+template <class Tile>
+void linear_tiles(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
+                  int num_rows, const Output& output) {
     for (int i = 0; i < num_tiles; ++i) {
         float* out = output.out + i * kTile;
         int m = row;
         const int stop = row + num_rows;
         if constexpr (kRowTile >= 8)
             for (; stop - m >= 8; m += 8, out += 8 * output.stride)
-                linear_tile<8>(linear, tile + i, rows, m, output, out);
+                linear_tile<Tile, 8>(linear, tile + i, rows, m, output, out);
         for (; stop - m >= 4; m += 4, out += 4 * output.stride)
-            linear_tile<4>(linear, tile + i, rows, m, output, out);
-        if (stop - m == 3) linear_tile<3>(linear, tile + i, rows, m, output, out);
-        if (stop - m == 2) linear_tile<2>(linear, tile + i, rows, m, output, out);
-        if (stop - m == 1) linear_tile<1>(linear, tile + i, rows, m, output, out);
+            linear_tile<Tile, 4>(linear, tile + i, rows, m, output, out);
+        if (stop - m == 3) linear_tile<Tile, 3>(linear, tile + i, rows, m, output, out);
+        if (stop - m == 2) linear_tile<Tile, 2>(linear, tile + i, rows, m, output, out);
+        if (stop - m == 1) linear_tile<Tile, 1>(linear, tile + i, rows, m, output, out);
     }
+}
+
+inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
+                   int num_rows, const Output& output) {
+    constexpr decltype(&forerun::FORERUN_ISA::linear) kernels[] = {
+        // in the order of enum Tile
+        linear_tiles<FloatTile<Float32>>,        linear_tiles<FloatTile<Float16>>,
+        linear_tiles<FloatTile<BFloat16>>,       linear_tiles<IntegerTile<Code4, false>>,
+        linear_tiles<IntegerTile<Code4, true>>,  linear_tiles<SuperTile>,
+        linear_tiles<IntegerTile<Code5, false>>, linear_tiles<IntegerTile<Code5, true>>,
+        linear_tiles<IntegerTile<Code6, false>>, linear_tiles<IntegerTile<Code8, false>>};
+    kernels[static_cast<int>(linear.format->tile)](linear, tile, num_tiles, rows, row, num_rows,
+                                                   output);
 }
 
 // Nothing but integer dot products of codes in registers, what the processor could do at most.

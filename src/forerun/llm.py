@@ -173,6 +173,7 @@ class LLM:
             checkpoint,
             device=self.device,
             backend=self.config.backend,
+            beside=self.model,
             quant=quant,
             head_bits=head_bits,
             weight_cache=self.config.weight_cache,

@@ -101,9 +101,6 @@ class MarkovModel:
     def head(self, hidden: Tensor) -> Tensor:
         return self.logits[hidden[:, 0]]
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden).argmax(dim=-1)
-
     def new_cache(self, num_slots: int, max_len: int) -> KVCache:
         return TARGET_MODEL.new_cache(num_slots, max_len)
 

@@ -23,7 +23,7 @@ from forerun.drafters.draft_model import Options, build
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.nn.decoder import Decoder
 from forerun.nn.loader import load_model
-from forerun.nn.model import Hidden
+from forerun.nn.model import Hidden, TopK
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -57,8 +57,8 @@ class CountingModel:
     def head(self, hidden: Tensor) -> Tensor:
         return self.model.head(hidden)
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        return self.model.argmax(hidden)
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        return self.model.topk(hidden, k)
 
     def new_cache(self, num_slots: int, max_len: int) -> KVCache:
         return self.model.new_cache(num_slots, max_len)

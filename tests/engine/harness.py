@@ -92,7 +92,7 @@ def timed_engine(
         clock.now += 1 + row_s * (batch.num_rows - 1)
         return forward(batch, cache, taps)
 
-    parts = {"config": model.config, "head": model.head, "argmax": model.argmax}
+    parts = {"config": model.config, "head": model.head, "topk": model.topk}
     engine.model = type("Timed", (), parts)()
     engine.model.forward = slow_forward
     clock.delay(drafter, draft_s)

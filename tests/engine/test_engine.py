@@ -171,7 +171,7 @@ def test_features_arrive_for_the_prompt_and_for_every_node():
     for draft, outcome in zip(drafter.drafts[1:], later, strict=True):
         assert len(outcome.hidden) == 1 + len(draft)
         assert outcome.hidden.shape[1] == 2 * width
-    best = MODEL.argmax(later[0].hidden[:, width:])
+    best = MODEL.topk(later[0].hidden[:, width:], 1).ids[:, 0]
     assert best.tolist() == [*later[0].best], "the last feature is what the head reads"
     assert run.seq.generated == ANSWERS[tuple(LOOPING[0])]
     assert LAST_HIDDEN.last

@@ -107,16 +107,6 @@ def test_taps_are_the_layers_outputs_in_the_order_asked() -> None:
     torch.testing.assert_close(ours, theirs[::-1], rtol=1e-2, atol=1e-2)
 
 
-def test_argmax_is_the_argmax_of_the_logits() -> None:
-    model = native(GATED, "q8_0", num_threads=2)
-    hidden = torch.randn(90, GATED.hidden_size)
-    assert torch.equal(model.argmax(hidden), model.head(hidden).argmax(-1))
-    hidden[3, 3] = torch.nan
-    assert torch.equal(model.argmax(hidden), model.head(hidden).argmax(-1))
-    assert model.argmax(torch.zeros(2, GATED.hidden_size)).tolist() == [0, 0]
-    assert model.argmax(torch.zeros(0, GATED.hidden_size)).tolist() == []
-
-
 def test_loading_counts_its_bytes() -> None:
     small, large = native(GATED, "q4_0"), native(GATED, "f32")
     assert 0 < small.nbytes() < large.nbytes() / 3
@@ -151,7 +141,7 @@ def test_impossible_segments_are_refused(segment: Segment, complaint: str) -> No
     cache = model.new_cache(1, 40)
     hidden, taps = torch.empty(segment.num_rows, GATED.hidden_size), torch.empty(0, 0, 0)
     with pytest.raises(ValueError, match=complaint):
-        model._native.forward(cache.native, [segment], hidden.numpy(), [], taps.numpy(), [0])
+        model._native.forward(cache.native, [segment], None, hidden.numpy(), [], taps.numpy(), [0])
 
 
 @pytest.mark.parametrize("sublayers", [(-1,), (4,), (1, 0), (2, 2)])
@@ -220,9 +210,43 @@ def test_a_forked_child_computes_with_threads_of_its_own() -> None:
     assert same_bits(before, prefill(model, text(70)))
 
 
-def test_passes_from_several_threads_take_turns() -> None:
+def test_models_on_one_runtime_share_threads_and_scratch() -> None:
+    first = native(GATED, "q4_1", num_threads=2)
+    expected = prefill(first, text(70))
+    other = native(PLAIN, "q8_0", beside=first)
+    assert other.runtime is first.runtime
+    alone = prefill(native(PLAIN, "q8_0", num_threads=2), text(70))
+    for _ in range(3):
+        assert same_bits(prefill(first, text(70)), expected)
+        assert same_bits(prefill(other, text(70)), alone)
+    assert 0 < first.runtime.nbytes() < 8 << 20
+
+
+def test_a_model_leaves_its_runtime_to_the_others() -> None:
+    """More threads than cores: some are late in the pass of a model that is gone."""
+    model = native(GATED, "q4_1", num_threads=6)
+    expected = prefill(model, text(20))
+    for _ in range(100):
+        prefill(native(GATED, beside=model), text(3))
+        assert same_bits(prefill(model, text(20)), expected)
+
+
+def test_passes_of_an_incomplete_model_are_refused() -> None:
+    model = NativeDecoder(GATED, num_threads=1)
+    for compute in (
+        lambda: prefill(model, (1,)),
+        lambda: model.head(torch.zeros(1, GATED.hidden_size)),
+        lambda: model.embed(torch.tensor([1])),
+    ):
+        with pytest.raises(ValueError, match="is missing"):
+            compute()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_passes_from_several_threads_take_turns(is_shared: bool) -> None:
     model = native(GATED, "q4_1", num_threads=2)
+    models = [model, native(GATED, "q4_1", beside=model) if is_shared else model]
     expected = prefill(model, text(70))
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: prefill(model, text(70)), range(16)))
+        results = list(pool.map(lambda i: prefill(models[i % 2], text(70)), range(16)))
     assert all(same_bits(expected, result) for result in results)

@@ -41,7 +41,7 @@ def weight_of(dtype: str) -> StoredTensor:
 
 def apply(decoder: NativeDecoder, x: np.ndarray) -> torch.Tensor:
     out = np.empty((len(x), NUM_OUT), np.float32)
-    decoder._native.apply(0, "q", np.ascontiguousarray(x, np.float32), out)
+    decoder._native.apply("layers.0.q", np.ascontiguousarray(x, np.float32), out)
     return torch.from_numpy(out)
 
 
@@ -58,7 +58,7 @@ def quantized(x: np.ndarray) -> np.ndarray:
 def test_packed_weights_are_the_stored_ones(dtype: str) -> None:
     weight = weight_of(dtype)
     out = np.empty(weight.shape, np.float32)
-    decoder_with(weight)._native.unpack(0, "q", out)
+    decoder_with(weight)._native.unpack("layers.0.q", out)
     expected = weight.dequantize().numpy()
     if dtype in ROUNDED:
         # A rounded scale (and minimum, which may cancel it) is off by at most half an fp16 step.
@@ -74,7 +74,7 @@ def test_packed_weights_are_the_stored_ones(dtype: str) -> None:
 def test_linear_is_exact_up_to_float_sums(dtype: str, isa: str) -> None:
     decoder = decoder_with(weight_of(dtype), isa)
     weight = np.empty((NUM_OUT, NUM_IN), np.float32)
-    decoder._native.unpack(0, "q", weight)
+    decoder._native.unpack("layers.0.q", weight)
     x = np.random.default_rng(2).standard_normal((5, NUM_IN)) * np.geomspace(1e-3, 1e3, NUM_IN)
     seen = quantized(x) if dtype in QUANTIZED else x.astype(np.float32).astype(np.float64)
     expected = seen @ weight.T.astype(np.float64)
@@ -108,7 +108,7 @@ def test_extreme_codes_do_not_overflow(dtype: str) -> None:
         x = np.full((3, NUM_IN), sign * 1.0)
         decoder = decoder_with(weight)
         unpacked = np.empty(weight.shape, np.float32)
-        decoder._native.unpack(0, "q", unpacked)
+        decoder._native.unpack("layers.0.q", unpacked)
         expected = x @ unpacked.T.astype(np.float64)
         np.testing.assert_allclose(apply(decoder, x).numpy(), expected, rtol=1e-5)
 
@@ -130,6 +130,54 @@ def test_zero_and_tiny_rows_are_zero() -> None:
     assert (apply(decoder, x) == 0).all()
 
 
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize(
+    ("form", "bits", "zero", "has_min"),
+    [
+        ("q4_0", 4, 8, False),
+        ("q4_1", 4, 0, True),
+        ("q5_0", 5, 16, False),
+        ("q5_1", 5, 0, True),
+        ("q6_k", 6, 32, False),
+        ("q8_0", 8, 0, False),
+    ],
+)
+def test_codes_are_weights_too(form: str, bits: int, zero: int, has_min: bool, group: int) -> None:
+    random = np.random.default_rng(6)
+    codes = random.integers(0, 1 << bits, (NUM_OUT, NUM_IN), dtype=np.uint8)
+    shape = (NUM_OUT, NUM_IN // group)
+    scales, mins = random.uniform(-2, 2, (2, *shape)).astype(np.float16).astype(np.float32)
+    decoder = NativeDecoder(WIDE, num_threads=2)
+    decoder._native.set_codes("layers.0.q", form, codes, scales, mins if has_min else None, None)
+    out = np.empty((NUM_OUT, NUM_IN), np.float32)
+    decoder._native.unpack("layers.0.q", out)
+    values = (codes.view(np.int8) if bits == 8 else codes).astype(np.float32) - zero
+    expected = values * scales.repeat(group, axis=1)
+    if has_min:
+        expected += mins.repeat(group, axis=1)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "num_groups", "has_min", "complaint"),
+    [
+        ("q4_0", 16, True, "no tiles for such codes"),
+        ("q4_1", 16, False, "no tiles for such codes"),
+        ("q4_k", 16, True, "no tiles for such codes"),
+        ("f16", 16, False, "no tiles for such codes"),
+        ("q4_0", 32, False, "multiples of 32"),
+        ("q4_0", 15, False, "must be .outputs, groups."),
+    ],
+)
+def test_codes_without_tiles_are_refused(
+    form: str, num_groups: int, has_min: bool, complaint: str
+) -> None:
+    codes, scales = np.zeros((NUM_OUT, NUM_IN), np.uint8), np.ones((NUM_OUT, num_groups), "f4")
+    native = NativeDecoder(WIDE, num_threads=1)._native
+    with pytest.raises(ValueError, match=complaint):
+        native.set_codes("layers.0.q", form, codes, scales, scales if has_min else None, None)
+
+
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_head_bits_round_the_head_alone(bits: int, is_tied: bool) -> None:
@@ -140,7 +188,7 @@ def test_head_bits_round_the_head_alone(bits: int, is_tied: bool) -> None:
     decoder = load_native(config, weights, head_bits=bits)
     for name, expected in (("head", rounded), ("embed", weights["embed"])):
         out = np.empty(expected.shape, np.float32)
-        decoder._native.unpack(-1, name, out)
+        decoder._native.unpack(name, out)
         np.testing.assert_array_equal(out, expected.dequantize().numpy())
 
 
@@ -151,11 +199,19 @@ def test_peak_counts_its_multiplications() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "num_in"), [("q", 10, 64), ("q", -1, 64), ("q", 9, 48), ("w", 9, 64)]
+    ("name", "form", "num_in", "complaint"),
+    [
+        ("q", "q3_k", 512, "weight format 'q3_k' has no kernel"),
+        ("q", "q8_0", 48, "width 48 is not"),
+        ("q", "q4_k", 96, "width 96 is not a multiple of 256"),
+        ("q", "q8_0", 96, r"layers\.0\.q is \(16, 96\), expected \(128, 512\)"),
+        ("w", "q8_0", 64, r"no weight is called layers\.0\.w"),
+        ("attn_norm", "q8_0", 512, "is a norm"),
+    ],
 )
-def test_room_for_what_has_no_tiles_is_refused(name: str, kind: int, num_in: int) -> None:
+def test_room_for_what_has_no_tiles_is_refused(
+    name: str, form: str, num_in: int, complaint: str
+) -> None:
     decoder = NativeDecoder(WIDE, num_threads=1)
-    with pytest.raises(
-        ValueError, match=r"kind|width 48 is not|no linear layer is called layers\.0\.w"
-    ):
-        decoder.add_blank(f"layers.0.{name}", kind, (16, num_in), False)
+    with pytest.raises(ValueError, match=complaint):
+        decoder.add_blank(f"layers.0.{name}", form, (16, num_in), False)

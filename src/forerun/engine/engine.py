@@ -179,7 +179,7 @@ class Engine:
         rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
         requests = (self.requests[one.seq.id] for one in work.seq_rows)
         if all(r.pipeline.needs_only_argmax and r.seq.params.logprobs is None for r in requests):
-            return tuple(self.model.argmax(rows).tolist())
+            return tuple(self.model.topk(rows, 1).ids[:, 0].tolist())
         return self.model.head(rows)
 
     def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[StepResult]:

@@ -1,18 +1,11 @@
 """The optional native extension: is it there, and if not, why and what is lost.
 
 Without it models run on torch in fp32: an installation without a compiler is complete, only slower.
-
-M rows, V vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forerun.core.device import native_problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def reason() -> str | None:
@@ -34,15 +27,3 @@ def summary() -> str:
         f"native kernels: no ({problem}). Everything works on torch alone, more slowly; "
         "for full speed install a C++20 compiler and install forerun again."
     )
-
-
-def argmax_rows(logits: Tensor) -> Tensor:
-    """The id of each row's largest value, the lowest of equal ones: fp32 (M, V) -> int64 (M,).
-
-    Raises ValueError for another dtype or shape, and for a view that is not contiguous.
-    """
-    import torch
-
-    from forerun import _native
-
-    return torch.from_numpy(_native.argmax_rows(logits.numpy()))

@@ -24,7 +24,7 @@ from forerun.core.errors import CapacityError
 from forerun.kernels import reference as ops
 from forerun.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 from forerun.nn.config import ModelConfig, RopeConfig
-from forerun.nn.model import Hidden, LayerPlan
+from forerun.nn.model import Hidden, LayerPlan, TopK
 from forerun.nn.visibility import key_blocks
 
 
@@ -87,7 +87,7 @@ class Tile:
     """TILE rows of a pass, prepared once for all layers. Rows past `num_rows` repeat the last and are thrown away."""
 
     num_rows: int
-    tokens: Tensor
+    inputs: Tensor
     positions: Tensor
     cos: Tensor | None
     sin: Tensor | None
@@ -192,16 +192,21 @@ class Decoder:
         cache: KVCache,
         taps: tuple[int, ...] = (),
         plan: LayerPlan | None = None,
+        inputs: Tensor | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run.
+        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, RowCache)
         self._check_room(batch, cache)
         plan = plan or self._whole
-        tiles = [self._run(self._tile(part), cache, taps, plan) for part in batch.split(TILE)]
+        rows = self.embed(self._to_device(batch.tokens())) if inputs is None else inputs
+        tiles = [
+            self._run(self._tile(part, own), cache, taps, plan)
+            for part, own in zip(batch.split(TILE), rows.split(TILE), strict=True)
+        ]
         last, *tapped = (torch.cat(parts) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))
 
@@ -214,9 +219,20 @@ class Decoder:
             logits[start : start + TILE] = self._head(_pad(rows))[: len(rows)]
         return logits if self.config.logits_divisor == 1 else logits / self.config.logits_divisor
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        """The likeliest token of each row, the lowest id of equal ones, (M,) int64."""
-        return self.head(hidden).argmax(dim=-1)
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        """The k likeliest tokens of each row; see `nn.model.Model`."""
+        if not 1 <= k <= self.config.vocab_size:
+            raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
+        logits = self.head(hidden)
+        if k == 1:
+            ids = logits.argmax(-1, keepdim=True)
+            return TopK(ids, logits.gather(-1, ids))
+        values, ids = logits.sort(dim=-1, descending=True, stable=True)
+        return TopK(ids[:, :k], values[:, :k])
+
+    def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
+        return self.head(hidden)[:, ids]
 
     def new_cache(
         self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
@@ -240,7 +256,7 @@ class Decoder:
         self, tile: Tile, cache: RowCache, taps: tuple[int, ...], plan: LayerPlan
     ) -> list[Tensor]:
         """The last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
-        x = self._embedding(tile)
+        x = self._with_positions(tile)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
             if 2 * layer in plan.sublayers:
@@ -252,19 +268,24 @@ class Decoder:
         states = [self._norm(x), *(outputs[layer] for layer in taps)]
         return [state[: tile.num_rows] for state in states]
 
-    def _embedding(self, tile: Tile) -> Tensor:
-        x = self._embed[tile.tokens] * self.config.embedding_multiplier
+    @torch.no_grad()
+    def embed(self, ids: Tensor) -> Tensor:
+        """What passes over these tokens (R,) start from, positions left out: (R, D)."""
+        return self._embed[ids.to(self.device)] * self.config.embedding_multiplier
+
+    def _with_positions(self, tile: Tile) -> Tensor:
+        x = tile.inputs
         if self._positions is None or self.config.learned_position_offset is None:
             return x
         return x + self._positions[tile.positions + self.config.learned_position_offset]
 
-    def _tile(self, batch: Batch) -> Tile:
+    def _tile(self, batch: Batch, inputs: Tensor) -> Tile:
         padding = (0, TILE - batch.num_rows)
         positions = self._to_device(np.pad(batch.positions(), padding, mode="edge"))
         cos, sin = self._rotation(positions)
         return Tile(
             num_rows=batch.num_rows,
-            tokens=self._to_device(np.pad(batch.tokens(), padding, mode="edge")),
+            inputs=torch.cat((inputs, inputs[-1:].expand(TILE - len(inputs), -1))),
             positions=positions,
             cos=cos,
             sin=sin,

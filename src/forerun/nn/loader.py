@@ -32,6 +32,7 @@ def load_model(
     *,
     device: torch.device | str = "cpu",
     backend: str = "auto",
+    beside: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
     weight_cache: bool = False,
@@ -39,6 +40,7 @@ def load_model(
 ) -> Model:
     """The checkpoint's model on `device`, by a module of `nn/backends`; `auto` is the first that supports it.
 
+    A draft model runs `beside` its target, in turn with it: on the CPU they share threads.
     `quant` (see `quant.rtn.quantize_weight`) rounds the weights, `head_bits` (see `nn.backends.base`)
     the head. With `weight_cache` packed weights are kept on disk (`nn.packed`). Raises ConfigError for
     an unknown or unusable option, LoadError if the architecture or one of its settings is not supported,
@@ -55,6 +57,7 @@ def load_model(
         config,
         stored_weights(checkpoint, arch, config),
         device=device,
+        beside=beside,
         quant=quant,
         head_bits=head_bits,
         packed=packed,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,13 @@ class Hidden:
 
     last: Tensor
     taps: tuple[Tensor, ...] = ()
+
+
+class TopK(NamedTuple):
+    """The likeliest tokens of some rows: `ids` (M, k) int64, `values` (M, k) fp32, their logits, descending."""
+
+    ids: Tensor
+    values: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +62,22 @@ class Model(Protocol):
 
     config: ModelConfig
 
+    def embed(self, ids: Tensor) -> Tensor:
+        """What passes over tokens (R,) int64 start from, (R, D) fp32, without learned positions."""
+        ...
+
     def forward(
         self,
         batch: Batch,
         cache: KVCache,
         taps: tuple[int, ...] = (),
         plan: LayerPlan | None = None,
+        inputs: Tensor | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run.
+        Without a `plan` every sublayer is run. `inputs` (R, D) are rows given as vectors: they take the
+        place of `embed(tokens)`, and the batch's tokens are not looked at.
         """
         ...
 
@@ -72,8 +85,16 @@ class Model(Protocol):
         """Logits (M, V), fp32, of hidden states (M, D)."""
         ...
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        """The likeliest token of each row, the lowest id of equal ones, (M,) int64: `head(hidden).argmax(-1)`."""
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        """The k largest logits of each row and their tokens, k from 1 to V, descending.
+
+        Of equal ones the lowest id comes first. NaN counts as larger than any number, as in
+        `torch.topk`; so `topk(hidden, 1).ids[:, 0]` is `head(hidden).argmax(-1)`. Raises ValueError for another k.
+        """
+        ...
+
+    def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
         ...
 
     def new_cache(self, num_slots: int, max_len: int, dtype: torch.dtype | None = None) -> KVCache:

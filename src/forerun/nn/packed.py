@@ -43,27 +43,30 @@ _log = logging.getLogger(__name__)
 Bytes = NDArray[np.uint8]
 
 
+PackedWeight = tuple[str, str | None, tuple[int, ...], list[Bytes]]
+"""A weight as it lies in memory: name, format (None for a norm), shape, bytes, its bias's last."""
+
+
 class PackedWeights(Protocol):
     """A model whose weights are written or read here; implemented by `backends.native.NativeDecoder`."""
 
-    num_threads: int
+    @property
+    def num_threads(self) -> int:
+        """Threads that may read at a time."""
+        ...
 
     def nbytes(self) -> int:
         """Bytes of the packed weights."""
         ...
 
-    def packed(self) -> Iterator[tuple[str, int | None, tuple[int, ...], list[NDArray]]]:
-        """All weights as they lie in memory: name, kind (None for a norm), shape, bytes, its bias's last."""
+    def packed(self) -> Iterator[PackedWeight]:
+        """All weights as they lie in memory."""
         ...
 
     def add_blank(
-        self, name: str, kind: int, shape: Sequence[int], has_bias: bool
-    ) -> list[NDArray]:
-        """Make room for a packed matrix; the bytes to fill, its bias's last. Raises ValueError."""
-        ...
-
-    def add_norm(self, name: str, values: NDArray, offset: NDArray | None = None) -> None:
-        """Set a norm's fp32 values, and for a layer norm what is added. Raises ValueError."""
+        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool
+    ) -> list[Bytes]:
+        """Make room for a weight; the bytes to fill, its bias's last. Raises ValueError."""
         ...
 
     def check(self) -> None:
@@ -153,15 +156,9 @@ class PackedFile:
         start, fd = file.tell(), file.fileno()
         if os.fstat(fd).st_size != start + header["nbytes"]:
             raise ValueError("it is not whole")
-        norms, places = {}, []
-        for name, kind, shape, has_bias in header["weights"]:
-            if kind is None:
-                norms[name] = arrays = [
-                    np.empty(4 * shape[0], np.uint8) for _ in range(1 + has_bias)
-                ]
-            else:
-                arrays = decoder.add_blank(name, kind, shape, has_bias)
-            places += arrays
+        places = []
+        for weight in header["weights"]:
+            places += decoder.add_blank(*weight)
 
         def read(place: tuple[Bytes, int]) -> int:
             data, offset = place
@@ -173,8 +170,6 @@ class PackedFile:
             checksum = sum(pool.map(read, _chunks(places))) % 2**64
         if checksum != header["checksum"]:
             raise ValueError("its bytes have changed")
-        for name, arrays in norms.items():
-            decoder.add_norm(name, *(array.view(np.float32) for array in arrays))
         decoder.check()
 
     def _replace(self, decoder: PackedWeights) -> None:
@@ -183,7 +178,7 @@ class PackedFile:
         arrays = [array for *_, arrays in weights for array in arrays]
         header = {
             "key": self.key,
-            "weights": [(name, kind, shape, len(a) == 2) for name, kind, shape, a in weights],
+            "weights": [(name, form, shape, len(a) == 2) for name, form, shape, a in weights],
             "nbytes": sum(array.nbytes for array in arrays),
             "checksum": sum(map(_checksum, arrays)) % 2**64,
         }

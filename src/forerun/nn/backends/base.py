@@ -35,6 +35,7 @@ class Backend(Protocol):
         weights: Iterable[tuple[str, StoredTensor]],
         *,
         device: torch.device,
+        beside: Model | None,
         quant: Scheme,
         head_bits: int | None,
         packed: PackedFile | None,
@@ -42,6 +43,7 @@ class Backend(Protocol):
     ) -> Model:
         """The model of these weights, by the names of `nn.config.weight_shapes`; a bias follows its weight.
 
+        A model `beside` this one that the backend has loaded may lend it threads and scratch memory.
         `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits. `packed` is
         where packed weights are kept; a backend that packs nothing ignores it.
         Raises ConfigError for an option it does not have, LoadError for weights it cannot take.

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import gguf
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,12 +24,13 @@ from forerun.kernels import native
 from forerun.nn.backends.base import Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
-from forerun.nn.model import Hidden, LayerPlan
+from forerun.nn.model import Hidden, LayerPlan, Model, TopK
 from forerun.nn.native_cache import NativeCache
-from forerun.nn.packed import PackedFile
+from forerun.nn.packed import PackedFile, PackedWeight
 from forerun.quant.rtn import Scheme, quantize_weight, requantize
 
 if TYPE_CHECKING:
+    from forerun import _native
     from forerun.formats.weights import StoredTensor
 
 PRIORITY = 1
@@ -58,16 +58,19 @@ class NativeDecoder:
         self,
         config: ModelConfig,
         *,
+        runtime: _native.Runtime | None = None,
         num_threads: int | None = None,
         isa: str = "auto",
     ) -> None:
         from forerun import _native
 
+        if runtime is None:
+            runtime = _native.Runtime(isa, num_threads or torch.get_num_threads())
         self.config = config
-        self.num_threads = torch.get_num_threads() if num_threads is None else num_threads
-        self._native = _native.Decoder(_settings(config), isa, self.num_threads)
-        # By name: a norm's arrays; nothing for a matrix, which lies in the kernels' memory.
-        self._weights: dict[str, list[np.ndarray]] = {}
+        self.runtime = runtime
+        """Threads and scratch memory; models that share one compute in turn."""
+        self._native = _native.Decoder(runtime, _settings(config))
+        self._names: dict[str, None] = {}
         self._whole = LayerPlan.of(config.num_layers)
         if config.rope is not None:
             frequencies = inverse_frequencies(config.rope).numpy()
@@ -76,47 +79,50 @@ class NativeDecoder:
     @property
     def isa(self) -> str:
         """The instruction set whose kernels run."""
-        return self._native.isa
+        return self.runtime.isa
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute."""
+        return self.runtime.num_threads
 
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
-        """Pack one weight, by its canonical name. Raises LoadError for a shape or a type that has no kernel."""
+        """Pack one weight, by its canonical name. Raises LoadError for a shape or a format that has no kernel."""
         offset = None if bias is None else _floats(bias)
-        layer, short = _place(name)
+        form = stored.format.name
         try:
             if len(stored.shape) == 1:
-                self.add_norm(name, _floats(stored), offset)
+                self._native.set_norm(name, _floats(stored), offset)
             else:
-                num_out, num_in = stored.shape
                 rows = np.ascontiguousarray(stored.data)
-                type_id = int(gguf.GGMLQuantizationType[stored.format.name.upper()])
-                self._native.set_linear(layer, short, type_id, num_out, num_in, rows, offset)
-                self._weights[name] = []
+                self._native.set(name, form, stored.shape[1], rows, offset)
         except ValueError as error:
-            raise LoadError(f"'{name}' ({stored.format.name}) cannot be packed: {error}") from error
-
-    def add_norm(self, name: str, values: np.ndarray, offset: np.ndarray | None = None) -> None:
-        """Set a norm's fp32 values, and for a layer norm what is added. Raises ValueError."""
-        is_layer = self.config.norm == "layer"
-        self._native.set_norm(*_place(name), values, offset, self.config.norm_eps, is_layer)
-        self._weights[name] = [values] if offset is None else [values, offset]
+            raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error
+        self._names[name] = None
 
     def add_blank(
-        self, name: str, kind: int, shape: Sequence[int], has_bias: bool
+        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool
     ) -> list[np.ndarray]:
-        """Make room for a packed matrix; the bytes to fill, its bias's last. Raises ValueError."""
-        num_out, num_in = shape
-        self._native.add_blank(*_place(name), kind, num_out, num_in, has_bias)
-        self._weights[name] = []
-        return [array for array in self._native.packed(*_place(name))[3:] if len(array)]
+        """Make room for a packed weight, a norm if `form` is None; the bytes to fill, its bias's last.
 
-    def packed(self) -> Iterator[tuple[str, int | None, tuple[int, ...], list[np.ndarray]]]:
-        """All weights as they lie in memory: name, kind (None for a norm), shape, bytes, its bias's last."""
-        for name, values in self._weights.items():
-            if values:
-                yield name, None, values[0].shape, [array.view(np.uint8) for array in values]
-            else:
-                kind, *shape, tiles, bias = self._native.packed(*_place(name))
-                yield name, kind, tuple(shape), [tiles, bias] if len(bias) else [tiles]
+        Raises ValueError.
+        """
+        if form is None:
+            zeros = np.zeros(shape, np.float32)
+            self._native.set_norm(name, zeros, zeros if has_bias else None)
+        else:
+            num_out, num_in = shape
+            self._native.set_blank(name, form, num_out, num_in, has_bias)
+        self._names[name] = None
+        return self._packed(name)[-1]
+
+    def packed(self) -> Iterator[PackedWeight]:
+        """All weights as they lie in memory."""
+        return map(self._packed, self._names)
+
+    def _packed(self, name: str) -> PackedWeight:
+        form, shape, data, bias = self._native.packed(name)
+        return name, form, shape, [data, bias] if len(bias) else [data]
 
     def check(self) -> None:
         """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
@@ -128,10 +134,11 @@ class NativeDecoder:
         cache: KVCache,
         taps: tuple[int, ...] = (),
         plan: LayerPlan | None = None,
+        inputs: Tensor | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run.
+        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
         Raises CapacityError if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, NativeCache)
@@ -139,11 +146,14 @@ class NativeDecoder:
         layers = sorted(set(taps))
         last = torch.empty(batch.num_rows, width)
         tapped = torch.empty(len(layers), batch.num_rows, width)
+        rows_in = None if inputs is None else _rows(inputs)
         start = 0
         for part in [batch] if batch.num_rows <= MAX_ROWS else batch.split(MAX_ROWS):
             stop = start + part.num_rows
             rows = tapped if part is batch else torch.empty(len(layers), part.num_rows, width)
-            self._run(part, cache, last[start:stop], layers, rows, plan or self._whole)
+            outputs = last[start:stop].numpy(), layers, rows.numpy()
+            given = None if rows_in is None else rows_in[start:stop]
+            self._run(part, cache, given, outputs, plan or self._whole)
             if part is not batch:
                 tapped[:, start:stop] = rows
             start = stop
@@ -153,17 +163,21 @@ class NativeDecoder:
         self,
         batch: Batch,
         cache: NativeCache,
-        last: Tensor,
-        layers: list[int],
-        tapped: Tensor,
+        inputs: np.ndarray | None,
+        outputs: tuple[np.ndarray, list[int], np.ndarray],
         plan: LayerPlan,
     ) -> None:
         assert all(s.base == cache.length(s.slot) for s in batch.segments)
-        outputs = last.numpy(), layers, tapped.numpy()
         try:
-            self._native.forward(cache.native, batch.segments, *outputs, plan.sublayers)
+            self._native.forward(cache.native, batch.segments, inputs, *outputs, plan.sublayers)
         except IndexError as error:
             raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """What passes over these tokens (R,) start from, positions left out: (R, D), fp32."""
+        rows = torch.empty(len(ids), self.config.hidden_size)
+        self._native.embed(_ids(ids), rows.numpy())
+        return rows
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (M, V), fp32, of hidden states (M, D)."""
@@ -171,17 +185,17 @@ class NativeDecoder:
         self._native.head(_rows(hidden), logits.numpy())
         return logits
 
-    def argmax(self, hidden: Tensor) -> Tensor:
-        """The likeliest token of each row, the lowest id of equal ones, (M,) int64: `head(hidden).argmax(-1)`.
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        """The k likeliest tokens of each row; see `nn.model.Model`. No logits are written."""
+        top = TopK(torch.empty(len(hidden), k, dtype=torch.int64), torch.empty(len(hidden), k))
+        self._native.topk(_rows(hidden), top.ids.numpy(), top.values.numpy())
+        return top
 
-        Logits are written only for rows with NaN, where the kernel says -1.
-        """
-        ids = torch.empty(len(hidden), dtype=torch.int64)
-        self._native.argmax(_rows(hidden), ids.numpy())
-        sick = ids < 0
-        if sick.any():
-            ids[sick] = self.head(hidden[sick]).argmax(dim=-1)
-        return ids
+    def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`. Ascending ids are the fastest."""
+        logits = torch.empty(len(hidden), len(ids))
+        self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
+        return logits
 
     def new_cache(
         self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
@@ -199,6 +213,7 @@ def load(
     weights: Mapping[str, StoredTensor] | Iterable[tuple[str, StoredTensor]],
     *,
     device: torch.device | None = None,
+    beside: Model | None = None,
     num_threads: int | None = None,
     isa: str = "auto",
     quant: Scheme = "none",
@@ -211,9 +226,11 @@ def load(
     `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
     faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens
     are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
-    `num_threads` is by default torch's. Raises LoadError if a weight is missing or has no kernel.
+    A model `beside` it lends its threads and scratch memory; else `num_threads` is by default torch's.
+    Raises LoadError if a weight is missing or has no kernel.
     """
-    decoder = NativeDecoder(config, num_threads=num_threads, isa=isa)
+    runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
+    decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads, isa=isa)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
     if packed is not None and packed.load(decoder):
@@ -268,12 +285,6 @@ def _with_rounded_head(
             yield name, stored, bias
 
 
-def _place(name: str) -> tuple[int, str]:
-    """The layer (-1 outside of layers) and the name within it."""
-    prefix, _, short = name.rpartition(".")
-    return int(prefix.removeprefix("layers.")) if prefix else -1, short
-
-
 def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:
     offset = config.learned_position_offset
     return {
@@ -287,6 +298,8 @@ def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:
         "max_position": config.max_position,
         "activation": config.activation,
         "is_gated": config.gated_mlp,
+        "is_layer_norm": config.norm == "layer",
+        "norm_eps": config.norm_eps,
         "sliding_window": config.sliding_window or 0,
         "position_offset": -1 if offset is None else offset,
         "embedding_multiplier": config.embedding_multiplier,
@@ -298,6 +311,10 @@ def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:
 
 def _rows(hidden: Tensor) -> np.ndarray:
     return hidden.to(torch.float32).contiguous().numpy()
+
+
+def _ids(ids: Tensor) -> np.ndarray:
+    return ids.to(torch.int64).contiguous().numpy()
 
 
 def _floats(stored: StoredTensor) -> np.ndarray:

@@ -12,6 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.nn.backends.base import Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import Decoder
+from forerun.nn.model import Model
 from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme, quantize_weight
 
@@ -31,6 +32,7 @@ def load(
     weights: Iterable[tuple[str, StoredTensor]],
     *,
     device: torch.device,
+    beside: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
     packed: PackedFile | None = None,

@@ -1,0 +1,342 @@
+#include "formats.h"
+
+#include <algorithm>
+#include <cstring>
+#include <ranges>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "half.h"
+#include "pool.h"
+
+namespace forerun {
+
+// One group of one output: codes, and fp16 scale and minimum (or their bytes, Scales::Super).
+struct StoredGroup {
+    std::uint8_t codes[kGroup];
+    std::uint16_t scale, minimum;
+};
+
+namespace {
+
+constexpr int kSuper = 256;  // values of a K block
+constexpr std::size_t kLine = 64;
+
+std::uint16_t half_at(const std::uint8_t* p) {
+    std::uint16_t h;
+    std::memcpy(&h, p, 2);
+    return h;
+}
+
+// --- stored blocks ---
+
+// Blocks of 32: scale, minimum, fifth bits, codes. Low nibbles are values 0..15, high ones 16..31.
+template <int BITS, bool HAS_MIN>
+StoredGroup read_block(const std::uint8_t* p, int) {
+    StoredGroup out{};
+    out.scale = half_at(p);
+    if (HAS_MIN) out.minimum = half_at(p + 2);
+    p += HAS_MIN ? 4 : 2;
+    if (BITS == 8) {
+        std::memcpy(out.codes, p, kGroup);
+        return out;
+    }
+    std::uint32_t fifth = 0;
+    if (BITS == 5) std::memcpy(&fifth, p, 4);
+    const std::uint8_t* nibbles = p + (BITS == 5 ? 4 : 0);
+    for (int i = 0; i < kGroup; ++i) {
+        const int low = (nibbles[i % 16] >> (i / 16 * 4)) & 15;
+        out.codes[i] = static_cast<std::uint8_t>(low | ((fifth >> i & 1) << 4));
+    }
+    return out;
+}
+
+// Sub-block j of a K block of 4 or 5 bits. 6 bits of scale and of minimum lie in 12 bytes;
+// sub-blocks 2i and 2i+1 share 32 bytes of nibbles; sub-block j's fifth bits are bit j.
+template <int BITS>
+StoredGroup read_k(const std::uint8_t* block, int j) {
+    const std::uint8_t *s = block + 4, *tops = block + 16;
+    const std::uint8_t* nibbles = block + (BITS == 5 ? 48 : 16) + 32 * (j / 2);
+    const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
+    const int minimum = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+    StoredGroup out{};
+    for (int i = 0; i < kGroup; ++i) {
+        const int code = (nibbles[i] >> (4 * (j % 2))) & 15;
+        out.codes[i] =
+            static_cast<std::uint8_t>(code | (BITS == 5 ? ((tops[i] >> j) & 1) << 4 : 0));
+    }
+    if (BITS == 4) {
+        out.scale = static_cast<std::uint16_t>(scale);
+        out.minimum = static_cast<std::uint16_t>(minimum);
+    } else {
+        const float factor = half_to_float(half_at(block)),
+                    min_factor = half_to_float(half_at(block + 2));
+        out.scale = float_to_half(factor * static_cast<float>(scale));
+        out.minimum = float_to_half(min_factor * static_cast<float>(-minimum));
+    }
+    return out;
+}
+
+// 16 values of a Q6_K block, which lie in one run of 32.
+StoredGroup read_q6_k(const std::uint8_t* block, int j) {
+    const int half = j / 8, quarter = j % 8 / 2, lane = j % 2 * 16;
+    const std::uint8_t* lows = block + 64 * half + 32 * (quarter % 2) + lane;
+    const std::uint8_t* tops = block + 128 + 32 * half + lane;
+    StoredGroup out{};
+    for (int i = 0; i < 16; ++i) {
+        const int low = (lows[i] >> (4 * (quarter / 2))) & 15, top = (tops[i] >> (2 * quarter)) & 3;
+        out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
+    }
+    const int scale = static_cast<std::int8_t>(block[192 + j]);
+    out.scale = float_to_half(half_to_float(half_at(block + 208)) * static_cast<float>(scale));
+    return out;
+}
+
+constexpr auto kFloat = Activations::Float;
+constexpr auto kInt8 = Activations::Int8Groups;
+
+// A new format is a line here, a function that reads its blocks and, if no tile kernel fits, a
+// tile kernel.
+constexpr WeightFormat kFormats[] = {
+    {"f32", Tile::F32, kFloat, 32, 1, 0, Scales::None, 1, 4, nullptr},
+    {"f16", Tile::F16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
+    {"bf16", Tile::BF16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
+    {"q4_0", Tile::Q4, kInt8, 4, 32, 8, Scales::Half, 32, 18, read_block<4, false>},
+    {"q4_1", Tile::Q4M, kInt8, 4, 32, 0, Scales::HalfMin, 32, 20, read_block<4, true>},
+    {"q5_0", Tile::Q5, kInt8, 6, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
+    {"q5_1", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
+    {"q8_0", Tile::Q8, kInt8, 8, 32, 0, Scales::Half, 32, 34, read_block<8, false>},
+    {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::Super, kSuper, 144, read_k<4>},
+    {"q5_k", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, kSuper, 176, read_k<5>},
+    {"q6_k", Tile::Q6, kInt8, 6, 16, 32, Scales::Half, kSuper, 210, read_q6_k},
+};
+
+// --- tiles ---
+
+int codes_nbytes(const WeightFormat& f) { return kTile * f.group * f.bits / 8; }
+
+int group_nbytes(const WeightFormat& f) {
+    const int scales = f.scales == Scales::None ? 0 : f.scales == Scales::HalfMin ? 64 : 32;
+    return codes_nbytes(f) + scales;
+}
+
+std::size_t tile_nbytes(const WeightFormat& f, int num_in) {
+    const std::size_t factors = f.scales == Scales::Super ? num_in / kSuper * kLine : 0;
+    return static_cast<std::size_t>(num_in / f.group) * group_nbytes(f) + factors;
+}
+
+// Where group g of a tile starts: in front of 8 groups of Scales::Super stand their factors.
+std::size_t group_offset(const WeightFormat& f, int g) {
+    const std::size_t factors = f.scales == Scales::Super ? (g / 8 + 1) * kLine : 0;
+    return static_cast<std::size_t>(g) * group_nbytes(f) + factors;
+}
+
+void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
+
+// Four bytes of lane `lane` in a 64-byte line.
+template <class Byte>
+void put_word(std::uint8_t* line, int lane, const Byte& byte) {
+    for (int i = 0; i < 4; ++i) line[4 * lane + i] = static_cast<std::uint8_t>(byte(i));
+}
+
+// Writes one output's group into lane `lane` of its tile.
+void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const StoredGroup& group) {
+    const std::uint8_t* c = group.codes;
+    std::uint8_t* line = at;
+    if (f.bits == 8)
+        for (int k = 0; k < f.group; k += 4, line += kLine)
+            put_word(line, lane, [&](int i) { return c[k + i]; });
+    else
+        for (int k = 0; k < f.group; k += 8, line += kLine)
+            put_word(line, lane, [&](int i) { return (c[k + i] & 15) | (c[k + 4 + i] << 4); });
+    if (f.bits == 6)
+        for (int k = 0; k < f.group; k += 16, line += kLine)
+            put_word(line, lane, [&](int i) {
+                return c[k + i] >> 4 | c[k + 4 + i] >> 4 << 2 | c[k + 8 + i] >> 4 << 4 |
+                       c[k + 12 + i] >> 4 << 6;
+            });
+    std::uint8_t* scales = at + codes_nbytes(f);
+    if (f.scales == Scales::Super) {
+        scales[lane] = static_cast<std::uint8_t>(group.scale);
+        scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
+        return;
+    }
+    put_half(scales, lane, group.scale);
+    if (f.scales == Scales::HalfMin) put_half(scales + 32, lane, group.minimum);
+}
+
+int read_code(const WeightFormat& f, const std::uint8_t* at, int lane, int i) {
+    const int step = i / 4, byte = 4 * lane + i % 4;
+    if (f.bits == 8) return static_cast<std::int8_t>(at[64 * step + byte]);
+    const int low = (at[64 * (step / 2) + byte] >> (4 * (step % 2))) & 15;
+    if (f.bits == 4) return low;
+    return low | (((at[8 * f.group + 64 * (step / 4) + byte] >> (2 * (step % 4))) & 3) << 4);
+}
+
+// A row's groups, as read(g) gives them, to lane `lane` of a tile.
+template <class Read>
+void write_row(const Linear& linear, std::uint8_t* tile, int lane, const Read& read) {
+    for (int g = 0; g < linear.num_in / linear.format->group; ++g)
+        write_group(*linear.format, tile + group_offset(*linear.format, g), lane, read(g));
+}
+
+void write_integers(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
+    const WeightFormat& f = *linear.format;
+    const int groups = f.block / f.group;
+    write_row(linear, tile, lane, [&](int g) {
+        return f.read(row + static_cast<std::size_t>(g / groups) * f.block_nbytes, g % groups);
+    });
+    if (f.scales != Scales::Super) return;
+    for (int g = 0; g < linear.num_in / f.group; g += groups, row += f.block_nbytes) {
+        std::uint8_t* at = tile + group_offset(f, g) - kLine;
+        put_half(at, lane, half_at(row));
+        const int minimum = half_at(row + 2) ^ 0x8000;  // minima are subtracted
+        put_half(at + 32, lane, static_cast<std::uint16_t>(minimum));
+    }
+}
+
+void write_floats(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
+    const std::size_t size = linear.format->bits / 8;
+    for (int k = 0; k < linear.num_in; ++k)
+        std::memcpy(tile + (k * kTile + lane) * size, row + k * size, size);
+}
+
+void check_width(const WeightFormat& f, int num_in) {
+    const int unit = std::max(f.block, f.is_float() ? kTile : kGroup);
+    if (num_in <= 0 || num_in % unit != 0)
+        throw std::invalid_argument("width " + std::to_string(num_in) + " is not a multiple of " +
+                                    std::to_string(unit));
+}
+
+// Calls write(tile, lane, row) for every row, in parallel. Packing happens once, so it does without
+// the pool and its rules.
+template <class Write>
+Packed pack_rows(const WeightFormat& format, int num_out, int num_in, const float* bias,
+                 int num_threads, const Write& write) {
+    constexpr int least = 64;  // fewer tiles are not worth a thread
+    Packed packed = blank(format, num_out, num_in, bias != nullptr);
+    const Linear& linear = packed.linear;
+    const int count = linear.num_tiles();
+    const int threads = std::max(1, std::min(num_threads, count / least));
+    const auto part = [&](int thread) {
+        const Part tiles(count, thread, threads);
+        for (int row = tiles.first * kTile; row < std::min(tiles.stop * kTile, num_out); ++row)
+            write(linear, packed.memory.as<std::uint8_t>() + row / kTile * linear.tile_nbytes,
+                  row % kTile, row);
+    };
+    {
+        std::vector<std::jthread> others;
+        for (int thread = 1; thread < threads; ++thread) others.emplace_back(part, thread);
+        part(0);
+    }
+    if (bias) std::copy_n(bias, num_out, packed.bias.as<float>());
+    return packed;
+}
+
+}  // namespace
+
+std::span<const WeightFormat> weight_formats() { return kFormats; }
+
+const WeightFormat& weight_format(const std::string& name) {
+    std::string known;
+    for (const WeightFormat& format : kFormats) {
+        if (name == format.name) return format;
+        known += std::string(known.empty() ? "" : ", ") + format.name;
+    }
+    throw std::invalid_argument("weight format '" + name +
+                                "' has no kernel (those that have: " + known + ")");
+}
+
+Buffer weight_memory(std::size_t nbytes) {
+    static Arena arena;
+    return arena.take(nbytes);
+}
+
+std::size_t stored_row_nbytes(const WeightFormat& format, int num_in) {
+    check_width(format, num_in);
+    return static_cast<std::size_t>(num_in / format.block) * format.block_nbytes;
+}
+
+Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias) {
+    check_width(format, num_in);
+    Packed packed;
+    packed.linear = {&format, num_out, num_in, tile_nbytes(format, num_in)};
+    Linear& linear = packed.linear;
+    packed.memory = weight_memory(linear.num_tiles() * linear.tile_nbytes);
+    linear.tiles = packed.memory.as<std::uint8_t>();
+    if (has_bias) {
+        packed.bias = weight_memory(linear.num_tiles() * kTile * sizeof(float));
+        linear.bias = packed.bias.as<float>();
+    }
+    return packed;
+}
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
+            const float* bias, int num_threads) {
+    const std::size_t row_nbytes = stored_row_nbytes(format, num_in);
+    const auto write = format.is_float() ? write_floats : write_integers;
+    return pack_rows(format, num_out, num_in, bias, num_threads,
+                     [&](const Linear& linear, std::uint8_t* tile, int lane, int row) {
+                         write(linear, tile, lane, rows + row * row_nbytes);
+                     });
+}
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& source,
+            const float* bias, int num_threads) {
+    const bool has_min = format.scales == Scales::HalfMin;
+    if (!(has_min || format.scales == Scales::Half) || has_min != (source.mins != nullptr))
+        throw std::invalid_argument(std::string(format.name) + " has no tiles for such codes");
+    if (source.group <= 0 || source.group % format.group || num_in % source.group)
+        throw std::invalid_argument("groups must be multiples of " + std::to_string(format.group));
+    const std::size_t num_scales = num_in / source.group;
+    return pack_rows(format, num_out, num_in, bias, num_threads,
+                     [&](const Linear& linear, std::uint8_t* tile, int lane, int row) {
+                         write_row(linear, tile, lane, [&](int g) {
+                             const std::size_t k = static_cast<std::size_t>(g) * format.group;
+                             const std::size_t s = row * num_scales + k / source.group;
+                             StoredGroup group{};
+                             std::memcpy(group.codes, source.codes + row * std::size_t(num_in) + k,
+                                         format.group);
+                             group.scale = float_to_half(source.scales[s]);
+                             if (has_min) group.minimum = float_to_half(source.mins[s]);
+                             return group;
+                         });
+                     });
+}
+
+void unpack_row(const Linear& linear, int row, float* out) {
+    const WeightFormat& f = *linear.format;
+    const std::uint8_t* tile = linear.tiles + row / kTile * linear.tile_nbytes;
+    const int lane = row % kTile;
+    if (f.is_float()) {
+        const std::size_t size = f.bits / 8;
+        for (int k = 0; k < linear.num_in; ++k) {
+            const std::uint8_t* at = tile + (k * kTile + lane) * size;
+            if (f.tile == Tile::F32)
+                std::memcpy(out + k, at, 4);
+            else
+                out[k] =
+                    f.tile == Tile::F16 ? half_to_float(half_at(at)) : bfloat_to_float(half_at(at));
+        }
+        return;
+    }
+    for (int g = 0; g < linear.num_in / f.group; ++g) {
+        const std::uint8_t* at = tile + group_offset(f, g);
+        const std::uint8_t* scales = at + codes_nbytes(f);
+        float scale, minimum = 0.0f;
+        if (f.scales == Scales::Super) {
+            const std::uint8_t* factors = tile + group_offset(f, g / 8 * 8) - kLine;
+            scale = half_to_float(half_at(factors + 2 * lane)) * scales[lane];
+            minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
+        } else {
+            scale = half_to_float(half_at(scales + 2 * lane));
+            if (f.scales == Scales::HalfMin)
+                minimum = half_to_float(half_at(scales + 32 + 2 * lane));
+        }
+        for (int i = 0; i < f.group; ++i)
+            *out++ = scale * static_cast<float>(read_code(f, at, lane, i) - f.zero) + minimum;
+    }
+}
+
+}  // namespace forerun

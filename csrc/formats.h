@@ -1,0 +1,53 @@
+// The weight formats, and packing: from a checkpoint's blocks to weight tiles, without leaving the
+// checkpoint's grid.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "memory.h"
+#include "types.h"
+
+namespace forerun {
+
+std::span<const WeightFormat> weight_formats();
+// Throws std::invalid_argument for a name without a format.
+const WeightFormat& weight_format(const std::string& name);
+
+// Bytes of one stored row of `num_in` values. Throws std::invalid_argument for a width that the
+// format has no blocks or tiles for.
+std::size_t stored_row_nbytes(const WeightFormat& format, int num_in);
+
+struct Packed {
+    Linear linear;
+    Buffer memory, bias;
+    std::size_t nbytes() const { return memory.nbytes() + bias.nbytes(); }
+};
+
+// Weights by their codes: (num_out, num_in), and fp32 scales and minima (num_out, num_in / group).
+// Scales and minima are rounded to fp16.
+struct Codes {
+    const std::uint8_t* codes;
+    const float *scales, *mins;  // mins null: none
+    int group;
+};
+
+// `rows` holds num_out stored rows, `bias` num_out floats or null.
+Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
+            const float* bias, int num_threads);
+// Throws std::invalid_argument for a format or a group whose tiles cannot hold the codes.
+Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& codes,
+            const float* bias, int num_threads);
+// Zeroed tiles, and a zeroed bias if there is one, to be filled from elsewhere. Throws
+// std::invalid_argument for a width that the format cannot have.
+Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias);
+
+// The weights of one output, as the kernels mean them: exactly scale * (code - zero) + minimum.
+void unpack_row(const Linear& linear, int row, float* out);
+
+// Zeroed memory for weights: small pieces share huge pages.
+Buffer weight_memory(std::size_t nbytes);
+
+}  // namespace forerun

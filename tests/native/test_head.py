@@ -1,0 +1,184 @@
+"""Head and embedding, native and in torch: all logits, the largest, some columns, rows given as vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache as memo
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from forerun import _native
+from forerun.core.batch import Batch, Segment
+from forerun.nn.backends.native import load
+from forerun.nn.config import ModelConfig
+from forerun.nn.decoder import Decoder
+from forerun.nn.model import Model, TopK
+from tests.native.models import GATED, VOCAB, random_weights, reference, same_bits, text
+
+WIDTH = GATED.hidden_size
+CONFIGS = {
+    "q4": (replace(GATED, logits_divisor=1.7, embedding_multiplier=3.0), "q4_1"),
+    "float": (
+        replace(GATED, norm="layer", gated_mlp=False, rope=None, learned_position_offset=2),
+        "f32",
+    ),
+    "tied": (replace(GATED, tied_head=True, num_layers=1), "q8_0"),
+}
+kinds = st.sampled_from(sorted(CONFIGS))
+names = st.sampled_from(["torch", *((i, n) for i in _native.runnable_isas() for n in (1, 2))])
+# Few distinct values, so that most rows have ties; 4 times the huge ones is infinite.
+numbers = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 3e38, -3e38])
+awkward = st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan])
+law = settings(deadline=None, max_examples=60)
+
+
+@memo
+def model_of(kind: str, name: str | tuple[str, int]) -> Model:
+    """The torch decoder, or a native one of an instruction set and a number of threads."""
+    config, dtype = CONFIGS[kind]
+    weights = random_weights(config, dtype)
+    if isinstance(name, str):
+        return reference(config, weights)
+    return load(config, weights, isa=name[0], num_threads=name[1])
+
+
+@memo
+def chooser(name: str | tuple[str, int]) -> Model:
+    """A model whose logits are 4 times its hidden state, so that a test can choose them.
+
+    From the last ones their neighbour's is subtracted, which gives NaN where both are infinite.
+    """
+    config = ModelConfig("identity", WIDTH, WIDTH, 16, 1, 1, 1, 16, 16)
+    weights = random_weights(config)
+    values = {key: tensor.dequantize() for key, tensor in weights.items()}
+    head = 4 * torch.eye(WIDTH)
+    head[-20:] -= head[-21:-1].clone()
+    values["head"] = head
+    torch_model = Decoder(config, values)
+    if isinstance(name, str):
+        return torch_model
+    model = load(config, weights, isa=name[0], num_threads=name[1])
+    model._native.set("head", "f32", WIDTH, head.numpy().view("uint8"), None)
+    return model
+
+
+def oracle(logits: Tensor, k: int) -> TopK:
+    """By sorting, NaN first."""
+    rows = [
+        sorted(range(len(row)), key=lambda i, row=row: (not math.isnan(row[i]), -row[i], i))[:k]
+        for row in logits.tolist()
+    ]
+    ids = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), k)
+    return TopK(ids, logits.gather(1, ids))
+
+
+def states(num_rows: int, seed: int = 0) -> Tensor:
+    return torch.randn(num_rows, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_equal(a: TopK, b: TopK) -> None:
+    assert torch.equal(a.ids, b.ids)
+    torch.testing.assert_close(a.values, b.values, rtol=0, atol=0, equal_nan=True)
+
+
+@law
+@given(kind=kinds, name=names, num_rows=st.integers(0, 70), k=st.integers(1, VOCAB))
+def test_the_largest_logits_are_those_of_the_head(kind, name, num_rows: int, k: int) -> None:
+    model, hidden = model_of(kind, name), states(num_rows, seed=k)
+    top = model.topk(hidden, k)
+    assert_equal(top, oracle(model.head(hidden), k))
+    assert torch.equal(model.topk(hidden, 1).ids[:, 0], model.head(hidden).argmax(-1))
+
+
+@law
+@given(
+    name=names,
+    rows=st.lists(st.lists(numbers, min_size=WIDTH, max_size=WIDTH), min_size=1, max_size=4),
+    k=st.integers(1, WIDTH),
+)
+def test_equal_logits_infinities_and_nan_have_their_order(name, rows, k: int) -> None:
+    model, hidden = chooser(name), torch.tensor(rows)
+    assert_equal(model.topk(hidden, k), oracle(model.head(hidden), k))
+
+
+@law
+@given(rows=st.lists(st.lists(awkward, min_size=VOCAB, max_size=VOCAB), min_size=1, max_size=4))
+def test_the_oracle_is_what_torch_says(rows) -> None:
+    logits = torch.tensor(rows)
+    values, ids = logits.sort(dim=-1, descending=True, stable=True)
+    assert_equal(oracle(logits, VOCAB), TopK(ids, values))
+    torch.testing.assert_close(values, logits.topk(VOCAB).values, equal_nan=True)
+
+
+@law
+@given(
+    kind=kinds,
+    name=names,
+    num_rows=st.integers(0, 70),
+    ids=st.lists(st.integers(0, VOCAB - 1), max_size=100),
+)
+def test_some_columns_are_the_heads(kind, name, num_rows: int, ids: list[int]) -> None:
+    model, hidden, columns = model_of(kind, name), states(num_rows), torch.tensor(ids).long()
+    assert same_bits(model.head_rows(hidden, columns), model.head(hidden)[:, columns])
+
+
+@law
+@given(kind=kinds, name=names, num_rows=st.integers(1, 70), row=st.integers(0, 69))
+def test_a_row_is_the_same_alone(kind, name, num_rows: int, row: int) -> None:
+    model, hidden = model_of(kind, name), states(num_rows)
+    row %= num_rows
+    columns = torch.arange(0, VOCAB, 3)
+    parts: tuple[Callable[[Tensor], Tensor], ...] = (
+        model.head,
+        lambda x: model.topk(x, 5).values,
+        lambda x: model.head_rows(x, columns),
+    )
+    for part in parts:
+        assert same_bits(part(hidden[row : row + 1])[0], part(hidden)[row])
+
+
+@law
+@given(kind=kinds, name=names, num_rows=st.integers(1, 150), cut=st.integers(0, 149))
+def test_rows_given_as_vectors_are_their_tokens(kind, name, num_rows: int, cut: int) -> None:
+    """All of them or the last ones, and the tokens beside the vectors do not matter."""
+    model, tokens, cut = model_of(kind, name), text(num_rows), min(cut, num_rows - 1)
+    inputs = model.embed(torch.tensor(tokens))
+    cache = model.new_cache(2, 160)
+    plain = model.forward(Batch((Segment(0, 0, tokens),)), cache, (0,))
+    batch = Batch((Segment(1, 0, tokens[:cut]),))
+    if cut:
+        first = model.forward(batch, cache, (0,), inputs=inputs[:cut])
+        cache.keep(1, range(cut))
+        assert same_bits(first.last, plain.last[:cut])
+    blank = Segment(1, cut, (0,) * (num_rows - cut))
+    rest = model.forward(Batch((blank,)), cache, (0,), inputs=inputs[cut:])
+    assert same_bits(rest.last, plain.last[cut:])
+    assert same_bits(rest.taps[0], plain.taps[0][cut:])
+
+
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+def test_instruction_sets_and_torch_embed_alike(kind: str) -> None:
+    ids = torch.arange(VOCAB).flip(0)
+    expected = model_of(kind, "torch").embed(ids)
+    for isa in _native.runnable_isas():
+        assert same_bits(model_of(kind, (isa, 1)).embed(ids), expected)
+
+
+@pytest.mark.parametrize("name", ["torch", ("auto", 1)])
+def test_what_is_not_in_the_vocabulary_is_refused(name) -> None:
+    model = model_of("tied", name)
+    hidden = states(2)
+    for k in (0, VOCAB + 1):
+        with pytest.raises(ValueError, match=f"k must be 1 to {VOCAB}"):
+            model.topk(hidden, k)
+    for ids in (torch.tensor([0, VOCAB]), torch.tensor([-1 - VOCAB])):
+        with pytest.raises((ValueError, IndexError)):
+            model.head_rows(hidden, ids)
+        with pytest.raises((ValueError, IndexError)):
+            model.embed(ids)
