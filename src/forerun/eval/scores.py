@@ -63,7 +63,7 @@ def grade(
 
 
 def document(answers: Sequence[Answer]) -> dict[str, object]:
-    """The figures of a task under the names every document uses; the interval is Wilson's, of 95 %."""
+    """The results of a task under the names every document uses; the interval is Wilson's, of 95 %."""
     num_right = sum(answer.is_right for answer in answers)
     low, high = interval(num_right, len(answers))
     passes, drafted = sum(a.passes for a in answers), sum(a.drafted for a in answers)
