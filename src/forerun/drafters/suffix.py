@@ -75,7 +75,7 @@ def build(options: Options, target: Target) -> Suffix:
 
 
 def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
-    """How much to guess, and of what, for this model's way of repeating itself and this machine's price of a row."""
+    """How much to guess, and of what, for this model's way of repeating itself and this machine's cost of a row."""
     return climb(options, GRIDS, score)
 
 

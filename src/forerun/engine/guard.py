@@ -74,7 +74,7 @@ class Guard:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever it is, it is not worth an answer
+        except Exception as error:  # no error of a drafter may end a request
             self._lose(error)
 
     def _lose(self, error: Exception) -> None:

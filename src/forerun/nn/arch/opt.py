@@ -60,7 +60,7 @@ def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
 
 
 def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
-    """Always raises LoadError: nobody writes OPT as GGUF."""
+    """Always raises LoadError: there are no GGUF files of OPT."""
     raise LoadError("OPT is read from Hugging Face folders only")
 
 
