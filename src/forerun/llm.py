@@ -162,18 +162,25 @@ class LLM:
     ) -> LoadedModel:
         """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        return LoadedModel(self._load(checkpoint, quant, head_bits), checkpoint.tokenizer())
+        loaded = self._load(checkpoint, quant, head_bits, beside=self.model)
+        return LoadedModel(loaded, checkpoint.tokenizer())
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
         return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
 
-    def _load(self, checkpoint: Checkpoint, quant: Quant, head_bits: int | None) -> Model:
+    def _load(
+        self,
+        checkpoint: Checkpoint,
+        quant: Quant,
+        head_bits: int | None,
+        beside: Model | None = None,
+    ) -> Model:
         return load_model(
             checkpoint,
             device=self.device,
             backend=self.config.backend,
-            beside=self.model,
+            beside=beside,
             quant=quant,
             head_bits=head_bits,
             weight_cache=self.config.weight_cache,
