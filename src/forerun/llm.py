@@ -162,8 +162,9 @@ class LLM:
     ) -> LoadedModel:
         """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        loaded = self._load(checkpoint, quant, head_bits, beside=self.model)
-        return LoadedModel(loaded, checkpoint.tokenizer())
+        return LoadedModel(
+            self._load(checkpoint, quant, head_bits, self.model), checkpoint.tokenizer()
+        )
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
