@@ -81,11 +81,7 @@ class LLM:
                 f"max_model_len must be from 2 to the model's {longest}, got {self.max_len}"
             )
         self.subject = profile.Subject.of(
-            self.path,
-            device=str(self.device),
-            backend=type(self.model).__name__,
-            quant=None if config.quant == "none" else config.quant,
-            head_bits=config.head_bits,
+            self.path, config, device=str(self.device), backend=type(self.model).__name__
         )
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(Turns())
