@@ -76,12 +76,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The file: where it holds, what was chosen, and the figures it was chosen by."""
+    """The file: where it holds, what was chosen, and the results it was chosen by."""
 
     subject: Subject
     date: str
     drafter: str
-    """The best setting, or `none` where nothing pays."""
+    """The best setting, or `none` where drafting is not worth it."""
     passes: PassTimes
     drafters: tuple[DrafterFigures, ...]
     """Every setting that was tried."""
