@@ -82,6 +82,6 @@ def _report(document: dict[str, Any]) -> None:
     )
     table.add_row("break-even", f"acceptance {rates} drafted tokens a step")
     profiles = ", ".join(document["profiles"])
-    table.add_row("profile", profiles or "none yet: forerun autotune measures what is faster")
+    table.add_row("profile", profiles or "none yet: forerun autotune measures whether it is faster")
     table.add_row("verdict", Text("fits", "green") if fits else Text("does not fit", "red"))
     console.stdout().print(table)
