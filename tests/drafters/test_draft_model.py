@@ -158,6 +158,20 @@ def test_a_rejected_row_is_replaced() -> None:
     assert after.tokens[0] == int(logits_of(TARGET_MODEL, seq.tokens).argmax())
 
 
+def test_a_prompt_that_was_read_before_is_not_read_again() -> None:
+    counting = CountingModel(TARGET_MODEL)
+    drafter = drafter_of(counting, num_draft=1)
+    (first,) = begun(drafter, seq_of([1, 2, 3, 4, 5]))
+    (draft,) = drafter.propose([first], [8])
+    first.tokens += draft.tokens
+    drafter.propose([first], [8])
+    drafter.end(first)
+    counting.num_rows.clear()
+    (second,) = begun(drafter, seq_of([1, 2, 3, 4, 5], 1))
+    assert same(drafter.propose([second], [8])[0], draft)
+    assert counting.num_rows == [1]
+
+
 def test_a_long_prompt_is_read_in_parts() -> None:
     model = tiny(seed=2, max_position=700)
     target = Target(model, None, max_num_seqs=1, max_len=700)

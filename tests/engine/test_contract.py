@@ -137,7 +137,7 @@ def test_a_seeded_point_mass_run_says_what_plain_sampling_says(name, variant):
 @given(data=st.data())
 @settings(max_examples=15)
 def test_drafts_are_trees_within_the_budget(name, variant, data):
-    budget = data.draw(st.integers(0, 12))
+    budget = data.draw(st.integers(1, 12))
     engine = engine_with(name, variant, draft_budget=budget)
     drafter = engine.drafter
     proposed = []
