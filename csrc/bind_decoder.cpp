@@ -111,7 +111,7 @@ void set(Decoder& self, const std::string& name, const std::string& format, int 
 }
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,
-               const Array2<const std::uint8_t>& codes, const Array2<const float>& scales,
+               const Array2<const std::int8_t>& codes, const Array2<const float>& scales,
                std::optional<Array2<const float>> mins, std::optional<Array1<const float>> bias) {
     const int num_out = static_cast<int>(std::min<std::size_t>(codes.shape(0), kLargest + 1)),
               num_in = static_cast<int>(std::min<std::size_t>(codes.shape(1), kLargest + 1));

@@ -70,7 +70,7 @@ class Decoder:
         self,
         name: str,
         format: str,
-        codes: NDArray[np.uint8],
+        codes: NDArray[np.int8],
         scales: NDArray[np.float32],
         mins: NDArray[np.float32] | None,
         bias: NDArray[np.float32] | None,
