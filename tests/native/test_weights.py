@@ -134,9 +134,10 @@ def test_zero_and_tiny_rows_are_zero() -> None:
 def test_codes_and_blocks_of_a_weight_become_the_same_tiles(form: str) -> None:
     weight = weight_of(form)
     codes = weight.codes()
+    scales = np.ascontiguousarray(codes.scales)
     decoder = decoder_with(weight)
     expected = [*decoder._native.packed("layers.0.q")[2].tobytes()]
-    decoder._native.set_codes("layers.0.q", form, codes.codes, codes.scales, codes.mins, None)
+    decoder._native.set_codes("layers.0.q", form, codes.codes, scales, codes.mins, None)
     assert [*decoder._native.packed("layers.0.q")[2].tobytes()] == expected
 
 
