@@ -7,7 +7,7 @@ import pytest
 from forerun.bench.plots import drafters, draw, draw_passes
 from forerun.bench.plots.drafters import scaling, speedups
 from forerun.bench.plots.passes import roofline
-from forerun.bench.plots.style import STYLE, name_ends, name_points
+from forerun.bench.plots.style import BESIDE, RIGHT, STYLE, name_points
 from forerun.core.errors import ConfigError
 from tests.bench.samples import ORIGIN, costs, measured, rows
 
@@ -93,14 +93,15 @@ def test_pass_costs_are_drawn_with_the_peers(tmp_path):
 
 
 @pytest.mark.parametrize("low", [0.01, 0.5])
-@pytest.mark.parametrize("place", [name_points, name_ends])
-def test_names_of_points_that_lie_together_do_not_cover_each_other(place, low):
+@pytest.mark.parametrize("places", [BESIDE, RIGHT])
+def test_names_of_points_that_lie_together_do_not_cover_each_other(places, low):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots()
         axes.set(xlim=(0, 1), ylim=(0, 1))
-        place(axes, [(f"name {i}", (0.5, low + 0.001 * i), "black") for i in range(4)])
+        names = [(f"name {i}", (0.5, low + 0.001 * i), "black") for i in range(4)]
+        name_points(axes, names, places=places)
         renderer = figure.canvas.get_renderer()
         boxes = [text.get_window_extent(renderer) for text in axes.texts]
         pyplot.close(figure)

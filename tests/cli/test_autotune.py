@@ -99,3 +99,17 @@ def test_a_mistake_is_answered_in_one_line(forerun, arguments, message):
     code, _, err = forerun("autotune", *arguments)
     assert code == 2
     assert message in err.strip().splitlines()[-1]
+
+
+def test_a_rounded_model_finds_its_own_profile(forerun, default_model, tmp_path):
+    code, out, _ = forerun(
+        "autotune", "-m", default_model, "-d", ONE, *SHORT, "--quant", "int8", "--json"
+    )
+    assert code == 0
+    assert last_json(out)["setting"]["quant"] == "int8"
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"drafter": SPELLED}))
+    rounded = LLM(str(default_model), quant="int8", drafter="auto", threads=1, max_model_len=256)
+    assert rounded.profile is not None
+    assert rounded.drafter_spec.text() == SPELLED
+    assert LLM(str(default_model), threads=1, max_model_len=256).profile is None, "another model"

@@ -210,7 +210,7 @@ class Planted:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def __call__(self, options: Options) -> float:
+    def score(self, options: Options) -> float:
         self.asked.append(spell("early_exit", options))
         depth = options.exit or NUM_LAYERS
         run = LayerPlan.of(depth, skip_attn=options.skip_attn, skip_mlp=options.skip_mlp).sublayers

@@ -1,4 +1,4 @@
-"""The report on the sampling law: right engines hold, broken ones are caught, and p-values mean what they say."""
+"""The report on the sampling distribution: right engines pass, wrong ones are caught, p-values mean what they say."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_wrong_residual_is_caught(monkeypatch):
     assert report("draft_model", WARM).failed
 
 
-def test_tokens_the_law_excludes_break_it_at_once(monkeypatch):
+def test_tokens_of_chance_zero_fail_at_once(monkeypatch):
     honest = LogitsPipeline.choose
     monkeypatch.setattr(
         LogitsPipeline,
@@ -77,7 +77,7 @@ def test_tokens_the_law_excludes_break_it_at_once(monkeypatch):
     assert all(check.impossible and check.p_value == 0 for check in checks)
 
 
-def test_the_exact_law_is_the_product_of_the_softmax_rows():
+def test_the_exact_distribution_is_the_product_of_the_softmax_rows():
     found = distribution.exact_distribution(MODEL, PROMPT, WARM, 3, floor=0.0)
     whole = {tokens: mass for tokens, mass in found.mass.items() if len(tokens) == 3}
     assert whole == pytest.approx(exact_law(MODEL, PROMPT, 3, WARM.temperature), rel=1e-4)
@@ -91,7 +91,7 @@ def test_a_floor_leaves_out_the_rare_and_nothing_else():
 
 
 def test_p_values_are_fair():
-    """Samples drawn from the law itself: p-values are uniform, so alarms come as often as they should."""
+    """Samples drawn from the distribution itself: p-values are uniform, so alarms come as often as they should."""
     known = distribution.exact_distribution(
         MODEL, PROMPT, WARM, 2, floor=distribution.MIN_EXPECTED / NUM
     )
@@ -102,9 +102,7 @@ def test_p_values_are_fair():
     found = []
     for counts in generator.multinomial(NUM, mass / mass.sum(), size=500):
         sequences = [t for t, n in zip(pairs, counts, strict=True) for _ in range(n)]
-        statistic, cells, impossible = distribution.compare(
-            known, distribution.Sample(sequences), 2
-        )
+        statistic, cells, impossible = distribution.compare(known, sequences, 2)
         assert impossible == 0
         found.append(distribution.chi_square_tail(statistic, cells - 1))
     assert stats.kstest(found, "uniform").pvalue > 1e-4
@@ -121,7 +119,7 @@ def test_the_tail_is_scipys(statistic, freedom):
 def test_every_sample_is_counted_once():
     row = torch.tensor([0.5, 0.3, 0.2])
     known = distribution.Distribution({(): 1.0, (0,): 0.5, (1,): 0.3}, {(): row})
-    sample = distribution.Sample([(0,)] * 50 + [(1,)] * 25 + [(2,)] * 25)
+    sample = [(0,)] * 50 + [(1,)] * 25 + [(2,)] * 25
     statistic, cells, impossible = distribution.compare(known, sample, 1)
     assert (cells, impossible) == (3, 0)
     assert statistic == pytest.approx(0 + 25 / 30 + 25 / 20)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forerun.tune.results import DrafterFigures, PassTime, PassTimes
@@ -47,6 +47,7 @@ def test_larger_batches_count_where_there_are_any():
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=4, max_size=4))
+@example([0.1875, 3.3830566117441743, 28.0, 1.0])
 def test_more_rows_never_cost_less(ms):
     noisy = times(*[(9, 1, rows, t) for rows, t in zip((1, 2, 4, 8), ms, strict=True)])
     costs = [noisy.cost(rows) for rows in range(1, 20)]

@@ -8,10 +8,10 @@ import pytest
 
 from forerun.core.store import Store
 from forerun.drafters._spec import DrafterSpec
-from forerun.drafters._tuning import GAIN
 from forerun.drafters.base import Target
 from forerun.engine.acceptance import DraftResult
 from forerun.tune import search
+from forerun.tune.climb import GAIN
 from forerun.tune.results import PassTime, PassTimes
 from forerun.tune.search import Autotune, DraftedStep, best_of, candidates, figures_of, shapes
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for

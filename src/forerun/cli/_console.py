@@ -173,12 +173,10 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left
 def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
     """Milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
     decode, prompt = profile["decode"], profile["prompt"]
-    table = Table(box=None, pad_edge=False)
-    for column in ("phase", "ms a step", "share", "ms, prompt"):
-        table.add_column(column, justify="left" if column == "phase" else "right")
+    shown = table(("phase", "ms a step", "share", "ms, prompt"), ())
     for phase in (name for name in decode if name not in ("steps", "total")):
         share = decode[phase] / decode["total"] if decode["total"] else 0.0
-        table.add_row(
+        shown.add_row(
             phase,
             f"{decode[phase] / max(1, decode['steps']):.3f}",
             f"{share:.1%}",
@@ -186,8 +184,8 @@ def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
         )
     each = decode["total"] / max(1, decode["steps"])
     whole = f"all ({decode['steps']:.0f} steps)"
-    table.add_row(whole, f"{each:.3f}", "100.0%", f"{prompt['total']:.2f}", style="bold")
-    stderr().print(table)
+    shown.add_row(whole, f"{each:.3f}", "100.0%", f"{prompt['total']:.2f}", style="bold")
+    stderr().print(shown)
 
 
 def total(completions: Iterable[CompletionOutput]) -> SpecStats:
@@ -202,18 +200,17 @@ def print_verdict(
     tasks: Sequence[TaskPrompt], pairs: Sequence[tuple[CompletionOutput, CompletionOutput]]
 ) -> None:
     """A line a prompt: counts, and the first token that differs if one does; then the sum."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("prompt", "tokens", "drafted", "accepted", "rejected", "tau", "identical"):
-        table.add_column(column, justify="left" if column == "prompt" else "right")
+    columns = ("prompt", "tokens", "drafted", "accepted", "rejected", "tau", "identical")
+    shown = table(columns, ())
     for task, (plain, drafted) in zip(tasks, pairs, strict=True):
-        table.add_row(
+        shown.add_row(
             task.id, *_counts(len(drafted.token_ids), drafted.stats), _same(plain, drafted)
         )
     num_tokens = sum(len(drafted.token_ids) for _, drafted in pairs)
     same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
     stats = total(drafted for _, drafted in pairs)
-    table.add_row("all", *_counts(num_tokens, stats), f"{same} of {len(pairs)}", style="bold")
-    stdout().print(table)
+    shown.add_row("all", *_counts(num_tokens, stats), f"{same} of {len(pairs)}", style="bold")
+    stdout().print(shown)
 
 
 def _counts(num_tokens: int, stats: SpecStats) -> list[str]:

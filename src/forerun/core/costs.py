@@ -100,6 +100,8 @@ class CostCurve:
 
     def _between(self, size: int) -> float:
         sizes, points = self._sizes, self.points
+        if size in points:  # to the last bit, so that costs that rise stay so
+            return points[size]
         if len(sizes) == 1 or size <= sizes[0]:
             return points[sizes[0]]
         above = min(bisect_left(sizes, size), len(sizes) - 1)

@@ -1,23 +1,27 @@
 """The Drafter protocol: five verbs and one number. A new method is one new file in this folder.
 
 A drafter module exports `Options` (a frozen dataclass; its attribute docstrings are the CLI help) and
-`build(options: Options, target: Target) -> Drafter`; nothing else is required. It may export
-`tune(target, options, score) -> Options`, by which `forerun autotune` finds its best options (`_tuning.py`).
+`build(options: Options, target: Target) -> Drafter`; nothing else is required. For `forerun autotune`
+it may export `GRIDS`, the values to try of each option in ascending order, or a search of its own:
+`tune(target, options, search) -> Options`.
 A drafter never sees the engine, the scheduler or the sampler;
 of a sequence it reads `seq.id`, `seq.tokens`, `seq.num_prompt`, `seq.params`, `seq.seed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from forerun.cache.base import KVCache
 from forerun.core.errors import ConfigError
 from forerun.core.types import NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SELF = "self"
 """The name under which `Target.load` loads the target's own file again."""
@@ -125,3 +129,23 @@ class BaseDrafter:
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Nothing is held."""
         return 0
+
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+class Search(Protocol):
+    """What a drafter's `tune` is given by autotune; it asks in the same order each time."""
+
+    def score(self, options: DataclassInstance) -> float:
+        """The expected speed-up over plain decoding; runs the model on prompts, or remembers that it did."""
+        ...
+
+    def climb(
+        self, options: Options, grids: Mapping[str, Sequence[float]], *, grow: bool = False
+    ) -> Options:
+        """Change one option at a time along its grid as long as the score rises; what was given stays.
+
+        With `grow` the options begin at their smallest values.
+        """
+        ...

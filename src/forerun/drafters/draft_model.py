@@ -14,7 +14,7 @@ M rows whose logits are needed, D width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -27,16 +27,15 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
-from forerun.drafters._tuning import climb
 from forerun.drafters._vocabulary import compare_vocabularies
-from forerun.drafters.base import Target
+from forerun.drafters.base import Search, Target
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
 GRIDS = {"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12)}
-"""What `tune` tries."""
+"""What `forerun autotune` tries."""
 
 
 __all__ = ["DraftModel", "Options", "build", "compare_vocabularies"]
@@ -67,12 +66,12 @@ def build(options: Options, target: Target) -> DraftModel:
     return DraftModel(model, options, target)
 
 
-def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+def tune(target: Target, options: Options, search: Search) -> Options:
     """How many tokens a chain should have; a tree stays as given. The draft is named by its full path."""
     path = Path(options.model).expanduser()
     if path.exists():
         options = replace(options, model=str(path.resolve()))
-    return climb(options, {} if options.branch else GRIDS, score)
+    return search.climb(options, {} if options.branch else GRIDS)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
 from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
-from forerun.drafters.base import Target
+from forerun.drafters.base import Search, Target
 from forerun.nn.model import LayerPlan
 
 TUNE_WHEN_NAMED = True
@@ -49,12 +49,9 @@ def build(options: Options, target: Target) -> EarlyExit:
     return EarlyExit(options, target)
 
 
-def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
-    """Which layers, then how many tokens and from which confidence on; what was given stays.
-
-    `score` is higher for better options; the same calls come in the same order each time.
-    """
-    num_layers = target.model.config.num_layers
+def tune(target: Target, options: Options, search: Search) -> Options:
+    """Which layers, then how many tokens and from which confidence on; what was given stays."""
+    score, num_layers = search.score, target.model.config.num_layers
     best, default = options, Options()
     if (options.exit, options.skip_attn, options.skip_mlp) == (None, (), ()):
         depths = sorted({max(1, num_layers * i // 8) for i in range(1, 8)})

@@ -20,15 +20,14 @@ W window, N length of an n-gram, G guesses, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters._tuning import climb
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.drafters.base import BaseDrafter, Search, Target
 
 Ngram = tuple[int, ...]
 
@@ -40,7 +39,7 @@ GRIDS = {
     "window": (0, 2, 3, 5, 7, 10, 15, 20),
     "guesses": (1, 2, 3, 5, 7, 10, 15, 20),
 }
-"""What `tune` tries."""
+"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +64,9 @@ def build(options: Options, target: Target) -> Lookahead:
     return Lookahead(options, target.model.config.vocab_size)
 
 
-def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
+def tune(target: Target, options: Options, search: Search) -> Options:
     """Grow W, N and G as long as the tokens they bring are worth the rows, at this machine's price of a row."""
-    return climb(options, GRIDS, score, grow=True)
+    return search.climb(options, GRIDS, grow=True)
 
 
 @dataclass(slots=True)

@@ -10,13 +10,12 @@ Source: prompt lookup decoding (A. Saxena, 2023), also known as n-gram speculati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters._tuning import climb
 from forerun.drafters.base import BaseDrafter, Target
 
 ENTRY_NBYTES = 136
@@ -28,7 +27,7 @@ GRIDS = {
     "ngram_max": (2, 3, 4, 6),
     "ngram_min": (1, 2, 3),
 }
-"""What `tune` tries."""
+"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,6 @@ class Options:
 def build(options: Options, target: Target) -> PromptLookup:
     """A drafter that needs nothing of the target."""
     return PromptLookup(options)
-
-
-def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
-    """How long a match must be, and how far it is worth following."""
-    return climb(options, GRIDS, score)
 
 
 @dataclass(slots=True)

@@ -14,14 +14,13 @@ count(parent) along the path; it telescopes to the share of the occurrences that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._suffix_index import Continuation, Index, index_nbytes, new_index
-from forerun.drafters._tuning import climb
 from forerun.drafters.base import BaseDrafter, Target
 
 MAX_OCCURRENCES = 16
@@ -32,7 +31,7 @@ GRIDS = {
     "min_token_prob": (0.05, 0.1, 0.2, 0.35, 0.5),
     "max_depth": (8, 16, 64),
 }
-"""What `tune` tries."""
+"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +71,6 @@ class Options:
 def build(options: Options, target: Target) -> Suffix:
     """A drafter that needs nothing of the target."""
     return Suffix(options)
-
-
-def tune(target: Target, options: Options, score: Callable[[Options], float]) -> Options:
-    """How much to guess, and of what, for this model's way of repeating itself and this machine's price of a row."""
-    return climb(options, GRIDS, score)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ PROMPTS = (
 )
 """They repeat themselves, so that every drafter has something to say, and leave something to chance."""
 
+SHOWN = ("temperature", "top_p", "top_k", "min_p")
+COUNTS = ("length", "samples", "cells", "impossible", "drafted", "accepted")
+"""What a report tells of a test's parameters, and of the test."""
+
 Tokens = tuple[int, ...]
 
 
@@ -58,14 +62,6 @@ class Distribution:
         return all(self.rows[sample[:i]][sample[i]] > 0 for i in known)
 
 
-@dataclass(slots=True)
-class Sample:
-    """Token sequences the engine gave, and what was drafted for them."""
-
-    sequences: list[Tokens] = field(default_factory=list)
-    stats: SpecStats = field(default_factory=SpecStats)
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One chi-square test: sequences of `length` tokens after one prompt under one set of parameters."""
@@ -74,8 +70,8 @@ class Check:
     params: SamplingParams
     length: int
     samples: int
-    cells: int
     statistic: float
+    cells: int
     impossible: int
     drafted: int
     accepted: int
@@ -86,6 +82,13 @@ class Check:
         if self.impossible:
             return 0.0
         return chi_square_tail(self.statistic, self.cells - 1) if self.cells > 1 else 1.0
+
+    def document(self) -> dict[str, object]:
+        """The test as JSON values."""
+        given = {name: getattr(self.params, name) for name in SHOWN}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        figures = {"chi2": round(self.statistic, 3), "p": self.p_value}
+        return {"prompt": self.prompt, **given, **counts, **figures}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +116,11 @@ class Report:
 
     def document(self) -> dict[str, object]:
         """The report as JSON values."""
-        rows = [
-            {
-                "prompt": check.prompt,
-                "temperature": check.params.temperature,
-                "top_p": check.params.top_p,
-                "top_k": check.params.top_k,
-                "min_p": check.params.min_p,
-                "length": check.length,
-                "samples": check.samples,
-                "cells": check.cells,
-                "chi2": round(check.statistic, 3),
-                "p": check.p_value,
-                "impossible": check.impossible,
-                "drafted": check.drafted,
-                "accepted": check.accepted,
-            }
-            for check in self.checks
-        ]
         return {
             "holds": not self.failed,
             "false_alarm": self.false_alarm,
             "threshold": self.threshold,
-            "rows": rows,
+            "rows": [check.document() for check in self.checks],
         }
 
 
@@ -160,8 +145,12 @@ def run(
             wanted = exact_distribution(
                 engine.model, prompt, given, length, floor=MIN_EXPECTED / num_samples
             )
-            sample = draw(engine, prompt, given, length, range(seed, seed + num_samples))
-            yield tuple(_check(index, params, n, wanted, sample) for n in range(1, length + 1))
+            sequences, stats = draw(engine, prompt, given, length, range(seed, seed + num_samples))
+            drafted = (stats.drafted, stats.accepted)
+            yield tuple(
+                Check(index, params, n, num_samples, *compare(wanted, sequences, n), *drafted)
+                for n in range(1, length + 1)
+            )
 
 
 def exact_distribution(
@@ -190,23 +179,24 @@ def exact_distribution(
 
 def draw(
     engine: Engine, prompt: Sequence[int], params: SamplingParams, length: int, seeds: range
-) -> Sample:
+) -> tuple[list[Tokens], SpecStats]:
     """One sequence of `length` tokens a seed, drafted and verified by the engine, many at once."""
     wanted = replace(params, max_tokens=length + 1)  # the last draft may go beyond
     runs = [engine.add(prompt, replace(wanted, seed=seed)) for seed in seeds]
     while engine.has_work:
         engine.step()
-    sample = Sample()
+    stats = SpecStats()
     for each in runs:
-        sample.sequences.append(tuple(each.seq.generated[:length]))
-        sample.stats.add(each.stats)
-    return sample
+        stats.add(each.stats)
+    return [tuple(each.seq.generated[:length]) for each in runs], stats
 
 
-def compare(exact: Distribution, sample: Sample, length: int) -> tuple[float, int, int]:
-    """Chi-square statistic of the samples' first `length` tokens, its number of cells, and impossible samples."""
-    counts = Counter(tokens[:length] for tokens in sample.sequences)
-    num = len(sample.sequences)
+def compare(
+    exact: Distribution, sequences: Sequence[Tokens], length: int
+) -> tuple[float, int, int]:
+    """Chi-square statistic of the first `length` tokens, its number of cells, and impossible sequences."""
+    counts = Counter(tokens[:length] for tokens in sequences)
+    num = len(sequences)
     impossible = sum(n for tokens, n in counts.items() if not exact.allows(tokens))
     cells = [(counts[t], num * mass) for t, mass in exact.mass.items() if len(t) == length]
     cells.sort(key=lambda cell: cell[1])
@@ -216,31 +206,11 @@ def compare(exact: Distribution, sample: Sample, length: int) -> tuple[float, in
         rest = (rest[0] + rare[0], rest[1] + rare[1])
     if rest[1] > 0:
         cells.append(rest)
-    return (
-        sum((seen - expected) ** 2 / expected for seen, expected in cells),
-        len(cells),
-        impossible,
-    )
+    statistic = sum((seen - expected) ** 2 / expected for seen, expected in cells)
+    return statistic, len(cells), impossible
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
     """Chance that a chi-square variable with that many degrees of freedom exceeds the statistic."""
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))
-
-
-def _check(
-    prompt: int, params: SamplingParams, length: int, exact: Distribution, sample: Sample
-) -> Check:
-    statistic, cells, impossible = compare(exact, sample, length)
-    return Check(
-        prompt,
-        params,
-        length,
-        len(sample.sequences),
-        cells,
-        statistic,
-        impossible,
-        sample.stats.drafted,
-        sample.stats.accepted,
-    )

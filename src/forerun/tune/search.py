@@ -10,26 +10,26 @@ against the pass of the same step, medians of both. The score of a setting is
 with costs in plain passes, so that no noisy wall time decides. The controller has no part in it: it
 leaves out drafts that are not worth it, so with it things get better.
 
-Which options are tried, each drafter's `tune` says (`drafters/_tuning.py`).
+Which options are tried, `GRIDS` or `tune` of the drafter's module says (`drafters/base.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forerun.core import options, registry
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
 from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Target
+from forerun.drafters.base import Options, Target
 from forerun.engine.acceptance import DraftResult
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
+from forerun.tune.climb import climb
 from forerun.tune.results import DrafterFigures, PassTimes
 
 if TYPE_CHECKING:
@@ -187,17 +187,17 @@ class Autotune:
         return self.tried[drafter]
 
     def _best_of(self, spec: DrafterSpec) -> DrafterFigures:
-        """By the drafter's own search; a chain, or a drafter without one, is scored as it is."""
-        module = ModuleType("none") if spec.parts else registry.load("drafters", spec.name)
-        if not hasattr(module, "tune"):
+        """By its `tune` or its `GRIDS`; a chain, or a drafter without either, is scored as it is."""
+        if spec.parts:
             return self.figures(spec.text())
-
-        def figures(tried: DataclassInstance) -> DrafterFigures:
-            return self.figures(options.spell(spec.name, tried))
-
+        module = registry.load("drafters", spec.name)
         given = options.build(module.Options, spec.options)
-        best = module.tune(self._target, given, lambda tried: figures(tried).speedup(self.times))
-        return figures(best)
+        search = _Search(self, spec.name)
+        if hasattr(module, "tune"):
+            best = module.tune(self._target, given, search)
+        else:
+            best = search.climb(given, getattr(module, "GRIDS", {}))
+        return search.figures(best)
 
     def _measure(self, drafter: str) -> DrafterFigures:
         engine = self._new_engine(drafter)
@@ -218,6 +218,25 @@ class Autotune:
         num_here = len(self.tried) - self._num_before + 1
         settings = max(0, usual - num_here) + usual * self._num_left
         return len(self._prompts) - prompt + settings * len(self._prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What the `tune` of one drafter is given."""
+
+    autotune: Autotune
+    drafter: str
+
+    def figures(self, tried: DataclassInstance) -> DrafterFigures:
+        return self.autotune.figures(options.spell(self.drafter, tried))
+
+    def score(self, tried: DataclassInstance) -> float:
+        return self.figures(tried).speedup(self.autotune.times)
+
+    def climb(
+        self, given: Options, grids: Mapping[str, Sequence[float]], *, grow: bool = False
+    ) -> Options:
+        return climb(given, grids, self.score, grow=grow)
 
 
 def candidates() -> list[str]:

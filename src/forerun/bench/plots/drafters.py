@@ -17,13 +17,13 @@ from forerun.bench.plots.style import (
     INK,
     MARKERS,
     OURS,
+    RIGHT,
     SHADE,
     SOFT,
     Point,
     Rows,
     log_ticks,
     looks,
-    name_ends,
     name_points,
     short,
     systems,
@@ -109,7 +109,7 @@ def acceptance(axes: Axes, rows: Rows) -> bool:
     axes.set_xticks(range(1, 1 + longest, 1 + longest // 16))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.grid()
-    name_ends(axes, names)
+    name_points(axes, names, places=RIGHT)
     return True
 
 
@@ -224,7 +224,7 @@ def scaling(axes: Axes, rows: Rows) -> bool:
     axes.set_xlabel(f"rows of a pass, on average, for {len(points)} settings of {drafter}")
     axes.set_ylabel("tau: tokens a pass")
     axes.grid()
-    name_ends(axes, ends)
+    name_points(axes, ends, places=RIGHT)
     return True
 
 

@@ -12,10 +12,11 @@ from forerun.bench.plots.style import (
     MARKERS,
     OURS,
     PEERS,
+    RIGHT,
     SHADE,
     SOFT,
     log_ticks,
-    name_ends,
+    name_points,
 )
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ def curves(axes: Axes, costs: Sequence[PassCosts]) -> bool:
     limit = min(widest, 1.3 * highest)
     axes.plot([1, limit], [1, limit], color=SOFT, linewidth=1, linestyle=":")
     told: dict[str, Any] = {"fontsize": 8, "color": SOFT, "ha": "right"}
-    axes.text(0.8 * limit, 0.83 * limit, "as dear as k passes of one row ", **told)
+    axes.text(0.8 * limit, 0.83 * limit, "as expensive as k passes of one row ", **told)
     axes.axhline(1, color=SOFT, linewidth=1, linestyle=":")
     axes.text(1.6 * widest, 0.99, "free", va="top", **told)
     axes.set_xlabel("k: rows of a pass")
     axes.set_ylabel("v(k): times a pass of one row")
     axes.grid()
-    name_ends(axes, names)
+    name_points(axes, names, places=RIGHT)
     return True
 
 

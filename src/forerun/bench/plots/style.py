@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +12,7 @@ from forerun.bench.summary import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
 
 Rows = Sequence[Row]
 Point = tuple[float, float]
@@ -20,32 +22,11 @@ PEERS = ("#565656", "#8c8c8c", "#b0a18a", "#7d8ba0")
 INK, SOFT, GRID, SHADE, PAPER = "#262626", "#6e6e6e", "#e4e2dd", "#f1efea", "#fcfbf9"
 MARKERS = "osD^vPX"
 SMALL = 8
-TICKS = (
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    1.25,
-    1.5,
-    2,
-    2.5,
-    3,
-    4,
-    6,
-    8,
-    12,
-    16,
-    32,
-    64,
-    128,
-    256,
-    512,
-    1000,
-    2000,
-    5000,
-)
-PLACES = (
+TICKS = (0.1, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1000)  # fmt: skip
+
+Place = tuple[tuple[float, float], str, str]
+"""Where a name may stand: offset from its point in typographic points, and how it is aligned."""
+BESIDE: tuple[Place, ...] = (
     ((6, 0), "left", "center"),
     ((-6, 0), "right", "center"),
     ((0, 6), "center", "bottom"),
@@ -55,7 +36,11 @@ PLACES = (
     ((-6, 8), "right", "bottom"),
     ((-6, -8), "right", "top"),
 )
-"""Where a name may stand beside its point: offset in points and how it is aligned, best first."""
+"""Of points, best first."""
+RIGHT: tuple[Place, ...] = tuple(
+    ((7, step * 3), "left", "center") for step in sorted(range(-60, 61), key=abs)
+)
+"""Of the ends of lines."""
 
 STYLE = {
     "figure.figsize": (9, 4.8),
@@ -128,62 +113,36 @@ def log_ticks(
 
 
 def name_points(
-    axes: Axes, names: Sequence[tuple[str, Point, str]], others: Sequence[Point] = ()
+    axes: Axes,
+    names: Sequence[tuple[str, Point, str]],
+    others: Sequence[Point] = (),
+    places: Sequence[Place] = BESIDE,
 ) -> None:
     """Write (text, point, colour) beside points, where it covers neither a text nor one of these or `others`.
 
     The axes' limits must be final: places are reckoned in pixels.
     """
+    from matplotlib.transforms import Bbox
+
     axes.figure.canvas.draw()
-    scale = axes.figure.dpi / 72
-    dots = [axes.transData.transform(point) for _, point, _ in names]
-    around = [*dots, *(axes.transData.transform(point) for point in others)]
-    taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale) for x, y in around]
-    for (text, point, colour), (x, y) in zip(names, dots, strict=True):
-        width, height = 0.56 * SMALL * len(text) * scale, 1.15 * SMALL * scale
-        boxes = [_box(x, y, place, width, height, scale) for place in PLACES]
-        crowd = [sum(_overlap(box, other) for other in taken) for box in boxes]
-        best = min(range(len(PLACES)), key=crowd.__getitem__)
-        taken.append(boxes[best])
-        offset, across, up = PLACES[best]
-        axes.annotate(
-            text, point, offset, textcoords="offset points", ha=across, va=up, fontsize=SMALL, color=colour
-        )  # fmt: skip
+    floor = axes.get_window_extent().y0 if places is RIGHT else 0.0
+    dots = axes.transData.transform([*(point for _, point, _ in names), *others])
+    taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in dots]
 
+    def crowd(box: Bbox) -> float:
+        """Pixels shared with what stands there already; below the floor is no place at all."""
+        shared = (Bbox.intersection(box, other) for other in taken)
+        area = sum(both.width * both.height for both in shared if both is not None)
+        return area if box.y0 > floor else math.inf
 
-def name_ends(axes: Axes, names: Sequence[tuple[str, Point, str]]) -> None:
-    """Write (text, last point, colour) to the right of lines, one below the other where the ends lie close."""
-    axes.figure.canvas.draw()
-    gap, bottom = 1.35 * SMALL * axes.figure.dpi / 72, axes.get_window_extent().y0
-    ends = [
-        (axes.transData.transform(point)[1], text, point, colour) for text, point, colour in names
-    ]
-    ends.sort(key=lambda end: -end[0])
-    places: list[float] = []
-    for y, *_ in ends:
-        places.append(min(y, places[-1] - gap) if places else y)
-    for i in reversed(range(len(places))):  # and up again from the bottom, if it was reached
-        places[i] = max(places[i], bottom + gap * (len(places) - i - 0.5))
-    for place, (y, text, point, colour) in zip(places, ends, strict=True):
-        offset = (7, (place - y) * 72 / axes.figure.dpi)
-        axes.annotate(
-            text, point, offset, textcoords="offset points", va="center", fontsize=SMALL, color=colour
-        )  # fmt: skip
+    for text, point, colour in names:
+        note = axes.annotate(
+            text, point, (0, 0), textcoords="offset points", fontsize=SMALL, color=colour
+        )
 
+        def at(place: Place, note: Annotation = note) -> Bbox:
+            offset, across, up = place
+            note.set(position=offset, ha=across, va=up)
+            return note.get_window_extent()
 
-Box = tuple[float, float, float, float]
-
-
-def _box(
-    x: float, y: float, place: tuple[Point, str, str], width: float, height: float, scale: float
-) -> Box:
-    (dx, dy), across, up = place
-    left = x + dx * scale - {"left": 0.0, "center": width / 2, "right": width}[across]
-    low = y + dy * scale - {"bottom": 0.0, "center": height / 2, "top": height}[up]
-    return left, low, left + width, low + height
-
-
-def _overlap(a: Box, b: Box) -> float:
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    return max(width, 0.0) * max(height, 0.0)
+        taken.append(at(min(places, key=lambda place: crowd(at(place)))))

@@ -1,9 +1,7 @@
-"""Looking for a drafter's best options: what the `tune` functions of the drafters share.
+"""Climbing to a drafter's best options, one option at a time: what `GRIDS` of a drafter's module asks for.
 
-A drafter may export `tune(target, options, score) -> options`. `score` is supplied by autotune: the
-expected tokens a second of these options over plain decoding. It runs a model, so the search should
-be short; it remembers its answers, so a search that asks in the same order each time can be
-interrupted and goes on where it was.
+A score runs a model, so a search should be short. It asks in the same order each time, and scores are
+remembered: a search that was interrupted goes on where it was.
 """
 
 from __future__ import annotations

@@ -12,13 +12,34 @@ from forerun.core import options as spelling
 from forerun.core import registry
 from forerun.core.errors import ConfigError
 from forerun.drafters import draft_model, lookahead, prompt_lookup
-from forerun.drafters._tuning import GAIN, climb
 from forerun.drafters.base import Target
+from forerun.tune.climb import GAIN, climb
 from tests.tiny import tiny_model
 
 TARGET = Target(tiny_model(), None, 1, 64)
 GRIDS = {"width": (1, 2, 4, 8, 16), "share": (0.1, 0.2, 0.4, 0.8)}
-TUNABLE = [n for n in registry.names("drafters") if hasattr(registry.load("drafters", n), "tune")]
+TUNABLE = [
+    n
+    for n in registry.names("drafters")
+    if {"tune", "GRIDS"} & vars(registry.load("drafters", n)).keys()
+]
+
+
+class Search:
+    """What a `tune` is given, over a score of the test's."""
+
+    def __init__(self, score):
+        self.score = score
+
+    def climb(self, options, grids, *, grow=False):
+        return climb(options, grids, self.score, grow=grow)
+
+
+def tuned(module, options, score):
+    """The best options by the module's own search, or along its grids."""
+    if hasattr(module, "tune"):
+        return module.tune(TARGET, options, Search(score))
+    return climb(options, module.GRIDS, score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +115,7 @@ def test_what_a_drafter_tries_can_be_spelled_and_read_back(name):
         asked.append(options)
         return 1.0 + len(asked)  # whatever is new is better: the search goes far
 
-    best = module.tune(TARGET, start, score)
+    best = tuned(module, start, score)
     assert best in asked
     for options in asked:
         _, values = spelling.parse(spelling.spell(name, options))
@@ -109,16 +130,16 @@ def test_a_window_grows_where_rows_are_free_and_not_where_they_cost():
         rows = (options.window + options.guesses) * (options.ngram - 1)
         return (1 + rows**0.5 / 10) / (1 + row_cost * rows)
 
-    large = lookahead.tune(TARGET, lookahead.Options(), lambda o: score(o, 0.0))
+    large = tuned(lookahead, lookahead.Options(), lambda o: score(o, 0.0))
     assert (large.window, large.ngram, large.guesses) == (20, 7, 20)
     asked.clear()
-    small = lookahead.tune(TARGET, lookahead.Options(), lambda o: score(o, 0.3))
+    small = tuned(lookahead, lookahead.Options(), lambda o: score(o, 0.3))
     assert (small.window, small.ngram, small.guesses) == (0, 3, 1)
     assert len(asked) == 4  # itself and one neighbour for each size
 
 
 def test_lengths_of_matches_stay_in_order():
-    best = prompt_lookup.tune(TARGET, prompt_lookup.Options(), lambda o: 1.0 + o.ngram_min)
+    best = tuned(prompt_lookup, prompt_lookup.Options(), lambda o: 1.0 + o.ngram_min)
     assert (best.ngram_min, best.ngram_max) == (3, 3)
 
 
@@ -126,9 +147,9 @@ def test_a_draft_is_named_by_its_full_path_and_a_tree_stays(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.gguf").touch()
     given = draft_model.Options(model="small.gguf")
-    best = draft_model.tune(TARGET, given, lambda options: 1.1**-options.num_draft)
+    best = tuned(draft_model, given, lambda options: 1.1**-options.num_draft)
     assert best == draft_model.Options(model=str(tmp_path / "small.gguf"), num_draft=1)
     tree = draft_model.Options(model="elsewhere", branch=(2, 1))
     asked = []
-    assert draft_model.tune(TARGET, tree, lambda options: asked.append(options) or 1.0) == tree
+    assert tuned(draft_model, tree, lambda options: asked.append(options) or 1.0) == tree
     assert asked == [tree]
