@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -31,6 +32,7 @@ def test_every_kernel_has_a_check_of_its_own() -> None:
         _native.wrong_kernels("portable", broken="warp_drive")
 
 
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers take their time")
 def test_the_check_takes_under_five_milliseconds() -> None:
     def seconds() -> float:
         start = time.perf_counter()

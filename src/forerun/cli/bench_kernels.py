@@ -38,7 +38,7 @@ def command(
     repeats: Annotated[
         int | None,
         typer.Option(
-            "--repeats", "--rounds", help="Turns of each case; default: 30, or 5 beside others."
+            "--repeats", "--rounds", help="Rounds over all cases; default: 30, or 5 beside others."
         ),
     ] = None,
     peers: Annotated[
@@ -74,7 +74,7 @@ def command(
     try:
         for worker in workers:
             worker.start()
-        steps = kernels.measure(llm.model, shapes, turns=repeats, others=others)
+        steps = kernels.measure(llm.model, shapes, rounds=repeats, others=others)
         *_, timings = console.track(steps, "timing passes", repeats)
     finally:
         for worker in workers:

@@ -45,4 +45,10 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> str:
     names = sorted(allowed)
     close = difflib.get_close_matches(given, names, n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
-    return f"unknown {kind} '{given}'{hint} (allowed: {', '.join(names)})"
+    return f"unknown {kind} {shown(given)}{hint} (allowed: {', '.join(names)})"
+
+
+def shown(value: object) -> str:
+    """A value for a message: on one line, and cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

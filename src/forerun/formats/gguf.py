@@ -61,9 +61,16 @@ class GgufCheckpoint:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the metadata. Raises LoadError."""
         try:
-            return tokenizer_from_gguf(self._metadata)
+            tokenizer = tokenizer_from_gguf(self._metadata)
         except LoadError as error:
             raise LoadError(f"{self.path}: {error}") from error
+        embedding = self._tensors.get("token_embd.weight")
+        if embedding is not None and tokenizer.vocab_size > embedding.shape[0]:
+            raise LoadError(
+                f"{self.path}: the vocabulary has {tokenizer.vocab_size} tokens, "
+                f"but 'token_embd.weight' has {embedding.shape[0]} rows"
+            )
+        return tokenizer
 
     def _read_architecture(self) -> str:
         architecture = self._metadata.get("general.architecture")
@@ -87,18 +94,30 @@ def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]
     alignment = header.metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise LoadError(f"the file is corrupt: general.alignment is {alignment!r}")
-    start = -(-header.stop // alignment) * alignment
-    tensors = {info.name: _tensor(info, data, start) for info in header.tensors}
-    if len(tensors) < len(header.tensors):
-        raise LoadError("the file is corrupt: two tensors have the same name")
+    start = stop = -(-header.stop // alignment) * alignment
+    tensors: dict[str, StoredTensor] = {}
+    for info in header.tensors:
+        if info.name in tensors:
+            raise LoadError(f"the file is corrupt: two tensors are called '{info.name}'")
+        # Tensors lie in the order of the header, each at the next multiple of the alignment.
+        if start + info.offset != stop:
+            raise LoadError(
+                f"the file is corrupt: tensor '{info.name}' has offset {info.offset}, "
+                f"but the tensor before it ends at {stop - start}"
+            )
+        tensors[info.name] = tensor = _tensor(info, data, stop)
+        stop += -(-tensor.nbytes // alignment) * alignment
+    if stop + alignment <= len(data):
+        raise LoadError(
+            f"the file is corrupt: it has {len(data)} bytes, but its last tensor ends at {stop}"
+        )
     return tensors
 
 
-def _tensor(info: TensorInfo, data: NDArray[np.uint8], start: int) -> StoredTensor:
+def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:
     format = _format(info)
     if min(info.shape) < 1 or info.shape[-1] % format.block:
         raise LoadError(f"the file is corrupt: tensor '{info.name}' has shape {info.shape}")
-    first = start + info.offset
     stop = first + math.prod(info.shape) // format.block * format.block_nbytes
     if stop > len(data):
         raise LoadError(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import gguf
 import numpy as np
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import LoadError, shown
 
 Scalar = bool | int | float | str
 Value = Scalar | list[bool] | list[int] | list[float] | list[str]
@@ -27,6 +27,7 @@ Value = Scalar | list[bool] | list[int] | list[float] | list[str]
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
+_LONGEST_NAME = 256
 
 _Kind = gguf.GGUFValueType
 _NUMBERS: Mapping[int, np.dtype[np.generic]] = {
@@ -112,6 +113,8 @@ class _Reader:
 
     def tensor(self) -> TensorInfo:
         name = self.text()
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            raise LoadError(f"the file is corrupt: a tensor is called {shown(name)}")
         num_dims = self.u32()
         if not 1 <= num_dims <= _MAX_DIMS:
             raise LoadError(f"the file is corrupt: tensor '{name}' has {num_dims} dimensions")

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
-from forerun.core.errors import LoadError, unknown
+from forerun.core.errors import LoadError, shown, unknown
 from forerun.formats.gguf_header import Value
 from forerun.formats.pieces import END_TEXTS, SPACE, byte_level_piece, end_ids, sentencepiece_piece
 from forerun.formats.pretokenizers import pre_tokenizer
@@ -37,6 +37,7 @@ class TokenType(IntEnum):
 
 _SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
+_LONGEST_TOKEN = 4096  # all cuts of a token are tried
 _NO_IDS: Mapping[str, int] = {}
 
 
@@ -68,7 +69,7 @@ class _Fields:
     def get(self, key: str, kind: type[T], prefix: str = "tokenizer.ggml.") -> T | None:
         """The value, None if there is none. Raises LoadError if it is of another type."""
         value = self._metadata.get(prefix + key)
-        if value is None or isinstance(value, kind):
+        if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
             return value
         raise LoadError(f"the metadata is corrupt: {prefix}{key} is no {kind.__name__}")
 
@@ -108,6 +109,8 @@ def _vocabulary(fields: _Fields) -> _Vocabulary:
     tokens = fields.list("tokens", str)
     if not tokens:
         raise LoadError("there is no vocabulary in the metadata (no tokenizer.ggml.tokens)")
+    if max(map(len, tokens)) > _LONGEST_TOKEN:
+        raise LoadError(f"the metadata is corrupt: a token has more than {_LONGEST_TOKEN} letters")
     types = fields.list("token_type", int) or [TokenType.NORMAL] * len(tokens)
     scores = fields.list("scores", float) or [0.0] * len(tokens)
     if not len(tokens) == len(types) == len(scores):
@@ -132,7 +135,9 @@ def _split_merge(merge: str) -> tuple[str, str]:
     # A token may be a space, so the one that parts the two is not the first character.
     cut = merge.find(" ", 1)
     if cut < 0:
-        raise LoadError(f"the metadata is corrupt: '{merge}' in tokenizer.ggml.merges is no pair")
+        raise LoadError(
+            f"the metadata is corrupt: {shown(merge)} in tokenizer.ggml.merges is no pair"
+        )
     return merge[:cut], merge[cut + 1 :]
 
 

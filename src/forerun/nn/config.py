@@ -91,3 +91,16 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for i in range(config.num_layers):
         shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
     return shapes
+
+
+def sizes_of(name: str) -> tuple[str, ...]:
+    """The fields that decide on the shape of a weight of `weight_shapes`, for messages."""
+    short = name.rpartition(".")[2]
+    heads = {"q": "num_heads", "o": "num_heads", "k": "num_kv_heads", "v": "num_kv_heads"}
+    if short in heads:
+        return heads[short], "head_dim", "hidden_size"
+    others = {"embed": "vocab_size", "head": "vocab_size", "positions": "max_position"}
+    others |= dict.fromkeys(("up", "gate", "down"), "intermediate_size")
+    if short in others:
+        return others[short], "hidden_size"
+    return ("head_dim",) if short in ("q_norm", "k_norm") else ("hidden_size",)

@@ -6,6 +6,7 @@ agree. What runs the model is a module of `nn/backends`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
@@ -14,10 +15,10 @@ import torch
 
 from forerun.core import registry
 from forerun.core.errors import ConfigError, LoadError, unknown
-from forerun.kernels.reference import WIDTH_UNIT
 from forerun.nn.arch._common import Arch, TensorSource
+from forerun.nn.arch._settings import Settings
 from forerun.nn.backends.base import Backend, Progress
-from forerun.nn.config import ModelConfig, weight_shapes
+from forerun.nn.config import ModelConfig, sizes_of, weight_shapes
 from forerun.nn.model import Model
 from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import SCHEMES, Scheme, quantized_format
@@ -86,17 +87,24 @@ def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Back
 
 
 def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
-    """What the checkpoint's metadata say of the model, and its family's module. Reads no weights."""
-    arch = find_arch(checkpoint)
+    """What the checkpoint's metadata say of the model, and its family's module. Reads no weights.
+
+    Raises LoadError if the metadata are incomplete or wrong, or do not fit the checkpoint's tensors.
+    """
+    arch, settings = find_arch(checkpoint), Settings(checkpoint)
     if checkpoint.kind == "gguf":
-        return _checked(arch.config_from_gguf(checkpoint)), arch
-    quantization = checkpoint.config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else "?"
-        raise LoadError(
-            f"Hugging Face weights quantized with '{method}' are not supported: use the original or a GGUF file"
-        )
-    return _checked(arch.config_from_hf(checkpoint)), arch
+        config = arch.config_from_gguf(settings)
+    else:
+        quantization = settings.get("quantization_config")
+        if quantization:
+            method = quantization.get("quant_method") if isinstance(quantization, Mapping) else "?"
+            raise LoadError(
+                f"Hugging Face weights quantized with '{method}' are not supported: "
+                "use the original or a GGUF file"
+            )
+        config = arch.config_from_hf(settings)
+    _check_tensors(checkpoint, arch, config, settings)
+    return config, arch
 
 
 def find_arch(checkpoint: Checkpoint) -> Arch:
@@ -114,20 +122,10 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
 def stored_weights(
     checkpoint: Checkpoint, arch: Arch, config: ModelConfig
 ) -> Iterator[tuple[str, StoredTensor]]:
-    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one.
-
-    Raises LoadError for a missing or misshapen tensor.
-    """
-    present = frozenset(checkpoint.names())
+    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one."""
     for name, shape in weight_shapes(config).items():
-        located, source = _locate(name, checkpoint, arch, config)
-        if f"{located}.weight" not in present:
-            raise LoadError(
-                f"the checkpoint has no tensor '{located}.weight', which {config.family} needs"
-            )
-        yield name, _fetch(checkpoint, f"{located}.weight", source, shape)
-        if f"{located}.bias" in present:
-            yield f"{name}.bias", _fetch(checkpoint, f"{located}.bias", source, shape[:1])
+        for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config):
+            yield canonical, source.take(checkpoint.tensor(located), config)
 
 
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
@@ -135,45 +133,42 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     config, arch = read_config(checkpoint)
     num_bits = 0.0
     for name, shape in weight_shapes(config).items():
-        located, _ = _locate(name, checkpoint, arch, config)
-        stored = checkpoint.tensor(f"{located}.weight").format
-        format = quantized_format(name, shape, stored, scheme)
-        num_bits += math.prod(shape) * format.bits_per_weight
+        _, located, *_ = next(_located(name, shape, checkpoint, arch, config))
+        stored = checkpoint.tensor(located).format
+        num_bits += math.prod(shape) * quantized_format(name, shape, stored, scheme).bits_per_weight
     return math.ceil(num_bits / 8)
 
 
-def _locate(
-    name: str, checkpoint: Checkpoint, arch: Arch, config: ModelConfig
-) -> tuple[str, TensorSource]:
-    """The checkpoint's name for a weight, without `.weight`, and which part of that it is."""
+def _located(
+    name: str, shape: tuple[int, ...], checkpoint: Checkpoint, arch: Arch, config: ModelConfig
+) -> Iterator[tuple[str, str, TensorSource, tuple[int, ...]]]:
+    """A weight and, if the checkpoint has one, its bias: canonical name, tensor, source, shape of that tensor."""
     layer, _, short = name.removeprefix("layers.").rpartition(".")
     source = arch.source(short, config, checkpoint.kind)
-    return source.name.format(i=layer), source
+    located = source.name.format(i=layer)
+    yield name, f"{located}.weight", source, source.whole(shape)
+    if f"{located}.bias" in checkpoint.names():
+        yield f"{name}.bias", f"{located}.bias", source, source.whole(shape[:1])
 
 
-def _fetch(
-    checkpoint: Checkpoint, name: str, source: TensorSource, shape: tuple[int, ...]
-) -> StoredTensor:
-    stored = checkpoint.tensor(name)
-    if source.rows is not None:
-        stored = stored.rows(source.rows)
-    if stored.shape != shape:
-        cut = "" if source.rows is None else " (its part)"
-        raise LoadError(f"tensor '{name}'{cut} should be {shape}, but is {stored.shape}")
-    return stored
-
-
-def _checked(config: ModelConfig) -> ModelConfig:
-    widths = {
-        "hidden size": config.hidden_size,
-        "intermediate size": config.intermediate_size,
-        "head dimension": config.head_dim,
-    }
-    for name, width in widths.items():
-        if width % WIDTH_UNIT:
-            raise LoadError(f"the {name} must be a multiple of {WIDTH_UNIT}, but is {width}")
-    if config.num_heads % config.num_kv_heads:
+def _check_tensors(
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, settings: Settings
+) -> None:
+    """Raise LoadError if a tensor is missing or misshapen, or the checkpoint has more layers than it says."""
+    names = checkpoint.names()
+    norm = arch.source("attn_norm", config, checkpoint.kind).name
+    num_layers = next(i for i in itertools.count() if f"{norm.format(i=i)}.weight" not in names)
+    if num_layers != config.num_layers:
         raise LoadError(
-            f"{config.num_heads} query heads cannot share {config.num_kv_heads} kv heads evenly"
+            f"{settings.spelled('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
         )
-    return config
+    for name, shape in weight_shapes(config).items():
+        for _, located, _, whole in _located(name, shape, checkpoint, arch, config):
+            if located not in names:
+                raise LoadError(
+                    f"the checkpoint has no tensor '{located}', which {config.family} needs"
+                )
+            found = checkpoint.tensor(located).shape
+            if found != whole:
+                sizes = ", ".join(settings.spelled(field) for field in sizes_of(name))
+                raise LoadError(f"tensor '{located}' should be {whole}, but is {found} ({sizes})")

@@ -10,23 +10,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
 if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
+    from forerun.formats.weights import StoredTensor
 
 Kind = Literal["hf", "gguf"]
-Rows = slice | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """Where a canonical weight lies: a tensor of the checkpoint, without `.weight`, and its rows if not all."""
+    """Where a canonical weight lies: a tensor of the checkpoint, without `.weight`."""
 
     name: str
-    rows: Rows | None = None
+    part: slice | None = None
+    """Its rows, if it lies in a fused tensor of `num_rows` rows."""
+    num_rows: int = 0
+    is_interleaved: bool = False
+    """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the checkpoint's tensor, from that of the weight or of its bias."""
+        return shape if self.part is None else (self.num_rows, *shape[1:])
+
+    def take(self, stored: StoredTensor, config: ModelConfig) -> StoredTensor:
+        """The weight or the bias from the checkpoint's tensor, which has the shape `whole`."""
+        if self.part is not None:
+            return stored.rows(self.part)
+        if not self.is_interleaved:
+            return stored
+        order = np.arange(stored.shape[0], dtype=np.int64)
+        return stored.rows(order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1))
 
 
 class Arch(Protocol):
@@ -35,11 +51,11 @@ class Arch(Protocol):
     HF_ARCHITECTURES: tuple[str, ...]
     GGUF_ARCHITECTURES: tuple[str, ...]
 
-    def config_from_hf(self, checkpoint: Checkpoint) -> ModelConfig:
+    def config_from_hf(self, settings: Settings) -> ModelConfig:
         """The config of a Hugging Face folder."""
         ...
 
-    def config_from_gguf(self, checkpoint: Checkpoint) -> ModelConfig:
+    def config_from_gguf(self, settings: Settings) -> ModelConfig:
         """The config of a GGUF file."""
         ...
 
@@ -89,24 +105,18 @@ def plain_source(name: str, kind: Kind) -> TensorSource:
     return TensorSource((HF_NAMES if kind == "hf" else GGUF_NAMES)[name])
 
 
-def permuted_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
+def interleaved_source(name: str, kind: Kind) -> TensorSource:
     """As `plain_source`, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
-    if kind == "hf" or name not in ("q", "k"):
-        return plain_source(name, kind)
-    num_heads = config.num_heads if name == "q" else config.num_kv_heads
-    order = np.arange(num_heads * config.head_dim, dtype=np.int64)
-    order = order.reshape(num_heads, config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
-    return TensorSource(GGUF_NAMES[name], order)
+    is_interleaved = kind == "gguf" and name in ("q", "k")
+    return TensorSource(plain_source(name, kind).name, is_interleaved=is_interleaved)
 
 
-def fused_rows(name: str, config: ModelConfig) -> slice | None:
-    """Rows of q, k, v in a fused matrix of all three, of gate and up in a fused matrix of both."""
+def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
+    """q, k or v in a fused matrix of all three, gate or up in a fused matrix of both."""
     q_width, kv_width = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
-    inner = config.intermediate_size
-    return {
-        "q": slice(0, q_width),
-        "k": slice(q_width, q_width + kv_width),
-        "v": slice(q_width + kv_width, q_width + 2 * kv_width),
-        "gate": slice(0, inner),
-        "up": slice(inner, 2 * inner),
-    }.get(name)
+    parts = {"q": q_width, "k": kv_width, "v": kv_width}
+    if name not in parts:
+        parts = dict.fromkeys(("gate", "up"), config.intermediate_size)
+    names = list(parts)
+    start = sum(parts[n] for n in names[: names.index(name)])
+    return TensorSource(fused, slice(start, start + parts[name]), sum(parts.values()))

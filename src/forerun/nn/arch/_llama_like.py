@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from forerun.core.errors import LoadError
 from forerun.nn.arch._rope import rope_from_gguf, rope_from_hf
-from forerun.nn.arch._settings import Settings, window_from_hf
+from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
 
-
-def llama_like_from_hf(checkpoint: Checkpoint, family: str) -> ModelConfig:
-    """From a Hugging Face config.json. Raises LoadError for what is missing or not supported."""
-    settings = Settings(checkpoint)
-    num_heads, width = settings["num_attention_heads"], settings["hidden_size"]
-    head_dim = settings.get("head_dim", width // num_heads)
+def llama_like_from_hf(settings: Settings, family: str) -> ModelConfig:
+    """From a Hugging Face config.json. Raises LoadError for what is missing, wrong or not supported."""
+    sizes = settings.sizes()
     return ModelConfig(
         family=family,
-        vocab_size=settings["vocab_size"],
-        hidden_size=width,
-        intermediate_size=settings["intermediate_size"],
-        num_layers=settings["num_hidden_layers"],
-        num_heads=num_heads,
-        num_kv_heads=settings.get("num_key_value_heads", num_heads),
-        head_dim=head_dim,
-        max_position=settings["max_position_embeddings"],
-        norm_eps=settings["rms_norm_eps"],
+        **sizes,
+        norm_eps=settings.number("rms_norm_eps", low=1e-15, high=1),
         activation=settings.activation("hidden_act"),
-        rope=rope_from_hf(settings, head_dim),
+        rope=rope_from_hf(settings, sizes["head_dim"]),
         tied_head=settings.is_tied(),
-        sliding_window=window_from_hf(settings),
+        sliding_window=settings.window(),
     )
 
 
-def llama_like_from_gguf(checkpoint: Checkpoint, family: str) -> ModelConfig:
-    """From GGUF metadata. Raises LoadError for what is missing or not supported."""
-    settings = Settings(checkpoint)
+def llama_like_from_gguf(settings: Settings, family: str) -> ModelConfig:
+    """From GGUF metadata. Raises LoadError for what is missing, wrong or not supported."""
     settings.refuse("expert_count", 0)
-    num_heads, width = settings["attention.head_count"], settings["embedding_length"]
-    num_kv_heads = settings.get("attention.head_count_kv", num_heads)
-    if not isinstance(num_heads, int) or not isinstance(num_kv_heads, int):
-        raise LoadError("layers with different numbers of heads are not supported")
-    head_dim = settings.get("attention.key_length", width // num_heads)
-    settings.refuse("attention.value_length", head_dim)
+    sizes = settings.sizes()
+    settings.refuse("attention.value_length", sizes["head_dim"])
     return ModelConfig(
         family=family,
-        vocab_size=checkpoint.tensor("token_embd.weight").shape[0],
-        hidden_size=width,
-        intermediate_size=settings["feed_forward_length"],
-        num_layers=settings["block_count"],
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        max_position=settings["context_length"],
-        norm_eps=settings["attention.layer_norm_rms_epsilon"],
-        rope=rope_from_gguf(settings, head_dim),
+        **sizes,
+        norm_eps=settings.number("attention.layer_norm_rms_epsilon", low=1e-15, high=1),
+        rope=rope_from_gguf(settings, sizes["head_dim"]),
         tied_head=settings.is_tied(),
-        sliding_window=settings.get("attention.sliding_window") or None,
+        sliding_window=settings.window(),
     )

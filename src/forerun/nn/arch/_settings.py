@@ -1,58 +1,220 @@
-"""A checkpoint's metadata, read with complaints a user understands: what is missing, and what the decoder cannot do."""
+"""A checkpoint's metadata, read with checks: each number has a type and a range, and errors name its key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import LoadError, shown
+from forerun.kernels.reference import WIDTH_UNIT
 from forerun.nn.config import Activation
 
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import Checkpoint
 
+_GGUF_KEYS: Mapping[str, str] = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_layers": "block_count",
+    "num_heads": "attention.head_count",
+    "num_kv_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position": "context_length",
+}
+
+_HF_KEYS: Mapping[str, str] = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "max_position": "max_position_embeddings",
+}
+
+_LARGEST: Mapping[str, int] = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 18,
+    "intermediate_size": 1 << 20,
+    "num_layers": 1 << 12,
+    "num_heads": 1 << 12,
+    "num_kv_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "max_position": 1 << 28,
+}
+"""Sane bounds: well above every model there is, and low enough for 32-bit products of two of them."""
+
+
+class Sizes(TypedDict):
+    """The sizes of `ModelConfig`."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+
 
 class Settings:
-    """The checkpoint's metadata with complaints instead of KeyErrors; GGUF keys without the architecture in front."""
+    """The metadata of a checkpoint; GGUF keys are given without the architecture in front.
+
+    `keys` say how the file spells a size of `ModelConfig`. All methods raise LoadError for a value
+    that is missing, of another type or out of range.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._prefix = f"{checkpoint.architecture}." if checkpoint.kind == "gguf" else ""
+        self.prefix = f"{checkpoint.architecture}." if checkpoint.kind == "gguf" else ""
+        self.keys = dict(_GGUF_KEYS if checkpoint.kind == "gguf" else _HF_KEYS)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default if it is absent or null."""
-        value = self.checkpoint.config.get(self._prefix + key)
+        """The value of whatever type, or the default if it is absent or null."""
+        value = self.checkpoint.config.get(self.prefix + key)
         return default if value is None else value
 
-    def __getitem__(self, key: str) -> Any:
-        value = self.get(key)
-        if value is None:
-            raise LoadError(f"the model's metadata lacks '{self._prefix}{key}'")
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int) -> int:
+        """A whole number from `low` to `high`. Without a default the key must be there."""
+        value = self._present(key, default)
+        if isinstance(value, list):
+            raise LoadError(f"layers that differ in '{self.prefix}{key}' are not supported")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self._wrong(key, value, f"a whole number from {low} to {high}")
+        return value
+
+    def number(
+        self, key: str, default: float | None = None, *, low: float = 1e-6, high: float = 1e6
+    ) -> float:
+        """A number from `low` to `high`. Without a default the key must be there."""
+        return number_in(self.prefix + key, self._present(key, default), low, high)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text. Without a default the key must be there."""
+        value = self._present(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "a text")
         return value
 
     def refuse(self, key: str, supported: object) -> None:
         """Raise LoadError if `key` is set to anything but what the decoder computes."""
-        if self.get(key, supported) != supported:
+        value = self.get(key, supported)
+        if value != supported:
             raise LoadError(
-                f"{self.checkpoint.architecture} with {key}={self[key]!r} is not supported: "
+                f"{self.checkpoint.architecture} with {key}={shown(value)} is not supported: "
                 f"only {supported!r} is"
             )
 
-    def has_head(self) -> bool:
-        """True if the head has a tensor of its own."""
-        name = "lm_head.weight" if self.checkpoint.kind == "hf" else "output.weight"
-        return name in self.checkpoint.names()
+    def size(self, field: str, default: int | None = None) -> int:
+        """A size of `ModelConfig`."""
+        return self.integer(self.keys[field], default, high=_LARGEST[field])
+
+    def sizes(self, *, default_kv_heads: int | None = None, default_mlp_ratio: int = 0) -> Sizes:
+        """All sizes, which fit each other.
+
+        Without a key there are as many kv heads as heads, or `default_kv_heads`; a head is a part of
+        the hidden size; the MLP is `default_mlp_ratio` times the hidden size, if not 0.
+        """
+        width, num_heads = self.size("hidden_size"), self.size("num_heads")
+        num_kv_heads = self.size("num_kv_heads", default_kv_heads or num_heads)
+        if num_heads % num_kv_heads:
+            raise LoadError(
+                f"{num_heads} query heads cannot share {num_kv_heads} kv heads evenly "
+                f"({self.spelled('num_heads')}, {self.spelled('num_kv_heads')})"
+            )
+        if self.get(self.keys["head_dim"]) is None and width % num_heads:
+            raise LoadError(
+                f"{num_heads} heads cannot divide a hidden size of {width} evenly "
+                f"({self.spelled('num_heads')}, {self.spelled('hidden_size')})"
+            )
+        sizes = Sizes(
+            vocab_size=self._vocab_size(),
+            hidden_size=width,
+            intermediate_size=self.size("intermediate_size", default_mlp_ratio * width or None),
+            num_layers=self.size("num_layers"),
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=self.size("head_dim", max(width // num_heads, 1)),
+            max_position=self.size("max_position"),
+        )
+        for field in ("hidden_size", "intermediate_size", "head_dim"):
+            if sizes[field] % WIDTH_UNIT:
+                name = {"head_dim": "head dimension"}.get(field, field.replace("_", " "))
+                raise LoadError(
+                    f"the {name} must be a multiple of {WIDTH_UNIT}, but is {sizes[field]}"
+                    f" ('{self.prefix}{self.keys[field]}')"
+                )
+        return sizes
+
+    def spelled(self, field: str) -> str:
+        """The file's key of a size and its value, for messages."""
+        key = self.keys.get(field, "vocab_size")
+        value = self.get(key)
+        return f"'{self.prefix}{key}' is {'not given' if value is None else shown(value)}"
 
     def is_tied(self) -> bool:
         """True if the head is the embedding: said so, or no head in the file."""
-        return self.get("tie_word_embeddings") is True or not self.has_head()
+        head = "lm_head.weight" if self.checkpoint.kind == "hf" else "output.weight"
+        return self.flag("tie_word_embeddings", False) or head not in self.checkpoint.names()
 
     def activation(self, key: str) -> Activation:
         """The activation named by a Hugging Face config."""
-        name = self[key]
+        name = self.text(key)
         if name not in _ACTIVATIONS:
-            raise LoadError(f"activation '{name}' is not supported: {', '.join(_ACTIVATIONS)} are")
+            raise LoadError(
+                f"activation {shown(name)} is not supported: {', '.join(_ACTIVATIONS)} are"
+            )
         return _ACTIVATIONS[name]
+
+    def window(self) -> int | None:
+        """The sliding window if all layers have one, None if no layer has; LoadError for a mixture."""
+        if self.checkpoint.kind == "gguf":
+            return self.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None
+        kinds = self.get("layer_types", [])
+        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+            raise self._wrong("layer_types", kinds, "a list of texts")
+        if (
+            self.get("sliding_window") is None
+            or not self.flag("use_sliding_window", True)
+            or set(kinds) == {"full_attention"}
+        ):
+            return None
+        full_below = 0 if kinds else self.integer("max_window_layers", 0, low=0, high=1 << 31)
+        if len(set(kinds)) > 1 or 0 < full_below < self.size("num_layers"):
+            raise LoadError("a sliding window in some layers only is not supported")
+        return None if full_below else self.integer("sliding_window", high=1 << 31)
+
+    def _vocab_size(self) -> int:
+        """What config.json says, or the rows of a GGUF's embedding."""
+        if self.checkpoint.kind == "hf":
+            return self.size("vocab_size")
+        return self.checkpoint.tensor("token_embd.weight").shape[0]
+
+    def _present(self, key: str, default: Any) -> Any:
+        value = self.get(key, default)
+        if value is None:
+            raise LoadError(f"the model's metadata lacks '{self.prefix}{key}'")
+        return value
+
+    def _wrong(self, key: str, value: object, allowed: str) -> LoadError:
+        return LoadError(f"'{self.prefix}{key}' is {shown(value)}, but must be {allowed}")
+
+
+def number_in(key: str, value: object, low: float, high: float) -> float:
+    """The value as a float. Raises LoadError if it is no number from `low` to `high`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # type: ignore[operator]
+        raise LoadError(f"'{key}' is {shown(value)}, but must be a number from {low:g} to {high:g}")
+    return float(value)  # type: ignore[arg-type]
 
 
 _ACTIVATIONS: Mapping[str, Activation] = {
@@ -64,16 +226,3 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-
-
-def window_from_hf(settings: Settings) -> int | None:
-    """The sliding window if all layers have one, None if no layer has; LoadError for a mixture."""
-    window = settings.get("sliding_window")
-    kinds = set(settings.get("layer_types", ()))
-    if window is None or settings.get("use_sliding_window") is False or kinds == {"full_attention"}:
-        return None
-    depth = settings["num_hidden_layers"]
-    full_below = settings.get("max_window_layers", 0) if not kinds else 0
-    if len(kinds) > 1 or 0 < full_below < depth:
-        raise LoadError("a sliding window in some layers only is not supported")
-    return None if full_below else int(window)

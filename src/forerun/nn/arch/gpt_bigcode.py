@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from forerun.nn.arch._common import Kind, TensorSource, fused_rows, plain_source
+from forerun.nn.arch._common import Kind, TensorSource, fused_source, plain_source
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
-
 HF_ARCHITECTURES = ("GPTBigCodeForCausalLM",)
 GGUF_ARCHITECTURES = ("starcoder",)
+
+_HF_KEYS = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "max_position": "n_positions",
+}
 
 _HF_NAMES = {
     "embed": "transformer.wte",
@@ -30,24 +33,16 @@ _HF_NAMES = {
 }
 
 
-def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_hf(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    settings = Settings(checkpoint)
+    settings.keys |= _HF_KEYS
     settings.refuse("multi_query", True)
     settings.refuse("scale_attn_weights", True)
-    num_heads, width = settings["n_head"], settings["n_embd"]
     return ModelConfig(
         family="gpt_bigcode",
-        vocab_size=settings["vocab_size"],
-        hidden_size=width,
-        intermediate_size=settings.get("n_inner", 4 * width),
-        num_layers=settings["n_layer"],
-        num_heads=num_heads,
-        num_kv_heads=1,
-        head_dim=width // num_heads,
-        max_position=settings["n_positions"],
+        **settings.sizes(default_kv_heads=1, default_mlp_ratio=4),
         norm="layer",
-        norm_eps=settings["layer_norm_epsilon"],
+        norm_eps=settings.number("layer_norm_epsilon", low=1e-15, high=1),
         activation=settings.activation("activation_function"),
         gated_mlp=False,
         learned_position_offset=0,
@@ -55,22 +50,13 @@ def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
     )
 
 
-def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_gguf(settings: Settings) -> ModelConfig:
     """The config of a GGUF file."""
-    settings = Settings(checkpoint)
-    num_heads, width = settings["attention.head_count"], settings["embedding_length"]
     return ModelConfig(
         family="gpt_bigcode",
-        vocab_size=checkpoint.tensor("token_embd.weight").shape[0],
-        hidden_size=width,
-        intermediate_size=settings["feed_forward_length"],
-        num_layers=settings["block_count"],
-        num_heads=num_heads,
-        num_kv_heads=settings.get("attention.head_count_kv", 1),
-        head_dim=width // num_heads,
-        max_position=settings["context_length"],
+        **settings.sizes(default_kv_heads=1),
         norm="layer",
-        norm_eps=settings["attention.layer_norm_epsilon"],
+        norm_eps=settings.number("attention.layer_norm_epsilon", low=1e-15, high=1),
         activation="gelu_tanh",
         gated_mlp=False,
         learned_position_offset=0,
@@ -80,7 +66,6 @@ def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
-    rows = fused_rows(name, config) if name in ("q", "k", "v") else None
-    if kind == "hf":
-        return TensorSource(_HF_NAMES[name], rows)
-    return plain_source(name, kind) if rows is None else TensorSource("blk.{i}.attn_qkv", rows)
+    if name not in ("q", "k", "v"):
+        return TensorSource(_HF_NAMES[name]) if kind == "hf" else plain_source(name, kind)
+    return fused_source(name, config, _HF_NAMES[name] if kind == "hf" else "blk.{i}.attn_qkv")

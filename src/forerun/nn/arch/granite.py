@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from forerun.nn.arch._common import Kind, TensorSource, permuted_source
+from forerun.nn.arch._common import Kind, TensorSource, interleaved_source
 from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
-
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
 
 HF_ARCHITECTURES = ("GraniteForCausalLM",)
 GGUF_ARCHITECTURES = ("granite",)
 
 
-def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_hf(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    settings = Settings(checkpoint)
     return replace(
-        llama_like_from_hf(checkpoint, "granite"),
-        embedding_multiplier=float(settings.get("embedding_multiplier", 1.0)),
-        residual_multiplier=float(settings.get("residual_multiplier", 1.0)),
-        attention_scale=float(settings.get("attention_multiplier", 1.0)),
-        logits_divisor=float(settings.get("logits_scaling", 1.0)),
+        llama_like_from_hf(settings, "granite"),
+        embedding_multiplier=settings.number("embedding_multiplier", 1.0),
+        residual_multiplier=settings.number("residual_multiplier", 1.0),
+        attention_scale=settings.number("attention_multiplier", 1.0),
+        logits_divisor=settings.number("logits_scaling", 1.0),
     )
 
 
-def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_gguf(settings: Settings) -> ModelConfig:
     """The config of a GGUF file."""
-    settings = Settings(checkpoint)
+    config = llama_like_from_gguf(settings, "granite")
     return replace(
-        llama_like_from_gguf(checkpoint, "granite"),
-        embedding_multiplier=float(settings.get("embedding_scale", 1.0)),
-        residual_multiplier=float(settings.get("residual_scale", 1.0)),
-        attention_scale=settings.get("attention.scale"),
-        logits_divisor=float(settings.get("logit_scale", 1.0)),
+        config,
+        embedding_multiplier=settings.number("embedding_scale", 1.0),
+        residual_multiplier=settings.number("residual_scale", 1.0),
+        attention_scale=settings.number("attention.scale", config.scale),
+        logits_divisor=settings.number("logit_scale", 1.0),
     )
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
-    return permuted_source(name, config, kind)
+    return interleaved_source(name, kind)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forerun.core.errors import LoadError
 from forerun.nn.arch._common import Kind, TensorSource
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
-
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
 
 HF_ARCHITECTURES = ("OPTForCausalLM",)
 GGUF_ARCHITECTURES: tuple[str, ...] = ()
@@ -33,24 +28,17 @@ _NAMES = {
 }
 
 
-def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_hf(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder. The variants of 350M (post-norm, projected embeddings) are refused."""
-    settings = Settings(checkpoint)
-    num_heads, width = settings["num_attention_heads"], settings["hidden_size"]
+    settings.keys |= {"intermediate_size": "ffn_dim"}
+    sizes = settings.sizes()
     settings.refuse("do_layer_norm_before", True)
     settings.refuse("_remove_final_layer_norm", False)
     settings.refuse("layer_norm_elementwise_affine", True)
-    settings.refuse("word_embed_proj_dim", width)
+    settings.refuse("word_embed_proj_dim", sizes["hidden_size"])
     return ModelConfig(
         family="opt",
-        vocab_size=settings["vocab_size"],
-        hidden_size=width,
-        intermediate_size=settings["ffn_dim"],
-        num_layers=settings["num_hidden_layers"],
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=width // num_heads,
-        max_position=settings["max_position_embeddings"],
+        **sizes,
         norm="layer",
         activation=settings.activation("activation_function"),
         gated_mlp=False,
@@ -59,7 +47,7 @@ def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
     )
 
 
-def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_gguf(settings: Settings) -> ModelConfig:
     """Always raises LoadError: nobody writes OPT as GGUF."""
     raise LoadError("OPT is read from Hugging Face folders only")
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from forerun.nn.arch._common import Kind, TensorSource, fused_rows, plain_source
+from forerun.nn.arch._common import Kind, TensorSource, fused_source, plain_source
 from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
+from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
-
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
 
 HF_ARCHITECTURES = ("Phi3ForCausalLM",)
 GGUF_ARCHITECTURES = ("phi3",)
 
 
-def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_hf(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    return llama_like_from_hf(checkpoint, "phi3")
+    return llama_like_from_hf(settings, "phi3")
 
 
-def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_gguf(settings: Settings) -> ModelConfig:
     """The config of a GGUF file."""
-    return llama_like_from_gguf(checkpoint, "phi3")
+    return llama_like_from_gguf(settings, "phi3")
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
@@ -33,4 +29,4 @@ def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
         fused = "model.layers.{i}.mlp.gate_up_proj" if kind == "hf" else "blk.{i}.ffn_up"
     else:
         return plain_source(name, kind)
-    return TensorSource(fused, fused_rows(name, config))
+    return fused_source(name, config, fused)

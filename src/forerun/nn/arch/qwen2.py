@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forerun.nn.arch._common import Kind, TensorSource, plain_source
 from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
+from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
-
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
 
 HF_ARCHITECTURES = ("Qwen2ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen2",)
 
 
-def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_hf(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    return llama_like_from_hf(checkpoint, "qwen2")
+    return llama_like_from_hf(settings, "qwen2")
 
 
-def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_gguf(settings: Settings) -> ModelConfig:
     """The config of a GGUF file."""
-    return llama_like_from_gguf(checkpoint, "qwen2")
+    return llama_like_from_gguf(settings, "qwen2")
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:

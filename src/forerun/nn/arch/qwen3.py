@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from forerun.nn.arch._common import Kind, TensorSource, plain_source
 from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
+from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
-
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
 
 HF_ARCHITECTURES = ("Qwen3ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen3",)
 
 
-def config_from_hf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_hf(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder."""
-    return replace(llama_like_from_hf(checkpoint, "qwen3"), qk_norm=True)
+    return replace(llama_like_from_hf(settings, "qwen3"), qk_norm=True)
 
 
-def config_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+def config_from_gguf(settings: Settings) -> ModelConfig:
     """The config of a GGUF file."""
-    return replace(llama_like_from_gguf(checkpoint, "qwen3"), qk_norm=True)
+    return replace(llama_like_from_gguf(settings, "qwen3"), qk_norm=True)
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
