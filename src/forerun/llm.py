@@ -92,7 +92,7 @@ class LLM:
         self.loop = self._new_loop(Turns())
 
     def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
-        """The same weights with another drafter and an engine of its own; `none` decodes plainly."""
+        """The same weights with another drafter and an engine of its own; `none` is plain decoding."""
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
         other.loop = other._new_loop(self.loop.turns)

@@ -178,7 +178,7 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
 
 
 def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, object]:
-    """What a command's figures depend on: machine, model and how it runs, and the command's `options`."""
+    """What a command's results depend on: machine, model and how it runs, and the command's `options`."""
     from forerun.core.provenance import provenance
     from forerun.formats.hub import resolve
 
