@@ -77,7 +77,7 @@ CONSTANTS = {
         "TABLE_DECAY": (0.0, 1.0),
         "OUTLIER": (1e9,),
     },
-    "forerun.engine.acceptance": {"PRIOR_TRIALS": (0.01, 100.0), "SEED_TRIALS": (0.1, 1e4)},
+    "forerun.engine.acceptance": {"PRIOR_CASES": (0.01, 100.0), "SEED_CASES": (0.1, 1e4)},
     "forerun.engine.calibration": {
         "PRIOR_CASES": (0.01, 1e6),
         "MEMORY": (0.5,),

@@ -37,7 +37,7 @@ def test_what_is_no_case_is_told(text):
 
 
 def test_figures_fit_together():
-    *_, timings = measure(MODEL, cases("1", "2", "4", "2x1", "3@0"), turns=3, others={})
+    *_, timings = measure(MODEL, cases("1", "2", "4", "2x1", "3@0"), rounds=3, others={})
     document = timings.document()
     rows = {row["case"]: row for row in document["rows"]}
     assert [row["k"] for row in rows.values()] == [1, 2, 4, 2, 3]
@@ -72,7 +72,7 @@ def scripted(*seconds):
     return lambda case: left.pop(0)
 
 
-def test_ratios_are_paired_within_a_turn():
+def test_ratios_are_paired_within_a_round():
     case = Case(2, 1, 8)
     ours, theirs = scripted(9, 1, 2, 4), scripted(9, 3, 4, 4)  # the first warms up
     asked = {(OURS, case): lambda: ours(case), ("x", case): lambda: theirs(case)}
@@ -90,7 +90,7 @@ def test_others_take_their_turns_at_every_case(monkeypatch):
     monkeypatch.setattr(kernels, "BURST_S", 0.0)
     asked = []
     other = lambda case: asked.append(str(case)) or 1.0  # noqa: E731
-    *_, timings = measure(MODEL, cases("1", "2"), turns=2, others={"x": other})
+    *_, timings = measure(MODEL, cases("1", "2"), rounds=2, others={"x": other})
     assert asked == ["1@8", "2@8"] * 3
     assert [row.get("peer") for row in timings.document()["rows"]] == [None, "x"] * 2
 
@@ -101,6 +101,6 @@ def test_what_does_not_fit_is_refused(text):
         timers(MODEL, cases(text))
 
 
-def test_no_turns_are_refused():
+def test_no_rounds_are_refused():
     with pytest.raises(ConfigError, match="repeats must be at least 1"):
-        list(measure(MODEL, cases("1"), turns=0, others={}))
+        list(measure(MODEL, cases("1"), rounds=0, others={}))

@@ -74,14 +74,14 @@ def test_a_picture_without_figures_says_so(picture, is_drawn):
     pyplot.close(figure)
 
 
-def test_the_slope_of_the_law_is_written_beside_its_line():
+def test_the_slope_is_written_beside_its_line():
     """Settings of 4, 8 and 16 rows a pass with taus of 2, 3 and 4: one token more for each doubling."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     counts = [{**DRAFTED, "emitted": 4 * tau, "drafted": 4 * (2**tau - 1)} for tau in (2, 3, 4)]
-    law = [measured(f"lookahead:window={i}", "a1", 1.0, **c) for i, c in enumerate(counts)]
+    settings = [measured(f"lookahead:window={i}", "a1", 1.0, **c) for i, c in enumerate(counts)]
     figure, axes = pyplot.subplots()
-    assert scaling(axes, rows([measured("none", "a1", 1.0), *law], ORIGIN))
+    assert scaling(axes, rows([measured("none", "a1", 1.0), *settings], ORIGIN))
     assert [text.get_text() for text in axes.texts] == ["a  +1.00 a doubling"]
     pyplot.close(figure)
 

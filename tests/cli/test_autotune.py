@@ -65,6 +65,16 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     assert "gone.gguf" in note.getMessage()
 
 
+def test_a_rounded_model_has_a_profile_of_its_own(forerun, default_model):
+    code, _, _ = forerun(
+        "autotune", "-m", default_model, "--quant", "int8", "-d", ONE, *SHORT, "--json"
+    )
+    assert code == 0
+    shared = {"max_model_len": 256, "threads": 1}
+    assert LLM(str(default_model), quant="int8", **shared).profile is not None
+    assert LLM(str(default_model), **shared).profile is None
+
+
 def test_ctrl_c_keeps_what_was_scored(forerun, default_model, monkeypatch, tmp_path):
     measure, scored = Autotune._measure, []
 

@@ -1,9 +1,8 @@
-"""What things cost: a table with straight lines, measurements that take its place, and no nonsense from files."""
+"""What things cost: a table with straight lines, and measurements that take its place."""
 
 from __future__ import annotations
 
 import itertools
-import json
 
 import pytest
 from hypothesis import given
@@ -65,17 +64,3 @@ def test_a_hiccup_is_cut_and_a_change_is_learned():
     for _ in range(200):
         curve.record(1, 1.5)
     assert curve.predict(1) == pytest.approx(1.5, rel=0.02)
-
-
-@given(POINTS)
-def test_json_gives_the_same_back(points):
-    curve = CostCurve(points)
-    assert CostCurve.from_json(json.loads(json.dumps(curve.to_json()))) == curve
-
-
-@pytest.mark.parametrize(
-    "value", [[], None, "x", {"1": None}, {"1": -1}, {"1": True}, {"x": 1}, {"1": float("nan")}]
-)
-def test_what_is_no_table_is_refused(value):
-    with pytest.raises(ValueError, match=r"cost|invalid literal"):
-        CostCurve.from_json(value)

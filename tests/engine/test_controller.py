@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -103,7 +104,9 @@ def test_it_comes_close_to_the_best_fixed_budget_and_is_never_slower(name, num_s
     found = rate(2000, num_seqs, **world)
     assert found >= 0.975 * fixed[0]
     assert found >= 0.95 * max(fixed.values())
-    disturbed = rate(2000, num_seqs, noise=0.3, **world)
+    disturbed = fmean(
+        rate(2000, num_seqs, noise=0.3, rng=random.Random(seed), **world) for seed in (7, 8, 9)
+    )
     assert disturbed >= 0.96 * fixed[0]
     assert disturbed >= 0.9 * max(fixed.values())
 

@@ -7,7 +7,8 @@ import pytest
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
-from forerun.engine.controller import Adaptive
+from forerun.engine.acceptance import AcceptanceStats, DraftResult
+from forerun.engine.controller import MEMORY_OF_ALL, Adaptive
 from forerun.engine.prior import Prior
 from tests.engine.test_controller import FULL, WORLDS, Fixed, World, always, rate
 
@@ -69,6 +70,16 @@ def test_the_same_measurements_and_prior_give_the_same_budgets():
 def test_without_a_prior_nothing_changes():
     first, second = (World(noise=0.3, acceptance=always(0.5)) for _ in range(2))
     assert budgets(first, Adaptive(FULL), 300) == budgets(second, Adaptive(FULL, prior=None), 300)
+
+
+@pytest.mark.parametrize(("num_drafts", "low", "high"), [(3, 0.7, 0.8), (150, 0.0, 0.1)])
+def test_what_was_known_of_acceptance_counts_as_some_drafts_and_fades(num_drafts, low, high):
+    stats = AcceptanceStats(MEMORY_OF_ALL)
+    stats.seed([(1.0, 0.9)])
+    for _ in range(num_drafts):
+        stats.record(1, DraftResult(0, 1, ()))
+    accepted = stats.nodes[0].accepted
+    assert low < accepted.hits / accepted.cases < high
 
 
 def test_nodes_beyond_the_budget_are_left_out():

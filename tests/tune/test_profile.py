@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
+from forerun.core.config import EngineConfig
 from forerun.engine.prior import Prior
 from forerun.tune import profile
 from forerun.tune.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
@@ -26,10 +27,14 @@ def model(tmp_path):
     return path
 
 
+def subject(path, on="cpu", **options):
+    return Subject.of(path, EngineConfig(**options), device=on, backend="Torch")
+
+
 @pytest.fixture
 def written(model):
     made = Profile(
-        Subject.of(model, device="cpu", head_bits=None),
+        subject(model),
         "2026-01-01T00:00:00+00:00",
         FIGURES.drafter,
         TIMES,
@@ -48,14 +53,28 @@ def test_what_is_written_is_read_back(written):
 
 
 def test_no_profile_is_no_news(model, caplog):
-    assert load(Subject.of(model)) is None
+    assert load(subject(model)) is None
     assert not caplog.records
 
 
 def test_another_way_of_running_has_another_profile(written, model):
-    assert load(Subject.of(model, device="cpu", head_bits=4)) is None
-    assert load(Subject.of(model, device="cpu")) == written
+    assert load(subject(model, head_bits=4)) is None
+    assert load(subject(model)) == written
     assert "threads" in written.subject.setting
+
+
+CHANGED = {
+    "model": "m", "drafter": "none", "draft_model": "m", "device": "cuda", "backend": "torch", "quant": "int8",
+    "head_bits": 4, "kv": "fp32", "controller": False, "weight_cache": False,
+}  # fmt: skip
+"""Another value than the default; numbers that are not here become 3."""
+
+
+@pytest.mark.parametrize("option", [field.name for field in fields(EngineConfig)])
+def test_every_option_is_in_the_key_or_known_not_to_matter(model, option):
+    changed = subject(model, **{option: CHANGED.get(option, 3)})
+    left_out = option in profile.RESOLVED | profile.WITHOUT_EFFECT
+    assert (changed.path == subject(model).path) is left_out
 
 
 def test_a_profile_belongs_to_contents_not_to_a_place(written, model, tmp_path):
@@ -126,7 +145,7 @@ def test_the_prior_is_that_of_the_setting(written):
 
 
 def test_choices_of_all_machines_are_listed(written, model):
-    other = replace(written, subject=Subject.of(model, device="cuda"), drafter="none")
+    other = replace(written, subject=subject(model, "cuda"), drafter="none")
     other.save()
     (written.subject.path.parent / f"x-{written.subject.model}-y.json").write_text("broken")
     assert sorted(choices(model)) == sorted(["none", FIGURES.drafter])

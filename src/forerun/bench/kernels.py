@@ -2,7 +2,7 @@
 
 A case is a shape of pass: rows above a context (decoding and verifying), many rows above nothing (reading a prompt),
 rows of each of several sequences (a batch). A pass is the model's body and head. All cases of all systems take turns,
-so that a slow second meets all alike; medians count, and ratios are paired within a turn.
+so that a slow second meets all alike; medians count, and ratios are paired within a round.
 
 Two limits take their turns with them, on the same threads: a prefetching read of as many bytes as the weights have,
 and integer dot products on registers, which the native kernels could do at most.
@@ -36,7 +36,7 @@ READ, PEAK = "read", "int8 peak"
 """The limits: reading the weights' bytes, and nothing but dot products."""
 PEAK_ROUNDS = 1_000_000
 BURST_S = 0.05
-"""A turn beside other engines: a process that was just woken needs some passes. Alone, a turn is one pass."""
+"""Of each beside other engines: a process that was just woken needs some passes. Alone, a round has one pass."""
 
 K = TypeVar("K")
 Timer = Callable[[], float]
@@ -76,17 +76,17 @@ Passes = Callable[[Case], float]
 
 @dataclass(frozen=True, slots=True)
 class PassTimings:
-    """The seconds of every turn, by system and case, and of the two limits."""
+    """The seconds of every round, by system and case, and of the two limits."""
 
     weights_nbytes: int
     row_ops: int
     """Operations of one row, a multiply-add being two."""
     peak_ops: int
-    """Dot products' operations in a turn of `PEAK`; 0 where torch computes."""
+    """Dot products' operations in a round of `PEAK`; 0 where torch computes."""
     seconds: Mapping[tuple[str, Case | None], Sequence[float]]
 
     def document(self) -> dict[str, object]:
-        """The figures as JSON values: one row a case and system."""
+        """The results as JSON values: one row a case and system."""
         read_s, peak = self._limit(READ), self._peak_ops_s
         single = (case for _, case in self.seconds if case is not None and case.num_rows == 1)
         one = next((median(self.seconds[OURS, case]) for case in single), None)
@@ -100,9 +100,9 @@ class PassTimings:
         }
 
     def _row(self, name: str, case: Case) -> dict[str, object]:
-        turns, ours = self.seconds[name, case], self.seconds[OURS, case]
-        ratios = [seconds / own for seconds, own in zip(turns, ours, strict=True)]
-        typical_s, one_s, peak = median(turns), self._one_s(name, case), self._peak_ops_s
+        rounds, ours = self.seconds[name, case], self.seconds[OURS, case]
+        ratios = [seconds / own for seconds, own in zip(rounds, ours, strict=True)]
+        typical_s, one_s, peak = median(rounds), self._one_s(name, case), self._peak_ops_s
         return {
             "case": str(case),
             **({} if name == OURS else {"peer": name}),
@@ -110,7 +110,7 @@ class PassTimings:
             "context": case.context,
             "k": case.num_rows,
             "ms": round(typical_s * 1e3, 4),
-            "ms_best": round(min(turns) * 1e3, 4),
+            "ms_best": round(min(rounds) * 1e3, 4),
             "v": round(typical_s / one_s, 4) if one_s else None,
             "tok_s": round(case.num_rows / typical_s, 1),
             "gb_s": round(self.weights_nbytes / typical_s / 1e9, 2),
@@ -132,36 +132,38 @@ class PassTimings:
 
     def _one_s(self, name: str, case: Case) -> float | None:
         """The pass that v is measured by: one row of one sequence above the same context."""
-        turns = self.seconds.get((name, Case(1, 1, case.context)))
-        return median(turns) if turns else None
+        rounds = self.seconds.get((name, Case(1, 1, case.context)))
+        return median(rounds) if rounds else None
 
 
 def measure(
-    model: Model, cases: Sequence[Case], *, turns: int, others: Mapping[str, Passes]
+    model: Model, cases: Sequence[Case], *, rounds: int, others: Mapping[str, Passes]
 ) -> Iterator[PassTimings]:
-    """Yield the costs known so far after every turn; the last one counts. Raises ConfigError."""
+    """Yield the costs known so far after every round; the last one counts. Raises ConfigError."""
     own = timers(model, cases, BURST_S if others else 0)
-    everyone: dict[tuple[str, Case | None], Timer] = {(READ, None): timer(_reader(model.nbytes()))}
+    all_timers: dict[tuple[str, Case | None], Timer] = {
+        (READ, None): timer(_reader(model.nbytes()))
+    }
     for case in cases:
-        everyone[OURS, case] = own[case]
+        all_timers[OURS, case] = own[case]
         for name, passes in others.items():
-            everyone[name, case] = partial(passes, case)
+            all_timers[name, case] = partial(passes, case)
     peak_ops = 0
     if isinstance(model, NativeDecoder):
         multiply, peak_ops = _multiplier(model)
-        everyone[PEAK, None] = timer(multiply)
-    for seconds in in_turns(everyone, turns):
+        all_timers[PEAK, None] = timer(multiply)
+    for seconds in in_turns(all_timers, rounds):
         yield PassTimings(model.nbytes(), flops_per_token(model.config), peak_ops, seconds)
 
 
-def in_turns(timers: Mapping[K, Timer], turns: int) -> Iterator[dict[K, list[float]]]:
-    """Ask all timers one after the other, again and again; the seconds of all turns so far, after every turn."""
-    if turns < 1:
-        raise ConfigError(f"repeats must be at least 1, got {turns}")
+def in_turns(timers: Mapping[K, Timer], rounds: int) -> Iterator[dict[K, list[float]]]:
+    """Ask all timers one after the other, again and again; the seconds of all rounds so far, after every round."""
+    if rounds < 1:
+        raise ConfigError(f"repeats must be at least 1, got {rounds}")
     for ask in timers.values():  # warm up
         ask()
     seconds: dict[K, list[float]] = {key: [] for key in timers}
-    for _ in range(turns):
+    for _ in range(rounds):
         for key, ask in timers.items():
             seconds[key].append(ask())
         yield seconds

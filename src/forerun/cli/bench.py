@@ -15,7 +15,6 @@ from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.bench.run import Bench, System
-    from forerun.engine.engine import Engine
     from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM
 
@@ -140,13 +139,11 @@ def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[System]:
     specs = dict.fromkeys([PLAIN, *split_list(given)])
     for spec in specs:
         DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
-    return [
-        EngineSystem(spec, partial(_engine, llm, spec), llm.tokenizer, params) for spec in specs
-    ]
 
+    def system(spec: str) -> EngineSystem:
+        return EngineSystem(spec, lambda: llm.with_drafter(spec).engine, llm.tokenizer, params)
 
-def _engine(llm: LLM, spec: str) -> Engine:
-    return llm.with_drafter(spec).engine
+    return [system(spec) for spec in specs]
 
 
 def _peers(

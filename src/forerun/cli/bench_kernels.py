@@ -38,7 +38,7 @@ def command(
     repeats: Annotated[
         int | None,
         typer.Option(
-            "--repeats", "--rounds", help="Turns of each case; default: 30, or 5 beside others."
+            "--repeats", "--rounds", help="Rounds over all cases; default: 30, or 5 beside others."
         ),
     ] = None,
     peers: Annotated[
@@ -51,7 +51,7 @@ def command(
         bool, typer.Option("--one-thread", help="Also time ours on a single thread.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="JSON of the figures, for forerun bench report.")
+        Path | None, typer.Option("--out", help="JSON of the results, for forerun bench report.")
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -74,7 +74,7 @@ def command(
     try:
         for worker in workers:
             worker.start()
-        steps = kernels.measure(llm.model, shapes, turns=repeats, others=others)
+        steps = kernels.measure(llm.model, shapes, rounds=repeats, others=others)
         *_, timings = console.track(steps, "timing passes", repeats)
     finally:
         for worker in workers:
@@ -94,7 +94,7 @@ def command(
 
 
 def _others(single: LLM | None, shapes: list[Case], peers: list[PeerSystem]) -> dict[str, Passes]:
-    """Everyone to be timed beside ours."""
+    """The peers to be timed beside ours."""
     from forerun.bench import kernels
 
     found: dict[str, Passes] = {str(peer.peer): peer.seconds for peer in peers}

@@ -8,7 +8,6 @@ reads a clock.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
@@ -47,25 +46,6 @@ class CostCurve:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CostCurve) and vars(self) == vars(other)
-
-    @classmethod
-    def from_json(cls, value: object) -> CostCurve:
-        """A table from an object of sizes and costs. Raises ValueError for anything else."""
-        if not isinstance(value, Mapping):
-            raise ValueError(f"costs must be an object, not {value!r}")
-        for cost in value.values():
-            if type(cost) not in (int, float) or not (math.isfinite(cost) and cost >= 0):
-                raise ValueError(f"a cost must be a number of at least 0, not {cost!r}")
-        return cls({int(size): cost for size, cost in value.items()})
-
-    def to_json(self) -> dict[str, float]:
-        """The table; what was measured since is not in it."""
-        return {str(size): cost for size, cost in self.points.items()}
-
-    @property
-    def widest(self) -> int:
-        """The largest size of the table."""
-        return self._sizes[-1]
 
     def record(self, size: int, cost: float) -> None:
         """Learn one measurement."""

@@ -76,7 +76,7 @@ class DrafterSpec:
 
         A name may be the path of a Python file; a drafter itself is taken as it is. A draft model without a method
         means `draft_model`, `prompt_lookup_num_tokens` without one means prompt lookup: nothing that is asked for is
-        silently off. Raises ConfigError.
+        ignored. Raises ConfigError.
         """
         if not isinstance(drafter, str | Mapping):
             name = type(drafter).__name__

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-PRIOR_TRIALS = 1.5
-"""How many trials of its own a sequence needs to weigh as much as what all others showed."""
-SEED_TRIALS = 16.0
-"""How many trials the shares of an earlier run are worth."""
+PRIOR_CASES = 1.5
+"""Drafts of its own that a sequence needs to weigh as much as what all others showed."""
+SEED_CASES = 16.0
+"""Drafts that the shares of an earlier run count for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Frequency:
 
     def given(self, prior: Frequency) -> float:
         """The share to expect, where `prior` is what others saw."""
-        weight = PRIOR_TRIALS / prior.cases
-        return (self.hits + weight * prior.hits) / (self.cases + PRIOR_TRIALS)
+        weight = PRIOR_CASES / prior.cases
+        return (self.hits + weight * prior.hits) / (self.cases + PRIOR_CASES)
 
 
 @dataclass(slots=True)
 class NodeStats:
-    """NodeStats i of a draft: how often drafts that might have had it did, and how often it was accepted then."""
+    """Node i of a draft: how often drafts that might have had it did, and how often it was accepted then."""
 
     drafted: Frequency = field(default_factory=Frequency)
     accepted: Frequency = field(default_factory=Frequency)
@@ -59,7 +59,7 @@ NO_STATS = NodeStats()
 class AcceptanceStats:
     """What is known about each node of the drafts of one sequence, or of all.
 
-    `optimism` cases in favour of a node are there before the first: one bad draft is not the end.
+    `optimism` cases in favour of a node are there before the first, so that one bad draft does not decide.
     """
 
     memory: float
@@ -69,19 +69,19 @@ class AcceptanceStats:
     def seed(self, nodes: Sequence[tuple[float, float]]) -> None:
         """Begin with the shares of an earlier run: how often node i was drafted, and accepted then."""
         self.nodes = [
-            NodeStats(*(Frequency(SEED_TRIALS, SEED_TRIALS * share) for share in shares))
+            NodeStats(*(Frequency(SEED_CASES, SEED_CASES * share) for share in shares))
             for shares in nodes
         ]
 
-    def record(self, budget: int, trial: DraftResult) -> None:
-        """Learn one trial."""
+    def record(self, budget: int, result: DraftResult) -> None:
+        """Learn one result."""
         hope = self.optimism
-        for i in range(len(self.nodes), trial.num_nodes):
+        for i in range(len(self.nodes), result.num_nodes):
             self.nodes.append(
                 NodeStats(Frequency(hope, hope), Frequency(hope, hope * 0.5 ** (i + 1)))
             )
-        path = {*trial.path}
+        path = {*result.path}
         for i, node in enumerate(self.nodes[:budget]):
-            node.drafted.record(i < trial.num_nodes, self.memory)
-            if i < trial.num_nodes:
+            node.drafted.record(i < result.num_nodes, self.memory)
+            if i < result.num_nodes:
                 node.accepted.record(i in path, self.memory)

@@ -1,8 +1,8 @@
-"""How far to trust a drafter that says how sure it is of each node.
+"""Calibrating confidences: the chance that a node is accepted, by what its drafter says and how often that was right.
 
-What it says is sorted into levels, and for each the share of nodes that came true is counted,
-beginning with the drafter's word. Whether a text is easy or hard to guess shifts all levels alike:
-each sequence has a bias on the log-odds, learned like that of a logistic regression.
+Confidences are sorted into levels, and for each the share of nodes that were right is counted, beginning with the
+confidence itself. Whether a text is easy or hard to guess shifts all levels alike: each sequence has a bias on the
+log-odds, learned as in logistic regression.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from forerun.core.types import Draft
 from forerun.engine.acceptance import Frequency
 
 PRIOR_CASES = 4.0
-"""Cases of a level that weigh as much as the drafter's word."""
+"""Cases of a level that weigh as much as the confidence itself."""
 MEMORY = 0.995
 BIAS_RATE = 0.1
 BIAS_MEMORY = 0.99
 
 
 class ConfidenceCalibrator:
-    """The chance of a node to be accepted once its parent is, by what the drafter says of it."""
+    """The chance of a node to be accepted once its parent is, by its confidence."""
 
     def __init__(self) -> None:
         self._levels: dict[int, Frequency] = {}
 
     def chance(self, confidence: float, bias: float = 0.0) -> float:
         """The chance, in a sequence with that bias."""
-        word = _inside(confidence)
-        seen = self._levels.get(_level(word), Frequency())
-        chance = (seen.hits + PRIOR_CASES * word) / (seen.cases + PRIOR_CASES)
+        stated = _inside(confidence)
+        seen = self._levels.get(_level(stated), Frequency())
+        chance = (seen.hits + PRIOR_CASES * stated) / (seen.cases + PRIOR_CASES)
         return 1 / (1 + (1 - chance) / chance * math.exp(-bias))
 
     def reach(self, draft: Draft, bias: float) -> list[float]:
@@ -43,7 +43,7 @@ class ConfidenceCalibrator:
     def judge(self, draft: Draft, tokens: tuple[int, ...], bias: float) -> float:
         """Learn from a draft and the tokens that came; returns the sequence's new bias.
 
-        The draft may be the one that was never verified: its nodes are held against what was said.
+        The draft may be the one that was never verified: its nodes are compared with what came.
         """
         confidence = draft.confidence or ()
         for i, is_hit in draft.matches(tokens):
@@ -57,7 +57,7 @@ class ConfidenceCalibrator:
 
 
 def _inside(confidence: float) -> float:
-    """Nobody is ever quite sure: keeps the odds finite."""
+    """Keeps the odds finite."""
     return min(max(confidence, 0.01), 0.99)
 
 

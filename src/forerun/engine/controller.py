@@ -1,23 +1,24 @@
 """How much to draft: the budget of every sequence in every step, zero included.
 
-Speculation pays if the tokens it adds outweigh the drafter's time and the rows it adds to the
-pass. Both are measured while the engine runs: the cost of drafts and passes by size (`costs`), and
-for every sequence the chance that node i of a draft comes to be and is accepted. A budget of k
-keeps a draft's first k nodes, so a draft of k nodes emits 1 + (sum of the chances of its first k
-nodes) tokens, whatever the shape of its tree. The budgets chosen are those with the most expected
-tokens a second over the whole batch: as it grows, rows cost more and budgets shrink by themselves.
+A budget of k keeps a draft's first k nodes. With n sequences, budgets k_i, and the chance p_ij that node j
+of a draft of sequence i comes to be drafted (d_ij) and is then accepted (a_ij), the budgets chosen maximise
+expected tokens over expected time of the step:
 
-Drafts that say how sure they are need no such budget: they are asked for in full, or not, and cut
-before the pass (`trimmer`).
+    (n + sum_i sum_{j < k_i} d_ij a_ij) / (pass(n + r) + draft(r)),    r = sum_i sum_{j < k_i} d_ij
 
-For the others, what is not tried is not learned, so larger budgets are tried again now and then.
-Trials may cost a small share of the running time, the exploration budget, which is halved after
-every trial that gained nothing: a cheap drafter is tried often, an expensive useless one seldom.
+whatever the shape of the trees. All of it is measured while the engine runs: the costs by size
+(`core.costs`), the chances by sequence and node (`acceptance`). As the batch grows, rows cost more and
+budgets shrink by themselves. The source of the rule is the goodput of Liu et al. (arXiv 2406.14066).
 
-Nothing here reads a clock or draws a number: the same measurements give the same budgets. And no
-budget changes a token: a draft may always be smaller.
+Drafts that carry confidences need no such budget: sequences are asked in full or not at all, and what
+comes is cut before the pass (`trimmer`).
 
-Sources: the rule maximises the goodput of Liu et al. (arXiv 2406.14066) with costs that are measured.
+For the others, what is not tried is not learned, so larger budgets are tried again now and then. Trials may
+cost a small share of the running time, the exploration budget; the share is halved after every trial that
+gained nothing: a cheap drafter is tried often, an expensive useless one seldom.
+
+Nothing here reads a clock or draws a number: the same measurements give the same budgets. And no budget
+changes a token: a draft may always be smaller.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from forerun.engine.trimmer import Trimmer
 
 MEMORY_OF_ONE = 0.95
 MEMORY_OF_ALL = 0.99
-"""What a trial counts for after one more: for the sequence itself, and for sequences yet unknown."""
+"""What a draft counts for after one more: for its own sequence, and for sequences yet unknown."""
 MARGIN = 1.03
-"""A change must promise this much: plans are made of noisy measurements."""
+"""Gain that a new plan must be expected to bring: plans are made of noisy measurements."""
 HOLD_STEPS = 2
 """Steps a plan stands while the same sequences run."""
 PLAIN_EVERY = 64
@@ -46,10 +47,10 @@ PLAIN_EVERY = 64
 PLAIN_FIRST = 2
 """Plain passes before anything is drafted."""
 TRIAL_STEPS = 2
-"""Steps of a trial: a drafter's first answer after a pause is slow, it has to catch up."""
+"""Steps of a trial: a drafter's first draft after a pause is slow, it has to read what it missed."""
 EXPLORATION_SHARE = 0.015
 MIN_EXPLORATION_SHARE = 0.0025
-"""Frequency of the running time that trials may cost."""
+"""Share of the running time that trials may cost, at first and at least."""
 SPEED_MEMORY = 0.2
 """Weight of the last pass in the estimate of the machine's present speed."""
 
@@ -62,19 +63,19 @@ class Controller(Protocol):
         ...
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """What of these drafts the pass shall see, by sequence."""
+        """What of these drafts is verified, by sequence."""
         ...
 
     def learn(
-        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
-        """The step is over. `num_rows` is None if its pass also read prompts: then its time says nothing."""
+        """The step is over. `num_rows` is None if its pass also read prompts: its time is not used then."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same budget for everyone, always: for comparisons."""
+    """The same budget for every sequence, always: for comparisons."""
 
     budget: int
 
@@ -87,16 +88,16 @@ class Fixed:
         return drafts
 
     def learn(
-        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """Nothing to learn."""
 
 
 class Adaptive:
-    """Chooses the budgets that promise the most tokens a second; `full` is the largest."""
+    """Chooses the budgets with the most expected tokens a second; `full` is the largest."""
 
     def __init__(self, full: int, *, keeps_seeds: bool = False, prior: Prior | None = None) -> None:
-        """`keeps_seeds`: the drafter draws its drafts, so what a seeded request says depends on their size.
+        """`keeps_seeds`: the drafter draws its drafts, so the tokens of a seeded request depend on their size.
 
         Such requests always draft in full: the same seed must give the same tokens. `prior` is what
         an earlier run measured.
@@ -106,16 +107,16 @@ class Adaptive:
         prior = prior or Prior()
         self.pass_cost = CostCurve(prior.pass_cost.points)
         self.draft_cost = CostCurve(prior.draft_cost.points)
-        self.draft_cost.record(0, 0.0)  # so a smaller draft than was tried is hoped to cost less
+        self.draft_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._trimmer = Trimmer(self.pass_cost)
         self._bound: frozenset[int] = frozenset()
         self._all = AcceptanceStats(MEMORY_OF_ALL, optimism=1.0)
         self._all.seed(prior.nodes[:full])
         self._each: dict[int, AcceptanceStats] = {}
-        self._unit_s = 0.0  # seconds of a unit of cost
+        self._unit_s = 0.0  # the machine's speed: seconds of a unit of cost
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}
-        self._warm: frozenset[int] = frozenset()
+        self._asked_before: frozenset[int] = frozenset()
         self._steps_held = 0
         self._plain_passes = self._steps_since_plain = 0
         self._trial_of = -1
@@ -124,7 +125,7 @@ class Adaptive:
         self._exploration_share = EXPLORATION_SHARE
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
-        """The plan, or a trial, or none to measure the plain pass; seeded requests as their seed wants it."""
+        """The plan, a trial, or none to measure the plain pass; all for requests whose seed binds them."""
         self._trimmer.follow(seq.id for seq in seqs)
         self._bound = frozenset(seq.id for seq in seqs if self._is_bound(seq))
         free = [seq.id for seq in seqs if seq.id not in self._bound]
@@ -132,24 +133,24 @@ class Adaptive:
         return self._granted
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """Cut the drafts that say how sure they are, but no seeded request's where that could change it."""
+        """Cut the drafts that carry confidences, except where a seed binds the request."""
         free = {i: draft for i, draft in drafts.items() if i not in self._bound}
         return drafts | self._trimmer.trim(free)
 
     def learn(
-        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
-        """Update what drafts and passes cost, how often they are accepted, and what trials may cost."""
-        tried = [trial for trial in trials if self._granted.get(trial.seq_id)]
-        for trial in tried if not self._trimmer.is_confident else ():
-            stats = self._each.setdefault(trial.seq_id, AcceptanceStats(MEMORY_OF_ONE))
-            stats.record(self._granted[trial.seq_id], trial)
-            self._all.record(self._granted[trial.seq_id], trial)
+        """Update acceptance, costs and the exploration budget."""
+        tried = [result for result in results if self._granted.get(result.seq_id)]
+        for result in tried if not self._trimmer.is_confident else ():
+            stats = self._each.setdefault(result.seq_id, AcceptanceStats(MEMORY_OF_ONE))
+            stats.record(self._granted[result.seq_id], result)
+            self._all.record(self._granted[result.seq_id], result)
         if num_rows is not None:
             self._measure(tried, num_rows, draft_s, pass_s)
-        self._trimmer.learn(trials, *self._costs(len(tried), num_rows, draft_s, pass_s))
-        self._pay(tried, draft_s, pass_s)
-        self._warm = frozenset(trial.seq_id for trial in tried)
+        self._trimmer.learn(results, *self._costs(len(tried), num_rows, draft_s, pass_s))
+        self._charge(tried, draft_s, pass_s)
+        self._asked_before = frozenset(result.seq_id for result in tried)
         self._granted = {}
 
     def _is_bound(self, seq: Seq) -> bool:
@@ -173,7 +174,7 @@ class Adaptive:
         return self._plan | self._trial()
 
     def _trial(self) -> dict[int, int]:
-        """A larger budget for the sequence whose turn it is, if the exploration budget allows it."""
+        """A larger budget for the next sequence in turn, if the exploration budget allows it."""
         smaller = [i for i, budget in self._plan.items() if budget < self.full]
         if self._trial_of not in smaller or not self._trial_steps:
             if self._exploration_budget < 0 or not smaller:
@@ -182,61 +183,61 @@ class Adaptive:
             self._trial_of = min((i for i in smaller if i > self._trial_of), default=smaller[0])
             self._trial_steps = TRIAL_STEPS
         self._trial_steps -= 1
-        self._steps_held = HOLD_STEPS  # what it shows is used at once
+        self._steps_held = HOLD_STEPS  # plan anew after it
         return {self._trial_of: self._next(self._plan[self._trial_of])}
 
     def _next(self, budget: int) -> int:
-        """The budget to try above one: twice as much, but at first everything, to see what there is."""
+        """The budget to try above one: twice as much; everything before any draft was seen."""
         if self._trimmer.is_confident:
             return 1
         known = len(self._all.nodes)
         return max(1, 2 * budget) if known and 2 * budget < known else self.full
 
     def _improve(self, plan: dict[int, int]) -> dict[int, int]:
-        """The best plan; the one that stands, or none at all, unless the best is clearly better."""
+        """The best plan if it is clearly better than the present one and than none."""
         off = dict.fromkeys(plan, 0)
-        steps = {i: self._steps(i) for i in plan}
-        plain, present = self._rate(len(plan), []), self._rate_of(plan, steps)
-        best, rate = self._best(off, steps)
+        increments = {i: self._increments(i) for i in plan}
+        plain, present = self._rate(len(plan), []), self._rate_of(plan, increments)
+        best, rate = self._best(off, increments)
         if present > plain and present * MARGIN >= rate:
             return plan
         return best if rate > plain * MARGIN else off
 
     def _best(
-        self, off: dict[int, int], steps: dict[int, list[Increment]]
+        self, off: dict[int, int], increments: dict[int, list[Increment]]
     ) -> tuple[dict[int, int], float]:
-        """Enlarge budgets, the nodes with the most tokens a row first, and keep the point with the highest rate."""
-        order = sorted((s for each in steps.values() for s in each), key=lambda s: -s.ratio)
+        """Add increments by descending tokens a row; the plan with the highest rate on the way."""
+        order = sorted((s for each in increments.values() for s in each), key=lambda s: -s.ratio)
         best, rate = 0, self._rate(len(off), [])
         for stop in range(1, len(order) + 1):
             if (found := self._rate(len(off), order[:stop])) > rate:
                 best, rate = stop, found
-        return off | {step.seq_id: step.budget for step in order[:best]}, rate
+        return off | {s.seq_id: s.budget for s in order[:best]}, rate
 
-    def _rate_of(self, plan: dict[int, int], steps: dict[int, list[Increment]]) -> float:
-        taken = [s for i, each in steps.items() for s in each if s.budget <= plan[i]]
+    def _rate_of(self, plan: dict[int, int], increments: dict[int, list[Increment]]) -> float:
+        taken = [s for i, each in increments.items() for s in each if s.budget <= plan[i]]
         return self._rate(len(plan), taken)
 
-    def _rate(self, num_seqs: int, steps: Sequence[Increment]) -> float:
+    def _rate(self, num_seqs: int, increments: Sequence[Increment]) -> float:
         """Expected tokens over expected cost of a pass of that many sequences with these drafts."""
-        rows = sum(step.rows for step in steps)
+        rows = sum(each.rows for each in increments)
         plain = self.pass_cost.predict(num_seqs)
         cost = max(plain, self.pass_cost.predict(num_seqs + rows))
-        if steps:
+        if increments:
             cost += self.draft_cost.predict(rows)
-        return (num_seqs + sum(step.tokens for step in steps)) / cost if cost else 0.0
+        return (num_seqs + sum(each.tokens for each in increments)) / cost if cost else 0.0
 
-    def _steps(self, seq_id: int) -> list[Increment]:
-        """How a sequence's budget is best enlarged, by what became of its drafts and of others'."""
+    def _increments(self, seq_id: int) -> list[Increment]:
+        """The increments of a sequence's budget, by what became of its drafts and of others'."""
         mine = self._each[seq_id].nodes if seq_id in self._each else []
         nodes = []
         for others, own in zip_longest(self._all.nodes, mine, fillvalue=NO_STATS):
             rows = own.drafted.given(others.drafted)
             nodes.append((rows * own.accepted.given(others.accepted), rows))
-        steps = concave_envelope(seq_id, nodes)
-        if steps and steps[-1].budget == len(self._all.nodes):
-            steps[-1] = replace(steps[-1], budget=self.full)
-        return steps
+        increments = concave_envelope(seq_id, nodes)
+        if increments and increments[-1].budget == len(self._all.nodes):
+            increments[-1] = replace(increments[-1], budget=self.full)
+        return increments
 
     def _measure(
         self, tried: Sequence[DraftResult], num_rows: int, draft_s: float, pass_s: float
@@ -245,15 +246,15 @@ class Adaptive:
         known = self.pass_cost.predict(num_rows)
         unit_s = pass_s / known if known else pass_s
         if self._unit_s and not self.pass_cost.knows(num_rows):
-            unit_s = self._unit_s  # a size that is new says nothing about the machine
+            unit_s = self._unit_s  # a new size says nothing about the machine
         if self._unit_s:
             unit_s = min(max(unit_s, self._unit_s / 2), self._unit_s * 2)
         self._unit_s += (unit_s - self._unit_s) * (SPEED_MEMORY if self._unit_s else 1)
         if not self._unit_s:
             return
         self.pass_cost.record(num_rows, pass_s / self._unit_s)
-        num_nodes = sum(trial.num_nodes for trial in tried)
-        if tried and self._warm.issuperset(trial.seq_id for trial in tried):
+        num_nodes = sum(result.num_nodes for result in tried)
+        if tried and self._asked_before.issuperset(result.seq_id for result in tried):
             self.draft_cost.record(num_nodes, draft_s / self._unit_s)
         self._steps_since_plain += 1
         if not num_nodes:
@@ -263,14 +264,14 @@ class Adaptive:
     def _costs(
         self, num_asked: int, num_rows: int | None, draft_s: float, pass_s: float
     ) -> tuple[float | None, float | None]:
-        """A step's cost in plain passes, and that of asking about one sequence, where they are known."""
+        """The step's cost in plain passes of this batch; the cost of asking about one sequence. None: unknown."""
         plain_s = self.pass_cost.predict(len(self._granted)) * self._unit_s
         if num_rows is None or not plain_s:
             return None, None
         asking = draft_s / self._unit_s / num_asked if num_asked else None
         return (draft_s + pass_s) / plain_s, asking
 
-    def _pay(self, tried: Sequence[DraftResult], draft_s: float, pass_s: float) -> None:
+    def _charge(self, tried: Sequence[DraftResult], draft_s: float, pass_s: float) -> None:
         """Add a share of the step's time to the exploration budget; take out what a trial cost beyond its gain."""
         self._exploration_budget = min(
             self._exploration_budget + self._exploration_share * pass_s, pass_s
@@ -282,8 +283,8 @@ class Adaptive:
         gained = sum(node >= budget for node in trial.path)
         extra = self.pass_cost.predict(len(self._plan) + trial.num_nodes)
         extra -= self.pass_cost.predict(len(self._plan) + min(budget, trial.num_nodes))
-        plain_s = self.pass_cost.predict(len(self._plan)) * self._unit_s
-        loss = draft_s * (not budget) + max(0.0, extra) * self._unit_s - gained * plain_s
+        token_s = self.pass_cost.predict(len(self._plan)) / len(self._plan) * self._unit_s
+        loss = draft_s * (not budget) + max(0.0, extra) * self._unit_s - gained * token_s
         self._exploration_budget -= max(0.0, loss)
         share = EXPLORATION_SHARE if gained else self._exploration_share / 2
         self._exploration_share = max(MIN_EXPLORATION_SHARE, share)

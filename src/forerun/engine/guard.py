@@ -1,6 +1,6 @@
 """A drafter that cannot do harm: if it raises, its sequences go on without it.
 
-Guesses are a convenience, an answer is not: an error in a drafter must not end a request. After an
+An error in a drafter must not end a request. After an
 error the state of the drafter's sequences cannot be trusted, so it is asked about none of them
 again; sequences that begin later get another chance, until it has failed too often. What a
 drafter may rely on is unchanged, and the engine sees an ordinary `Drafter`.
@@ -74,7 +74,7 @@ class Guard:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever it is, it is not worth an answer
+        except Exception as error:  # whatever it is, requests go on
             self._lose(error)
 
     def _lose(self, error: Exception) -> None:

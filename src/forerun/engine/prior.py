@@ -1,7 +1,6 @@
 """What a controller may know before its first step: costs and acceptance that were measured earlier.
 
-It is an opinion, not a rule: it weighs as much as a few measurements and fades as real ones come.
-Where it comes from, `tune/profile.py` knows; here are only the numbers.
+It weighs as much as a few measurements and fades as real ones come. `tune/profile.py` makes it.
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 
 import forerun
-from forerun.core import device
+from forerun.core import device as machine
+from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.engine.prior import Prior
 from forerun.formats.hub import cache_dir
@@ -29,6 +30,14 @@ SAMPLE_NBYTES = 1 << 20
 """Of the beginning and the end of each of a model's files, which tell it from other models."""
 PARTS = (".gguf", ".safetensors", ".bin", ".json")
 """Files of a model folder that make the model."""
+
+RESOLVED = {"model", "device", "backend", "threads"}
+"""Options whose outcome is in the key, as they may say `auto`."""
+WITHOUT_EFFECT = {
+    *("drafter", "draft_model", "num_draft", "draft_budget", "controller"),
+    *("weight_cache", "max_model_len", "max_num_seqs", "prefill_chunk"),
+}
+"""Options on which neither the answers nor what passes and drafts cost depend. All others belong to the key."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,11 +53,19 @@ class Subject:
     """Machine and way of running: whatever costs depend on."""
 
     @classmethod
-    def of(cls, model: Path, **how: object) -> Subject:
-        """A model's file or folder here and now; `how` it runs (device, backend, head_bits ...), None left out."""
-        report = device.report()
-        machine = {key: report[key] for key in ("cpu", "isa", "threads", "cuda")}
-        given = {key: value for key, value in (machine | how).items() if value is not None}
+    def of(cls, model: Path, config: EngineConfig, *, device: str, backend: str) -> Subject:
+        """A model's file or folder, run here and now as `config` says, on that device by that backend.
+
+        Every option that is not known to have no effect counts; defaults are left out.
+        """
+        report = machine.report()
+        setting = {key: report[key] for key in ("cpu", "isa", "threads", "cuda")}
+        setting |= {"device": device, "backend": backend}
+        for option in fields(config):
+            value = getattr(config, option.name)
+            if option.name not in RESOLVED | WITHOUT_EFFECT and value != option.default:
+                setting[option.name] = value
+        given = {key: value for key, value in setting.items() if value is not None}
         return cls(model.stem, digest(model), given)
 
     @property
@@ -59,12 +76,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The file: where it holds, what was chosen, and the figures it was chosen by."""
+    """The file: where it holds, what was chosen, and the results it was chosen by."""
 
     subject: Subject
     date: str
     drafter: str
-    """The best setting, or `none` where nothing pays."""
+    """The best setting, or `none` where drafting is not worth it."""
     passes: PassTimes
     drafters: tuple[DrafterFigures, ...]
     """Every setting that was tried."""

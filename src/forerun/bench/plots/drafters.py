@@ -150,7 +150,7 @@ def taus(axes: Axes, rows: Rows) -> bool:
 
 
 def costs(axes: Axes, rows: Rows, cost: PassCosts | None) -> bool:
-    """Tau over the rows a pass had, a point a system. What lies above v(k) pays, if drafting itself is free."""
+    """Tau over the rows of a pass, a point a system. What lies above v(k) is faster than plain if drafting is free."""
     points = {
         name: _place(row)
         for name, own in systems(rows).items()
@@ -193,7 +193,7 @@ def costs(axes: Axes, rows: Rows, cost: PassCosts | None) -> bool:
 def scaling(axes: Axes, rows: Rows) -> bool:
     """Tau over the rows of a pass for the settings of one drafter, with a line through them for each category.
 
-    Lookahead's law: tokens a step grow linearly with the logarithm of what a step computes.
+    Fu et al. (arXiv 2402.02057): tokens a step grow linearly with the logarithm of what a step computes.
     """
     families: dict[str, list[Row]] = {}
     for name, own in systems(rows).items():
@@ -235,7 +235,7 @@ def _place(row: Row) -> Point:
 
 
 def _number(row: Row, *keys: str) -> float:
-    """The first of these figures that the row has."""
+    """The first of these values that the row has."""
     values: Sequence[object] = [row[key] for key in keys if row[key] is not None]
     assert isinstance(values[0], int | float), f"{keys} of {row['drafter']}"
     return float(values[0])
