@@ -1,5 +1,5 @@
 // forerun._native: the Python face of the CPU kernels. Arguments are checked here, once, and a
-// wrong one raises ValueError; the kernels themselves trust their callers. Arrays are read in
+// wrong one raises ValueError; the kernels themselves check nothing. Arrays are read in
 // place, never copied.
 
 #include <nanobind/nanobind.h>

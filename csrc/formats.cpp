@@ -214,7 +214,7 @@ void check_width(const WeightFormat& f, int num_in) {
 template <class Write>
 Packed pack_rows(const WeightFormat& format, int num_out, int num_in, const float* bias,
                  int num_threads, const Write& write) {
-    constexpr int least = 64;  // fewer tiles are not worth a thread
+    constexpr int least = 64;  // fewer tiles are packed faster by one thread
     Packed packed = blank(format, num_out, num_in, bias != nullptr);
     const Linear& linear = packed.linear;
     const int count = linear.num_tiles();

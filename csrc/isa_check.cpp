@@ -18,7 +18,7 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What a kernel wrote, byte by byte. A NaN is a NaN: its sign and payload are not promised.
+// What a kernel wrote, byte by byte. A NaN is a NaN: its sign and payload may differ.
 class Results {
   public:
     template <class T>

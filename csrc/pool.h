@@ -1,7 +1,7 @@
 // Threads that work through the phases of a job together.
 //
 // A job is a fixed row of phases, a phase a number of pieces; each thread takes the next
-// piece, and a phase begins when all pieces of the one before are done. Nobody waits for a thread
+// piece, and a phase begins when all pieces of the one before are done. No thread waits for one
 // that is not working: where other programs hold a core, the rest go on without it, and it finds
 // its way back when it returns. Between jobs threads watch for the next one a moment, then sleep:
 // an idle program burns nothing. The calling thread takes part as thread 0.

@@ -158,6 +158,14 @@ def test_both_backends_keep_the_row_law_on_real_weights(default_model, backend, 
     assert ours.stats.drafted > 0
 
 
+@pytest.mark.parametrize("kv", ["fp16", "fp32"])
+def test_both_precisions_of_keys_and_values_keep_the_row_law(default_model, kv):
+    sizes = {"max_model_len": 128, "controller": False, "max_num_seqs": 1}
+    llm = LLM(str(default_model), drafter="suffix", kv=kv, **sizes)
+    params = SamplingParams(temperature=0, max_tokens=12)
+    assert answers(llm, QUESTION, params) == answers(llm.with_drafter("none"), QUESTION, params)
+
+
 def test_other_systems_spellings_choose_the_drafter(default_model):
     name = str(default_model)
     specs = [

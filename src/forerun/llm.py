@@ -16,6 +16,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
+import torch
+
 from forerun.cache.base import KVCache
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, set_threads
@@ -36,6 +38,8 @@ from forerun.tune import profile
 
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
+
+_DTYPES = {"auto": None, "fp16": torch.float16, "fp32": torch.float32}
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -68,7 +72,8 @@ class LLM:
         self.drafter_spec = DrafterSpec.of(
             config.drafter, model=config.draft_model, num_draft=config.num_draft
         )
-        set_threads(config.threads)
+        if config.threads is not None:  # else as many as torch uses already
+            set_threads(config.threads)
         self.device = choose_device(config.device)
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
@@ -87,7 +92,7 @@ class LLM:
         self.loop = self._new_loop(Turns())
 
     def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
-        """The same weights with another drafter and an engine of its own; `none` decodes plainly."""
+        """The same weights with another drafter and an engine of its own; `none` is plain decoding."""
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
         other.loop = other._new_loop(self.loop.turns)
@@ -185,7 +190,7 @@ class LLM:
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
         num_seqs = self.config.max_num_seqs
-        cache = self.model.new_cache(num_seqs, self.max_len)
+        cache = self.model.new_cache(num_seqs, self.max_len, _DTYPES[self.config.kv])
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:

@@ -1,4 +1,4 @@
-"""The fence around code nobody has read."""
+"""The limits of untrusted code."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_program_finds_an_empty_folder_and_environment():
     assert passes("import os; assert {*os.environ} <= {'LC_CTYPE'}; assert os.listdir() == []")
 
 
-def test_the_fence_needs_nothing_of_forerun():
-    fence = Path(__file__).parents[2] / "src" / "forerun" / "eval" / "_sandbox_runner.py"
-    assert "import forerun" not in fence.read_text()
+def test_the_runner_needs_nothing_of_forerun():
+    runner = Path(__file__).parents[2] / "src" / "forerun" / "eval" / "_sandbox_runner.py"
+    assert "import forerun" not in runner.read_text()
     assert passes("import sys; assert not any(name.startswith('forerun') for name in sys.modules)")

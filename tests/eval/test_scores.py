@@ -11,7 +11,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.store import Store
 from forerun.eval import scores
 from forerun.eval.prompts import TaskPrompt
-from forerun.eval.scores import Answer
+from forerun.eval.scores import GradedAnswer
 from forerun.eval.tasks import gsm8k
 from forerun.llm import LLM
 
@@ -32,19 +32,19 @@ def llm(default_model):
     )
 
 
-def graded(llm: LLM, batch: int = 1) -> list[Answer]:
+def graded(llm: LLM, batch: int = 1) -> list[GradedAnswer]:
     def ask(questions):
         prompts = [[{"role": "user", "content": question}] for question in questions]
         outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=48))
         return [
-            Answer.of(o.outputs[0].text, o.outputs[0].token_ids, o.outputs[0].stats)
+            GradedAnswer.of(o.outputs[0].text, o.outputs[0].token_ids, o.outputs[0].stats)
             for o in outputs
         ]
 
     return list(scores.grade(gsm8k, PROMPTS, ask, Store({}), batch=batch))
 
 
-def said(answers: list[Answer]) -> list[tuple[str, tuple[int, ...], bool]]:
+def said(answers: list[GradedAnswer]) -> list[tuple[str, tuple[int, ...], bool]]:
     return [(answer.text, answer.token_ids, answer.is_right) for answer in answers]
 
 
@@ -61,7 +61,7 @@ def test_drafting_moves_no_score_and_no_word(llm):
 
 
 def echo(questions):
-    return [Answer(text.split()[0], (1, 2), passes=1, emitted=2) for text in questions]
+    return [GradedAnswer(text.split()[0], (1, 2), passes=1, emitted=2) for text in questions]
 
 
 def test_an_interrupted_task_goes_on_and_asks_nothing_twice(tmp_path):

@@ -86,7 +86,7 @@ class PassTimings:
     seconds: Mapping[tuple[str, Case | None], Sequence[float]]
 
     def document(self) -> dict[str, object]:
-        """The figures as JSON values: one row a case and system."""
+        """The results as JSON values: one row a case and system."""
         read_s, peak = self._limit(READ), self._peak_ops_s
         single = (case for _, case in self.seconds if case is not None and case.num_rows == 1)
         one = next((median(self.seconds[OURS, case]) for case in single), None)
@@ -141,16 +141,18 @@ def measure(
 ) -> Iterator[PassTimings]:
     """Yield the costs known so far after every round; the last one counts. Raises ConfigError."""
     own = timers(model, cases, BURST_S if others else 0)
-    everyone: dict[tuple[str, Case | None], Timer] = {(READ, None): timer(_reader(model.nbytes()))}
+    all_timers: dict[tuple[str, Case | None], Timer] = {
+        (READ, None): timer(_reader(model.nbytes()))
+    }
     for case in cases:
-        everyone[OURS, case] = own[case]
+        all_timers[OURS, case] = own[case]
         for name, passes in others.items():
-            everyone[name, case] = partial(passes, case)
+            all_timers[name, case] = partial(passes, case)
     peak_ops = 0
     if isinstance(model, NativeDecoder):
         multiply, peak_ops = _multiplier(model)
-        everyone[PEAK, None] = timer(multiply)
-    for seconds in in_turns(everyone, rounds):
+        all_timers[PEAK, None] = timer(multiply)
+    for seconds in in_turns(all_timers, rounds):
         yield PassTimings(model.nbytes(), flops_per_token(model.config), peak_ops, seconds)
 
 

@@ -43,7 +43,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Everyone's measurements of one group, taken one after the other: systems are only compared within a round."""
+    """All systems' measurements of one group, taken one after the other: systems are only compared within a round."""
 
     group: str
     category: str

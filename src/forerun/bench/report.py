@@ -1,4 +1,4 @@
-"""What people read of a benchmark: markdown tables, with what the figures depend on above them.
+"""What people read of a benchmark: markdown tables, with what they depend on above them.
 
 It computes nothing: a document (`{"provenance", "rows"}`, see `summary.py`) goes in, text comes out.
 """
@@ -119,7 +119,7 @@ def by_category(rows: Sequence[Row]) -> str:
 
 
 def taus(rows: Sequence[Row], costs: PassCosts | None = None) -> str:
-    """A table with a line a drafter and a column a category: tau, and what it is worth at these costs."""
+    """A table with a line a drafter and a column a category: tau, and the speed-up it gives at these costs."""
     cells = {(label(row), row["category"]): row for row in rows if rows_a_pass(row) is not None}
     names = dict.fromkeys(name for name, _ in cells)
     categories = dict.fromkeys(category for _, category in cells)
@@ -145,7 +145,7 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: object, digits: int) -> str:
-    """A figure, or a dash where there is none."""
+    """A number, or a dash where there is none."""
     return f"{value:.{digits}f}" if isinstance(value, int | float) else NOTHING
 
 

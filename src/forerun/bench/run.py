@@ -30,12 +30,12 @@ Prompt = Sequence[int]
 Encode = Callable[[Sequence[Message]], list[int]]
 T = TypeVar("T")
 SUMS = ("decode_tokens", "prefill_s", "decode_s", "draft_s", "verify_s")
-"""Figures of an answer that add up."""
+"""Fields of an answer that add up."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a system said to the prompts of one step, and how long it took."""
+    """A system's answers to the prompts of one step, and how long it took."""
 
     token_ids: list[list[int]]
     texts: list[str]
@@ -53,7 +53,7 @@ class PeerError(Exception):
 
 
 class System(Protocol):
-    """Someone who answers prompts: a drafter in our engine, or a peer; `quant` if not the weights as in the file."""
+    """What answers prompts: a drafter in our engine, or a peer; `quant` if not the weights as in the file."""
 
     name: str
     peer: str | None
@@ -196,7 +196,7 @@ class Bench:
             self._attempt(system, partial(system.restart, warm_up))
 
     def _measure(self, group: PromptGroup) -> list[Measurement]:
-        """All steps of a group, answered by everyone."""
+        """All steps of a group, answered by every system."""
         chats = Conversations(group)
         done: dict[str, list[Answer]] = {system.name: [] for system in self.systems}
         for step in range(group.num_steps):
@@ -211,7 +211,7 @@ class Bench:
         return [self._measurement(system, done[system.name]) for system in self.systems]
 
     def _attempt(self, system: System, action: Callable[[], T]) -> T | None:
-        """Its result; a peer that fails is out of the race with its reason, but never silently dropped."""
+        """Its result; a peer that fails is left out from then on, and the report says why."""
         if system.name in self._lost:
             return None
         try:

@@ -1,4 +1,4 @@
-"""From measurements to rows of figures: one a system and category, and one a system for all.
+"""From measurements to rows of a table: one a system and category, and one a system for all.
 
 A row's keys are those of every forerun document. Rates are totals: tokens of all prompts over seconds of all prompts,
 the seconds of one group being the median of its rounds. The interval of a speed-up comes from drawing groups anew
@@ -30,10 +30,10 @@ Pair = tuple[Measurement, Measurement]
 def rows(rounds: Sequence[Round], provenance: Provenance) -> list[Row]:
     """A row for each system and category, `all` first, in the order in which they were measured."""
     found: list[Row] = []
-    everyone: dict[str, list[Measurement]] = {}
+    by_system: dict[str, list[Measurement]] = {}
     for measurement in (m for r in rounds for m in r.measurements):
-        everyone.setdefault(measurement.system, []).append(measurement)
-    for system, own in everyone.items():
+        by_system.setdefault(measurement.system, []).append(measurement)
+    for system, own in by_system.items():
         base, errors = _base(own[0], provenance), [m.error for m in own if m.error]
         if errors:
             found.append({**base, "category": ALL, "error": errors[0]})
@@ -42,8 +42,8 @@ def rows(rounds: Sequence[Round], provenance: Provenance) -> list[Row]:
         for category in dict.fromkeys([ALL, *(r.category for r in mine)]):
             chosen = [r for r in mine if category in (ALL, r.category)]
             if chosen:
-                figures = _figures(chosen, system, provenance.get("temperature") == 0)
-                found.append({**base, "category": category, **figures})
+                values = _values(chosen, system, provenance.get("temperature") == 0)
+                found.append({**base, "category": category, **values})
     return found
 
 
@@ -67,7 +67,7 @@ def _base(system: Measurement, provenance: Provenance) -> Row:
     return {**base, "quant": system.quant or base["quant"], "peer": system.peer, "drafter": drafter}
 
 
-def _figures(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
+def _values(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
     groups: dict[str, list[Pair]] = {}
     num_prompts: dict[str, int] = {}
     for each in rounds:

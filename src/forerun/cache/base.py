@@ -1,4 +1,4 @@
-"""What a KV cache promises: to the engine and the drafters, and apart from it to the torch reference model.
+"""The KV cache protocols: what the engine and the drafters need, and what the torch reference model needs besides.
 
 Rewinding is a call, not a trick: rejected rows are simply not kept.
 

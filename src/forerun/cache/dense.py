@@ -1,7 +1,7 @@
-"""The dense KV cache: one preallocated rectangle, the oracle of cleverer caches.
+"""The dense KV cache: one preallocated rectangle, the oracle of other caches.
 
 It does not share rows between sequences. Storage is zeroed at the start and rounded up to whole key
-blocks, so that a block can be read to its end: rows nobody wrote are hidden by the mask but must be
+blocks, so that a block can be read to its end: rows never written are hidden by the mask but must be
 finite numbers.
 
 L layers, B slots, n rows, G kv heads, S context, E head dim.

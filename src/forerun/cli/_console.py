@@ -1,4 +1,4 @@
-"""What people see: text as it streams, guessed tokens tinted, one line of figures, progress on stderr."""
+"""What people see: text as it streams, drafted tokens tinted, one line of results, progress on stderr."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def show(events: Iterable[Event], console: Console | None = None) -> bool:
 
 @dataclass(slots=True)
 class Measured:
-    """The figures of one run, under the names every forerun document uses."""
+    """The results of one run, under the names every forerun document uses."""
 
     tokens: int
     seconds: float
@@ -86,7 +86,7 @@ class Measured:
         return max(self.tokens - 1, 0) / decode_s if decode_s > 0 else 0.0
 
     def document(self) -> dict[str, object]:
-        """The figures as JSON values."""
+        """The results as JSON values."""
         stats = self.stats
         return {
             "tokens": self.tokens,
@@ -124,7 +124,7 @@ class Meter:
         self._draft_s, self._verify_s = engine.timers.draft_s, engine.timers.verify_s
 
     def read(self, completions: Sequence[CompletionOutput]) -> Measured:
-        """Figures of these completions, which are all the engine did since."""
+        """Results of these completions, which are all the engine did since."""
         return Measured(
             tokens=sum(len(completion.token_ids) for completion in completions),
             seconds=time.perf_counter() - self._start_s,
@@ -136,7 +136,7 @@ class Meter:
 
 
 def environment(model: str, drafter: str) -> dict[str, object]:
-    """The fields every JSON document carries besides its figures."""
+    """The fields every JSON document carries besides its results."""
     import torch
 
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -31,6 +31,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "drafter": ("-d", "--drafter", "--spec-type"),
     "draft_model": ("-md", "--draft-model", "--model-draft"),
     "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
+    "kv": ("--kv", "--kv-cache-dtype"),
     "threads": ("-t", "--threads"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
     "max_tokens": ("-n", "--max-tokens", "--n-predict"),
@@ -43,7 +44,10 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 """Of fields that have more spellings than their own name."""
 
 DRAFTER = ("drafter", "draft_model", "num_draft")
-PASSES = (*DRAFTER, "draft_budget", "controller", "max_model_len", "max_num_seqs", "prefill_chunk")
+PASSES = (
+    *(*DRAFTER, "draft_budget", "controller", "kv"),
+    *("max_model_len", "max_num_seqs", "prefill_chunk"),
+)
 """Fields of no meaning to a command that runs passes of the model without an engine."""
 NOT_SPELLED = ("n", "logit_bias", "logprobs")
 """Fields of a request whose effect no command shows."""
@@ -161,9 +165,11 @@ def _type(hint: Any) -> Any:
 def load(config: EngineConfig, **overrides: object) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.cli._console import stderr, working
+    from forerun.core.device import num_cores
     from forerun.kernels import native
     from forerun.llm import LLM
 
+    config = EngineConfig.of(config, threads=config.threads or num_cores())
     with working(f"loading {config.model}"):
         llm = LLM(config, **overrides)
     if config.backend == "auto" and llm.device.type == "cpu" and not native.available():
@@ -172,7 +178,7 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
 
 
 def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, object]:
-    """What a command's figures depend on: machine, model and how it runs, and the command's `options`."""
+    """What a command's results depend on: machine, model and how it runs, and the command's `options`."""
     from forerun.core.provenance import provenance
     from forerun.formats.hub import resolve
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROUNDS = 2
 """How often the winner and plain decoding answer the prompts in turn."""
 MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup_hi", "tau")
-"""Of the winner's figures, those that its profile keeps."""
+"""Of the winner's results, those that its profile keeps."""
 
 
 @opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
@@ -236,7 +236,7 @@ def _report(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) ->
     out.print(console.table(columns, lines))
     out.print(
         f"best of {num_tried} settings: {profile.drafter}"
-        + ("; drafting is not worth it here" if profile.drafter == "none" else "")
+        + ("; drafting is not faster here" if profile.drafter == "none" else "")
         + f"\na plain pass takes {plain_ms:.2f} ms; profile: {profile.subject.path}"
     )
 

@@ -51,7 +51,7 @@ def command(
         bool, typer.Option("--one-thread", help="Also time ours on a single thread.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="JSON of the figures, for forerun bench report.")
+        Path | None, typer.Option("--out", help="JSON of the results, for forerun bench report.")
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -94,7 +94,7 @@ def command(
 
 
 def _others(single: LLM | None, shapes: list[Case], peers: list[PeerSystem]) -> dict[str, Passes]:
-    """Everyone to be timed beside ours."""
+    """The peers to be timed beside ours."""
     from forerun.bench import kernels
 
     found: dict[str, Passes] = {str(peer.peer): peer.seconds for peer in peers}

@@ -23,7 +23,7 @@ def command(
     ] = "none",
     as_json: opt.Json = False,
 ) -> None:
-    """Say whether DRAFT can draft for TARGET, and how often it must be right to pay. Exits 1 if it cannot."""
+    """Say whether DRAFT can draft for TARGET, and how often it must be right to be faster. Exits 1 if it cannot."""
     from forerun.cli import _console as console
     from forerun.drafters.draft_model import compare_vocabularies
     from forerun.engine.speedup_model import break_even
@@ -90,7 +90,7 @@ def _report(document: dict[str, object]) -> None:
     profiles = document["profiles"]
     assert isinstance(profiles, list)
     table.add_row(
-        "profile", ", ".join(profiles) or "none yet: forerun autotune measures whether it pays"
+        "profile", ", ".join(profiles) or "none yet: forerun autotune measures whether it is faster"
     )
     fits = bool(document["compatible"])
     table.add_row("verdict", Text("fits", "green") if fits else Text("does not fit", "red"))

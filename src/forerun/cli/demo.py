@@ -1,4 +1,4 @@
-"""`forerun demo`: the main job in half a minute: one prompt plainly, then with drafting, and what that gained."""
+"""`forerun demo`: one prompt with plain decoding, then with drafting, and the speed-up, in half a minute."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(
     ] = "summary-1",
     as_json: opt.Json = False,
 ) -> None:
-    """Generate one prompt plainly and with drafting, compare the tokens, show the speed-up."""
+    """Generate one prompt with plain decoding and with drafting, compare the tokens, show the speed-up."""
     from rich.text import Text
 
     from forerun.cli import _console as console
@@ -42,7 +42,7 @@ def command(
     plain_llm = llm.with_drafter("none")
     _warm_up(plain_llm)
     _warm_up(llm)
-    plain_out, plain = _run(plain_llm, prompts[prompt_id], params, "plainly")
+    plain_out, plain = _run(plain_llm, prompts[prompt_id], params, "plain")
     drafted_out, drafted = _run(llm, prompts[prompt_id], params, f"with {llm.drafter_spec.name}")
     identical = plain_out.token_ids == drafted_out.token_ids
     speedup = drafted.tok_s / plain.tok_s if plain.tok_s else 0.0

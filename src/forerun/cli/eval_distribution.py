@@ -1,4 +1,4 @@
-"""`forerun eval distribution`: the proof of the first promise for sampling: drafting changes no probability."""
+"""`forerun eval distribution`: a test that drafting changes no probability."""
 
 from __future__ import annotations
 

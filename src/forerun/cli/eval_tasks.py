@@ -16,7 +16,7 @@ from forerun.core.params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forerun.eval.scores import Answer
+    from forerun.eval.scores import GradedAnswer
     from forerun.eval.tasks.base import Task
     from forerun.llm import LLM
 
@@ -94,10 +94,10 @@ def _rules(task: str, run_code: bool) -> Task:
     return rules
 
 
-def _ask(llm: LLM, max_tokens: int, questions: Sequence[str]) -> list[Answer]:
-    from forerun.eval.scores import Answer
+def _ask(llm: LLM, max_tokens: int, questions: Sequence[str]) -> list[GradedAnswer]:
+    from forerun.eval.scores import GradedAnswer
 
     prompts = [opt.conversation(question) for question in questions]
     outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens))
     completions = [output.outputs[0] for output in outputs]
-    return [Answer.of(c.text, c.token_ids, c.stats) for c in completions]
+    return [GradedAnswer.of(c.text, c.token_ids, c.stats) for c in completions]

@@ -1,4 +1,4 @@
-"""`forerun verify`: the proof of the first promise on your own prompts: drafting changes no token."""
+"""`forerun verify`: a test on your own prompts that drafting changes no token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
     batch: Annotated[int, typer.Option("--batch", help="Prompts decoded together, drafted.")] = 1,
     as_json: opt.Json = False,
 ) -> None:
-    """Decode every prompt plainly and with drafting, greedily, and compare the token ids. Exits 1 on any difference."""
+    """Decode every prompt greedily, with and without drafting, and compare the token ids. Exits 1 on any difference."""
     from forerun.cli import _console as console
     from forerun.eval.prompts import read
 

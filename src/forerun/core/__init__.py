@@ -1,1 +1,1 @@
-"""The words every other package speaks: types, the token tree, options, errors. No torch at import."""
+"""What every other package uses: types, the token tree, options, errors. No torch at import."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from forerun.core.errors import ConfigError, unknown
 
@@ -16,6 +16,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 AUTO: Final = "auto"
 
 Quant = Literal["none", "int8", "int4"]
+Precision = Literal["auto", "fp16", "fp32"]
 
 _ALIASES = ("speculative_config", "assistant_model", "prompt_lookup_num_tokens")
 """vLLM's and Hugging Face's names, which `EngineConfig.of` reads besides the fields."""
@@ -45,6 +46,8 @@ class EngineConfig:
     """int8 or int4: round the weights; none keeps them. Changes the model."""
     head_bits: int | None = None
     """4 or 8: round the output head. Faster; changes the model."""
+    kv: Precision = AUTO
+    """auto, fp16 or fp32: how keys and values are kept; auto is what the backend does best. Changes the model."""
     weight_cache: bool = True
     """Keep packed weights on disk: starts are quicker."""
     threads: int | None = None
@@ -61,9 +64,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.kv not in get_args(Precision):
+            raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
 
     @classmethod
-    def of(cls, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Any) -> EngineConfig:
+    def of(cls, model: str | EngineConfig = DEFAULT_MODEL, /, **overrides: Any) -> EngineConfig:
         """A model's configuration, or a given one, with fields changed; other systems' names are read as well.
 
         Raises ConfigError for a name that is none, with the closest that is.

@@ -1,4 +1,4 @@
-"""What figures depend on: machine, versions and commit, beside the model and the options of a run."""
+"""What results depend on: machine, versions and commit, beside the model and the options of a run."""
 
 from __future__ import annotations
 

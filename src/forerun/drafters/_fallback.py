@@ -1,6 +1,6 @@
 """`a+b`: the first drafter drafts, unless the second is expected to bring more tokens a second.
 
-For a first drafter that costs nothing and is often silent (`suffix`), and a second that takes time
+For a first drafter that takes almost no time and often drafts nothing (`suffix`), and a second that takes time
 and always has a draft (`draft_model`, `lookahead`). The first is asked in every step. The second is
 asked about a sequence if
 
@@ -11,7 +11,7 @@ steps without it, and both are decayed means of what was measured (`_benefit`). 
 hold the second is tried again for a small share of the time.
 
 The choice depends on sizes and on the past, never on tokens that were drawn, so the output keeps its
-distribution. Time must not decide what a seed says: a seeded request whose drafts are drawn
+distribution. Time must not change what a seed gives: a seeded request whose drafts are drawn
 always has them from the part that draws.
 """
 

@@ -71,7 +71,7 @@ class DrafterSpec:
         """Read a name, `name:key=value,...` or a mapping with `method`, and options given beside it (None: not given).
 
         A draft model without a method means `draft_model`, `prompt_lookup_num_tokens` without one means prompt lookup:
-        nothing that is asked for is ever silently off. Raises ConfigError.
+        nothing that is asked for is ignored. Raises ConfigError.
         """
         if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
             return cls._combined(parts[::2], parts[1::2], given)

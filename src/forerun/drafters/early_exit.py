@@ -5,7 +5,7 @@ head: the first `exit` layers, or all but a set of attentions and MLPs. It reads
 and values, so there is no second prefill and no second cache, and writes its rows where the target's
 pass will write the same tokens next: whatever it leaves there is overwritten or forgotten.
 
-The price of a guess is the share of the weights it reads, the head included, which small models have
+The cost of a guess is the fraction of the weights it reads, the head included, which small models have
 large; the guess is only as good as the model is at answering early, which most were never trained for.
 
 Sources: Draft & Verify, Zhang et al. (arXiv 2309.08168); LayerSkip, Elhoushi et al. (arXiv 2404.16710).
@@ -27,7 +27,7 @@ from forerun.drafters.base import Search, Target
 from forerun.nn.model import LayerPlan
 
 TUNE_WHEN_NAMED = True
-"""Autotune leaves it out unless asked: the search tries every sublayer, and pays for few models."""
+"""Autotune leaves it out unless asked: the search tries every sublayer, and few models gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ tree: a node sees its ancestors and stands at its depth, which is just the paper
 positions. Nothing is drawn: all nodes are point masses, and a window node that turns out right is
 as good as a guess.
 
-It needs no second model, but many rows: it pays where a pass over W (N - 1) + G (N - 1) rows costs little
+It needs no second model, but many rows: it is faster where a pass over W (N - 1) + G (N - 1) rows costs little
 more than a pass over one.
 
 Source: lookahead decoding, Fu et al. (arXiv 2402.02057). A full match emits N tokens here, one more
@@ -65,7 +65,7 @@ def build(options: Options, target: Target) -> Lookahead:
 
 
 def tune(target: Target, options: Options, search: Search) -> Options:
-    """Grow W, N and G as long as the tokens they bring are worth the rows, at this machine's price of a row."""
+    """Grow W, N and G as long as the tokens they bring are worth the rows, at this machine's cost of a row."""
     return search.climb(options, GRIDS, grow=True)
 
 

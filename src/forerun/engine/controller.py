@@ -75,7 +75,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same budget for everyone, always: for comparisons."""
+    """The same budget for every sequence, always: for comparisons."""
 
     budget: int
 

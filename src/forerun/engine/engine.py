@@ -86,7 +86,7 @@ class Engine:
         return bool(self.requests)
 
     def step(self) -> list[Event]:
-        """One pass of the target for everyone who runs; what it made final."""
+        """One pass of the target for all running sequences; what it made final."""
         self.scheduler.admit()
         if not self.scheduler.running:
             return []
@@ -160,7 +160,7 @@ class Engine:
         return self.controller.trim(fitting)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
-        """Everyone's pending tokens and draft; prompts share `prefill_chunk` rows, first come first served."""
+        """Pending tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
         work, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
             base, pending = self.cache.length(seq.slot), self.scheduler.pending(seq)
@@ -175,7 +175,7 @@ class Engine:
         return pack(work)
 
     def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
-        """Logits of the rows that need them; only the likeliest tokens where nobody needs more."""
+        """Logits of the rows that need them; only the likeliest tokens where no request needs more."""
         rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
         requests = (self.requests[one.seq.id] for one in work.seq_rows)
         if all(r.pipeline.needs_only_argmax and r.seq.params.logprobs is None for r in requests):

@@ -1,7 +1,7 @@
 """The one owner of an engine: takes requests, steps the engine, and routes its events to who asked.
 
-Several threads may use a loop. Who waits for a request steps the engine, for everyone, so there is no
-thread of its own, and none waits while nobody steps:
+Several threads may use a loop. The thread that waits for a request steps the engine, for all requests, so the
+loop needs no thread of its own:
 
     handle = loop.submit(prompt_ids, params)
     for event in handle.events(): ...
@@ -104,7 +104,7 @@ class EngineLoop:
                 self._end_cancelled()
 
     def step(self) -> bool:
-        """One pass for everyone; True while there is work. An error ends all requests, and is raised here as well."""
+        """One pass for all; True while there is work. An error ends all requests, and is raised here as well."""
         with self.turns():
             self._is_stepping = True
             try:
@@ -224,7 +224,7 @@ def _ignore(event: Event) -> None:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C inside is raised at the end: a step that is half done would spoil everyone's sequences."""
+    """Ctrl-C inside is raised at the end: a step that is half done would break all sequences."""
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or previous is None:
         yield

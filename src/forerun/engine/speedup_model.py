@@ -1,4 +1,4 @@
-"""When drafting pays: the arithmetic of Leviathan et al. (arXiv 2211.17192), section 3, on plain numbers.
+"""When drafting is faster: the arithmetic of Leviathan et al. (arXiv 2211.17192), section 3, on plain numbers.
 
 `cost` is one draft step over one target pass (c in the paper), `num_draft` the tokens drafted a
 step (gamma), `acceptance` the chance that a drafted token is kept (alpha), `verify_cost` a pass
@@ -18,12 +18,12 @@ def expected_emitted(acceptance: float, num_draft: int) -> float:
 
 
 def speedup(acceptance: float, num_draft: int, cost: float, verify_cost: float = 1.0) -> float:
-    """Over plain decoding (theorem 3.8, with the price of verifying in the place of 1)."""
+    """Over plain decoding (theorem 3.8, with the cost of verifying in the place of 1)."""
     return expected_emitted(acceptance, num_draft) / (num_draft * cost + verify_cost)
 
 
 def break_even(num_draft: int, cost: float, verify_cost: float = 1.0) -> float | None:
-    """The acceptance from which `num_draft` tokens a step pay; None if not even perfect guesses do."""
+    """The acceptance from which `num_draft` tokens a step are faster; None if not even perfect guesses are."""
     if speedup(1.0, num_draft, cost, verify_cost) <= 1:
         return None
     low, high = 0.0, 1.0

@@ -1,6 +1,6 @@
 """Cutting drafts that carry confidences, node by node, before they are verified.
 
-In a batch a row delays everyone, so what counts is each sequence's own speed, and the slow ones count most.
+In a batch a row delays all sequences, so what counts is each sequence's own speed, and the slow ones count most.
 Nodes are kept so as to increase the alpha-fair sum
 
     sum_i s_i^(1 - alpha) / (1 - alpha),    s_i = tokens_i / time_i

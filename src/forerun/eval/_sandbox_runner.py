@@ -1,4 +1,4 @@
-"""Runs a program from stdin behind a fence and prints `passed` if it reaches its end. Started by `sandbox.py`.
+"""Runs a program from stdin with limits and prints `passed` if it reaches its end. Started by `sandbox.py`.
 
 Nothing of forerun is imported here: the process has an interpreter and its standard library, no more.
 """
@@ -44,7 +44,7 @@ def limit(memory_mb: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Read the program, fence it in, run it, say so if it ends well."""
+    """Read the program, set the limits, run it, print `passed` if it ends well."""
     program = sys.stdin.buffer.read().decode()
     verdict = os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -30,7 +30,7 @@ HEAD_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TextWindow:
     """Tokens `start` to `stop`, of which those from `first` on are predicted."""
 
     start: int
@@ -55,7 +55,7 @@ class Score:
         return math.exp(self.nll / self.tokens) if self.tokens else math.nan
 
 
-def windows(num_tokens: int, window: int, stride: int) -> list[Window]:
+def windows(num_tokens: int, window: int, stride: int) -> list[TextWindow]:
     """The windows of a text. Raises ConfigError for sizes that make no sense."""
     if window < 2:
         raise ConfigError(f"the window must hold at least 2 tokens, got {window}")
@@ -63,18 +63,18 @@ def windows(num_tokens: int, window: int, stride: int) -> list[Window]:
         raise ConfigError(f"the stride must be from 1 to the window's {window}, got {stride}")
     if num_tokens < 2:
         raise ConfigError(f"perplexity needs at least 2 tokens, got {num_tokens}")
-    found: list[Window] = []
+    found: list[TextWindow] = []
     stop = 0
     for start in range(0, num_tokens - 1, stride):
         first, stop = max(stop, start + 1), min(start + window, num_tokens)
-        found.append(Window(start, stop, first))
+        found.append(TextWindow(start, stop, first))
         if stop == num_tokens:
             break
     return found
 
 
 def measure(
-    model: Model, tokens: Sequence[int], plan: Sequence[Window], store: Store
+    model: Model, tokens: Sequence[int], plan: Sequence[TextWindow], store: Store
 ) -> Iterator[Score]:
     """The score of every window in order; what the store holds is not computed again.
 
@@ -99,7 +99,7 @@ def total(scores: Iterable[Score]) -> Score:
     return sum(scores, Score())
 
 
-def _score(model: Model, tokens: Sequence[int], window: Window, cache: KVCache) -> Score:
+def _score(model: Model, tokens: Sequence[int], window: TextWindow, cache: KVCache) -> Score:
     begin_s = time.perf_counter()
     read = tokens[window.start : window.stop - 1]
     hidden = model.forward(Batch((Segment.of(0, 0, read, EMPTY_DRAFT),)), cache).last

@@ -1,4 +1,4 @@
-"""Running a program that nobody has read, a model's for instance, in a process of its own with limits.
+"""Running an untrusted program, such as a model's, in a process of its own with limits.
 
 The process has a time and a memory limit, an empty environment, an empty folder that is deleted
 afterwards, and refuses sockets, other processes and changes to files (see `_sandbox_runner.py`). That stops

@@ -20,7 +20,7 @@ Z = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GradedAnswer:
     """An answer, what was drafted for it, and its verdict once there is one."""
 
     text: str
@@ -33,18 +33,18 @@ class Answer:
     is_right: bool = False
 
     @classmethod
-    def of(cls, text: str, token_ids: tuple[int, ...], stats: SpecStats) -> Answer:
+    def of(cls, text: str, token_ids: tuple[int, ...], stats: SpecStats) -> GradedAnswer:
         """An answer without a verdict."""
         return cls(text, token_ids, stats.passes, stats.emitted, stats.drafted, stats.accepted)
 
 
-Ask = Callable[[Sequence[str]], list[Answer]]
+Ask = Callable[[Sequence[str]], list[GradedAnswer]]
 """Answers to some questions, asked together."""
 
 
 def grade(
     task: Task, prompts: Sequence[TaskPrompt], ask: Ask, store: Store, *, batch: int = 1
-) -> Iterator[Answer]:
+) -> Iterator[GradedAnswer]:
     """Answers with their verdicts, in the prompts' order; what the store holds is not asked again."""
     keys = [f"{i} {prompt.id}" for i, prompt in enumerate(prompts)]
     for first in range(0, len(prompts), batch):
@@ -58,12 +58,12 @@ def grade(
                 is_right = task.is_right(prompts[i], answer.text)
                 store.add(keys[i], asdict(replace(answer, seconds=seconds, is_right=is_right)))
         for i in group:
-            found = Answer(**store.results[keys[i]])  # type: ignore[arg-type]  # written above
+            found = GradedAnswer(**store.results[keys[i]])  # type: ignore[arg-type]  # written above
             yield replace(found, token_ids=tuple(found.token_ids))
 
 
-def document(answers: Sequence[Answer]) -> dict[str, object]:
-    """The figures of a task under the names every document uses; the interval is Wilson's, of 95 %."""
+def document(answers: Sequence[GradedAnswer]) -> dict[str, object]:
+    """The results of a task under the names every document uses; the interval is Wilson's, of 95 %."""
     num_right = sum(answer.is_right for answer in answers)
     low, high = interval(num_right, len(answers))
     passes, drafted = sum(a.passes for a in answers), sum(a.drafted for a in answers)

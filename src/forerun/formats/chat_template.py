@@ -1,7 +1,7 @@
 """Chat templates: Jinja programs in model files that write conversations as the model knows them.
 
-They come from strangers, so they run in Jinja's sandbox. They see what they see in the transformers
-library, where most are written: its whitespace rules, `raise_exception`, `strftime_now`, `tojson`,
+They are code from the model's file, so they run in Jinja's sandbox. They see what they see in the
+transformers library, where most are written: its whitespace rules, `raise_exception`, `strftime_now`, `tojson`,
 `break` and `continue`, and `generation` blocks, which mark text for training and do nothing here.
 """
 

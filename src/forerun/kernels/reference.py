@@ -7,7 +7,7 @@ stand beside it) rests on three habits:
 1. Matrix products always have the same shape: TILE rows, and keys in blocks of KEY_BLOCK. A library
    chooses another summation order for another shape, but for one shape treats all rows alike (if
    widths are multiples of WIDTH_UNIT; otherwise it has special code for the last rows).
-2. Sums over keys run block by block in ascending position. A block nobody sees adds exact zeros.
+2. Sums over keys run block by block in ascending position. A block that no row sees adds exact zeros.
 3. Activations are built from exp, erf, tanh and exact arithmetic. Fused ones (torch's own silu,
    gelu, sigmoid) compute the last few elements of a tensor with other code than the rest.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from forerun.core import registry
-from forerun.core.errors import ConfigError, LoadError, unknown
+from forerun.core.errors import ConfigError, LoadError, shown, unknown
 from forerun.nn.arch._common import Arch, TensorSource
 from forerun.nn.arch._settings import Settings
 from forerun.nn.backends.base import Backend, Progress
@@ -92,17 +92,14 @@ def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
     Raises LoadError if the metadata are incomplete or wrong, or do not fit the checkpoint's tensors.
     """
     arch, settings = find_arch(checkpoint), Settings(checkpoint)
-    if checkpoint.kind == "gguf":
-        config = arch.config_from_gguf(settings)
-    else:
-        quantization = settings.get("quantization_config")
-        if quantization:
-            method = quantization.get("quant_method") if isinstance(quantization, Mapping) else "?"
-            raise LoadError(
-                f"Hugging Face weights quantized with '{method}' are not supported: "
-                "use the original or a GGUF file"
-            )
-        config = arch.config_from_hf(settings)
+    quantization = checkpoint.kind == "hf" and settings.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else "?"
+        raise LoadError(
+            f"Hugging Face weights quantized with {shown(method)} are not supported: "
+            "use the original or a GGUF file"
+        )
+    config = arch.config(settings)
     _check_tensors(checkpoint, arch, config, settings)
     return config, arch
 

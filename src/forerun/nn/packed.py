@@ -30,7 +30,7 @@ from forerun.core.errors import LoadError
 from forerun.formats.hub import cache_root
 
 LEAST_NBYTES = 16 << 20
-"""A smaller model is packed faster than it is worth a file."""
+"""A smaller model is packed so fast that it needs no file."""
 
 _MAGIC = b"forerun packed weights\n"
 _PREFIX = struct.Struct("<IQ")  # CRC and length of the header

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 GAIN = 1.005
-"""A change must promise this much: costs are measured."""
+"""The least gain of a change: costs are measured, with noise."""
 
 
 def climb(

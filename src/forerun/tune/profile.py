@@ -76,7 +76,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The file: where it holds, what was chosen, and the figures it was chosen by."""
+    """The file: where it holds, what was chosen, and the results it was chosen by."""
 
     subject: Subject
     date: str

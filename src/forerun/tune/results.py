@@ -103,7 +103,7 @@ class DrafterFigures:
         return sum(count * passes.cost(rows) for rows, count in self.rows.items())
 
     def speedup(self, passes: PassTimes) -> float:
-        """Expected tokens a second over plain decoding: what always drafting in full is worth."""
+        """Expected tokens a second over plain decoding: that of always drafting in full."""
         cost = self.pass_total(passes) + self.draft_total
         return self.emitted / cost if cost else 1.0
 

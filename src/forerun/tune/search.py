@@ -1,4 +1,4 @@
-"""Finding the drafter and the options that promise most tokens a second from one model on one machine.
+"""Finding the drafter and the options with the most expected tokens a second from one model on one machine.
 
 Two kinds of facts are kept apart. What drafting brings (tokens, accepted nodes, rows) is counted by
 running prompts with every draft in full, and is exact. What it costs is measured: passes in turns
@@ -8,9 +8,9 @@ against the pass of the same step, medians of both. The score of a setting is
     expected speed-up = tokens / (sum of the passes' costs + sum of the proposals' costs)
 
 with costs in plain passes, so that no noisy wall time decides. The controller has no part in it: it
-leaves out drafts that are not worth it, so with it things get better.
+leaves out drafts that are not worth their rows, so with it the result is better.
 
-Which options are tried, `GRIDS` or `tune` of the drafter's module says (`drafters/base.py`).
+`GRIDS` or `tune` of the drafter's module say which options are tried (`drafters/base.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def shapes(longest: int) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class DraftedStep:
-    """One drafted step of one sequence: its draft's fate, and what the two halves of the step took."""
+    """One drafted step of one sequence: what was accepted of its draft, and the seconds of drafting and of the pass."""
 
     is_first: bool
     trial: DraftResult
@@ -187,7 +187,7 @@ class Autotune:
         return self.tried[drafter]
 
     def _best_of(self, spec: DrafterSpec) -> DrafterFigures:
-        """By its `tune` or its `GRIDS`; a chain, or a drafter without either, is scored as it is."""
+        """By its `tune` or its `GRIDS`; a fallback, or a drafter without either, is scored as it is."""
         if spec.parts:
             return self.figures(spec.text())
         module = registry.load("drafters", spec.name)
@@ -240,7 +240,7 @@ class _Search:
 
 
 def candidates() -> list[str]:
-    """Every drafter that can be built without being told anything, and does not want to be named."""
+    """Every drafter whose `Options()` needs no arguments, but those that are tuned only when named."""
     modules = {name: registry.load("drafters", name) for name in registry.names("drafters")}
     described = {
         name: options.describe(module.Options)

@@ -39,7 +39,7 @@ REQUEST_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every peer is given: model files, threads, context, the folder of the environments, whom to tell."""
+    """What every peer is given: model files, threads, context, environments, where to report progress."""
 
     model: Path
     num_threads: int
@@ -159,7 +159,7 @@ class PeerSystem:
         return [str(x) for x in (python, "-P", script, self._module.__file__, *arguments)]
 
     def _environment(self) -> dict[str, str]:
-        """Libraries that are not told how many threads to use are not to take them all, nor to ask the network."""
+        """Set the number of threads for libraries that take all cores by default, and keep them off the network."""
         return {
             **os.environ,
             "OMP_NUM_THREADS": str(self._setup.num_threads),
@@ -204,7 +204,7 @@ class PeerSystem:
         return self._read_reply()
 
     def _read_reply(self) -> dict[str, Any]:
-        """Its next line; then the process sleeps, for threads that wait by spinning would slow everyone else."""
+        """Its next line; then the process sleeps, because threads that wait by spinning slow the other systems."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -222,7 +222,7 @@ class PeerSystem:
         return message
 
     def _end(self, code: int) -> str:
-        """How a process that says nothing ended."""
+        """Why a process that does not answer ended."""
         self._errors.seek(0)
         last = _last_line(self._errors.read())
         return f"{self.name} ended without an answer, exit code {code}" + (last and f": {last}")

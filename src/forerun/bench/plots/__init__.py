@@ -23,7 +23,7 @@ Pictures = dict[str, tuple[str, Callable[["Axes"], bool]]]
 
 
 def draw(rows: Rows, folder: Path, title: str, own: PassCosts | None = None) -> dict[str, str]:
-    """Write `title`-*.png and .svg for which there are figures; captions and file names of the PNGs.
+    """Write `title`-*.png and .svg for which there are measurements; captions and file names of the PNGs.
 
     `own` is what the model's own passes cost. Raises ConfigError without matplotlib.
     """

@@ -235,7 +235,7 @@ def _place(row: Row) -> Point:
 
 
 def _number(row: Row, *keys: str) -> float:
-    """The first of these figures that the row has."""
+    """The first of these values that the row has."""
     values: Sequence[object] = [row[key] for key in keys if row[key] is not None]
     assert isinstance(values[0], int | float), f"{keys} of {row['drafter']}"
     return float(values[0])

@@ -64,7 +64,7 @@ STYLE = {
     "xtick.color": SOFT,
     "ytick.color": SOFT,
     "legend.frameon": False,
-    "svg.hashsalt": "forerun",  # the same figures give the same file
+    "svg.hashsalt": "forerun",  # the same data give the same file
 }
 
 

@@ -51,12 +51,8 @@ class Arch(Protocol):
     HF_ARCHITECTURES: tuple[str, ...]
     GGUF_ARCHITECTURES: tuple[str, ...]
 
-    def config_from_hf(self, settings: Settings) -> ModelConfig:
-        """The config of a Hugging Face folder."""
-        ...
-
-    def config_from_gguf(self, settings: Settings) -> ModelConfig:
-        """The config of a GGUF file."""
+    def config(self, settings: Settings) -> ModelConfig:
+        """The config of a checkpoint. Raises LoadError."""
         ...
 
     def source(self, name: str, config: ModelConfig, kind: Kind) -> TensorSource:

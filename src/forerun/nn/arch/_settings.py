@@ -68,8 +68,9 @@ class Settings:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self.prefix = f"{checkpoint.architecture}." if checkpoint.kind == "gguf" else ""
-        self.keys = dict(_GGUF_KEYS if checkpoint.kind == "gguf" else _HF_KEYS)
+        self.is_gguf = checkpoint.kind == "gguf"
+        self.prefix = f"{checkpoint.architecture}." if self.is_gguf else ""
+        self.keys = dict(_GGUF_KEYS if self.is_gguf else _HF_KEYS)
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of whatever type, or the default if it is absent or null."""
@@ -163,7 +164,7 @@ class Settings:
 
     def is_tied(self) -> bool:
         """True if the head is the embedding: said so, or no head in the file."""
-        head = "lm_head.weight" if self.checkpoint.kind == "hf" else "output.weight"
+        head = "output.weight" if self.is_gguf else "lm_head.weight"
         return self.flag("tie_word_embeddings", False) or head not in self.checkpoint.names()
 
     def activation(self, key: str) -> Activation:
@@ -177,7 +178,7 @@ class Settings:
 
     def window(self) -> int | None:
         """The sliding window if all layers have one, None if no layer has; LoadError for a mixture."""
-        if self.checkpoint.kind == "gguf":
+        if self.is_gguf:
             return self.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None
         kinds = self.get("layer_types", [])
         if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
@@ -195,7 +196,7 @@ class Settings:
 
     def _vocab_size(self) -> int:
         """What config.json says, or the rows of a GGUF's embedding."""
-        if self.checkpoint.kind == "hf":
+        if not self.is_gguf:
             return self.size("vocab_size")
         return self.checkpoint.tensor("token_embd.weight").shape[0]
 

@@ -33,31 +33,20 @@ _HF_NAMES = {
 }
 
 
-def config_from_hf(settings: Settings) -> ModelConfig:
-    """The config of a Hugging Face folder."""
-    settings.keys |= _HF_KEYS
-    settings.refuse("multi_query", True)
-    settings.refuse("scale_attn_weights", True)
+def config(settings: Settings) -> ModelConfig:
+    """The config of a checkpoint."""
+    is_gguf = settings.is_gguf
+    if not is_gguf:
+        settings.keys |= _HF_KEYS
+        settings.refuse("multi_query", True)
+        settings.refuse("scale_attn_weights", True)
+    norm_eps = "attention.layer_norm_epsilon" if is_gguf else "layer_norm_epsilon"
     return ModelConfig(
         family="gpt_bigcode",
         **settings.sizes(default_kv_heads=1, default_mlp_ratio=4),
         norm="layer",
-        norm_eps=settings.number("layer_norm_epsilon", low=1e-15, high=1),
-        activation=settings.activation("activation_function"),
-        gated_mlp=False,
-        learned_position_offset=0,
-        tied_head=settings.is_tied(),
-    )
-
-
-def config_from_gguf(settings: Settings) -> ModelConfig:
-    """The config of a GGUF file."""
-    return ModelConfig(
-        family="gpt_bigcode",
-        **settings.sizes(default_kv_heads=1),
-        norm="layer",
-        norm_eps=settings.number("attention.layer_norm_epsilon", low=1e-15, high=1),
-        activation="gelu_tanh",
+        norm_eps=settings.number(norm_eps, low=1e-15, high=1),
+        activation="gelu_tanh" if is_gguf else settings.activation("activation_function"),
         gated_mlp=False,
         learned_position_offset=0,
         tied_head=settings.is_tied(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forerun.nn.arch._common import Kind, TensorSource, interleaved_source
-from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
+from forerun.nn.arch._llama_like import llama_like
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
@@ -13,26 +13,20 @@ HF_ARCHITECTURES = ("GraniteForCausalLM",)
 GGUF_ARCHITECTURES = ("granite",)
 
 
-def config_from_hf(settings: Settings) -> ModelConfig:
-    """The config of a Hugging Face folder."""
-    return replace(
-        llama_like_from_hf(settings, "granite"),
-        embedding_multiplier=settings.number("embedding_multiplier", 1.0),
-        residual_multiplier=settings.number("residual_multiplier", 1.0),
-        attention_scale=settings.number("attention_multiplier", 1.0),
-        logits_divisor=settings.number("logits_scaling", 1.0),
-    )
+_HF_KEYS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+_GGUF_KEYS = ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")
 
 
-def config_from_gguf(settings: Settings) -> ModelConfig:
-    """The config of a GGUF file."""
-    config = llama_like_from_gguf(settings, "granite")
+def config(settings: Settings) -> ModelConfig:
+    """The config of a checkpoint."""
+    config = llama_like(settings, "granite")
+    embedding, residual, attention, logits = _GGUF_KEYS if settings.is_gguf else _HF_KEYS
     return replace(
         config,
-        embedding_multiplier=settings.number("embedding_scale", 1.0),
-        residual_multiplier=settings.number("residual_scale", 1.0),
-        attention_scale=settings.number("attention.scale", config.scale),
-        logits_divisor=settings.number("logit_scale", 1.0),
+        embedding_multiplier=settings.number(embedding, 1.0),
+        residual_multiplier=settings.number(residual, 1.0),
+        attention_scale=settings.number(attention, config.scale if settings.is_gguf else 1.0),
+        logits_divisor=settings.number(logits, 1.0),
     )
 
 

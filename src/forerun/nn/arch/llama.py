@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forerun.nn.arch._common import Kind, TensorSource, interleaved_source
-from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
+from forerun.nn.arch._llama_like import llama_like
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
@@ -11,14 +11,9 @@ HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 GGUF_ARCHITECTURES = ("llama",)
 
 
-def config_from_hf(settings: Settings) -> ModelConfig:
-    """The config of a Hugging Face folder."""
-    return llama_like_from_hf(settings, "llama")
-
-
-def config_from_gguf(settings: Settings) -> ModelConfig:
-    """The config of a GGUF file."""
-    return llama_like_from_gguf(settings, "llama")
+def config(settings: Settings) -> ModelConfig:
+    """The config of a checkpoint."""
+    return llama_like(settings, "llama")
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from forerun.core.errors import LoadError
 from forerun.nn.arch._common import Kind, TensorSource
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
@@ -28,7 +27,7 @@ _NAMES = {
 }
 
 
-def config_from_hf(settings: Settings) -> ModelConfig:
+def config(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder. The variants of 350M (post-norm, projected embeddings) are refused."""
     settings.keys |= {"intermediate_size": "ffn_dim"}
     sizes = settings.sizes()
@@ -45,11 +44,6 @@ def config_from_hf(settings: Settings) -> ModelConfig:
         learned_position_offset=_POSITION_OFFSET,
         tied_head=settings.is_tied(),
     )
-
-
-def config_from_gguf(settings: Settings) -> ModelConfig:
-    """Always raises LoadError: nobody writes OPT as GGUF."""
-    raise LoadError("OPT is read from Hugging Face folders only")
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:

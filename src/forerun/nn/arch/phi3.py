@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forerun.nn.arch._common import Kind, TensorSource, fused_source, plain_source
-from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
+from forerun.nn.arch._llama_like import llama_like
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
@@ -11,14 +11,9 @@ HF_ARCHITECTURES = ("Phi3ForCausalLM",)
 GGUF_ARCHITECTURES = ("phi3",)
 
 
-def config_from_hf(settings: Settings) -> ModelConfig:
-    """The config of a Hugging Face folder."""
-    return llama_like_from_hf(settings, "phi3")
-
-
-def config_from_gguf(settings: Settings) -> ModelConfig:
-    """The config of a GGUF file."""
-    return llama_like_from_gguf(settings, "phi3")
+def config(settings: Settings) -> ModelConfig:
+    """The config of a checkpoint."""
+    return llama_like(settings, "phi3")
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forerun.nn.arch._common import Kind, TensorSource, plain_source
-from forerun.nn.arch._llama_like import llama_like_from_gguf, llama_like_from_hf
+from forerun.nn.arch._llama_like import llama_like
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
@@ -13,14 +13,9 @@ HF_ARCHITECTURES = ("Qwen3ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen3",)
 
 
-def config_from_hf(settings: Settings) -> ModelConfig:
-    """The config of a Hugging Face folder."""
-    return replace(llama_like_from_hf(settings, "qwen3"), qk_norm=True)
-
-
-def config_from_gguf(settings: Settings) -> ModelConfig:
-    """The config of a GGUF file."""
-    return replace(llama_like_from_gguf(settings, "qwen3"), qk_norm=True)
+def config(settings: Settings) -> ModelConfig:
+    """The config of a checkpoint."""
+    return replace(llama_like(settings, "qwen3"), qk_norm=True)
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
