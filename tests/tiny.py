@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from forerun.formats.weights import FORMATS, FloatTensor
+from forerun.formats.weights import FORMATS, StoredTensor
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.backends.native import unsupported
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
@@ -68,7 +68,7 @@ def tiny_model(
     return load_native(shape, stored, num_threads=1)
 
 
-def _stored(name: str, weight: torch.Tensor) -> FloatTensor:
+def _stored(name: str, weight: torch.Tensor) -> StoredTensor:
     rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
     data = np.ascontiguousarray(rows).view(np.uint8)
-    return FloatTensor(name, tuple(weight.shape), FORMATS["f32"], data)
+    return StoredTensor(name, tuple(weight.shape), FORMATS["f32"], data)
