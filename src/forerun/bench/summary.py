@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ RESAMPLES = 2000
 INTERVAL = (2.5, 97.5)
 """Percentiles of the resampled speed-ups: a 95 % interval."""
 
-Row = dict[str, object]
+Row = dict[str, Any]
 Pair = tuple[Measurement, Measurement]
 """A system's measurement and plain decoding's of the same group and round."""
 
