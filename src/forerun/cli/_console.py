@@ -6,6 +6,7 @@ import json
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class Meter:
         return Measured(
             tokens=sum(len(completion.token_ids) for completion in completions),
             seconds=time.perf_counter() - self._start_s,
-            stats=total(completions),
+            stats=SpecStats.total(each.stats for each in completions),
             draft_s=self._timers.draft_s - self._draft_s,
             verify_s=self._timers.verify_s - self._verify_s,
             ttft_s=completions[0].ttft_s,
@@ -160,6 +161,11 @@ def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterable[T
     return rich_track(steps, what, total, console=console, disable=not console.is_terminal)
 
 
+def finish(steps: Iterable[object], what: str, total: int) -> None:
+    """Run all steps, with a progress bar."""
+    deque(track(steps, what, total), maxlen=0)
+
+
 def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:
     """A plain table; all but the first columns are aligned to the right."""
     result = Table(box=None, pad_edge=False)
@@ -188,14 +194,6 @@ def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
     stderr().print(shown)
 
 
-def total(completions: Iterable[CompletionOutput]) -> SpecStats:
-    """The counts of many completions."""
-    stats = SpecStats()
-    for completion in completions:
-        stats.add(completion.stats)
-    return stats
-
-
 def print_verdict(
     tasks: Sequence[TaskPrompt], pairs: Sequence[tuple[CompletionOutput, CompletionOutput]]
 ) -> None:
@@ -208,7 +206,7 @@ def print_verdict(
         )
     num_tokens = sum(len(drafted.token_ids) for _, drafted in pairs)
     same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
-    stats = total(drafted for _, drafted in pairs)
+    stats = SpecStats.total(drafted.stats for _, drafted in pairs)
     shown.add_row("all", *_counts(num_tokens, stats), f"{same} of {len(pairs)}", style="bold")
     stdout().print(shown)
 

@@ -92,8 +92,7 @@ def command(
     )
     bench = Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     try:
-        for _ in console.track(bench.steps(), "measuring", bench.num_steps):
-            pass
+        console.finish(bench.steps(), "measuring", bench.num_steps)
     finally:
         for system in systems:
             system.close()

@@ -31,6 +31,7 @@ def command(
 ) -> None:
     """Decode every prompt greedily, with and without drafting, and compare the token ids. Exits 1 on any difference."""
     from forerun.cli import _console as console
+    from forerun.engine.stats import SpecStats
     from forerun.eval.prompts import read
 
     tasks = read(prompts, limit)
@@ -46,7 +47,7 @@ def command(
         measured = console.Measured(
             tokens=sum(len(drafted.token_ids) for _, drafted in pairs),
             seconds=seconds,
-            stats=console.total(drafted for _, drafted in pairs),
+            stats=SpecStats.total(drafted.stats for _, drafted in pairs),
             draft_s=llm.engine.timers.draft_s,
             verify_s=llm.engine.timers.verify_s,
             ttft_s=None,

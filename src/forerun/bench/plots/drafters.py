@@ -90,9 +90,9 @@ def taus(axes: Axes, rows: Rows) -> bool:
     axes.plot([1, limit], [1, limit], color=SOFT, linestyle=":", label="drafting costs nothing")
     axes.axhspan(lowest, 1, color=SHADE, linewidth=0, zorder=0, label="slower than plain")
     for (name, own), look in zip(series.items(), _looks(series), strict=True):
-        points = [(row["tau"], row["speedup"]) for row in own]
+        across, up = zip(*((row["tau"], row["speedup"]) for row in own), strict=True)
         sizes = [64 if row["category"] == ALL else 22 for row in own]
-        axes.scatter(*zip(*points, strict=True), s=sizes, label=name, zorder=3, **look)
+        axes.scatter(across, up, s=sizes, label=name, zorder=3, **look)
     for category in dict.fromkeys(row["category"] for row in each):
         points = sorted((row["tau"], row["speedup"]) for row in each if row["category"] == category)
         axes.plot(*zip(*points, strict=True), color=GRID, linewidth=3, zorder=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forerun.bench.report import label
 from forerun.bench.summary import Row
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Rows = Sequence[Row]
-Look = dict[str, str]
+Look = dict[str, Any]
 """Colour and marker, as matplotlib takes them."""
 
 OURS = ("#0b7a5b", "#d9731a", "#3257b8", "#b02a6b", "#8a6d1d", "#2089a8", "#7c4bb0")
