@@ -6,7 +6,6 @@ import json
 import resource
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -159,11 +158,6 @@ def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterable[T
     """The steps, with a progress bar and the time left on stderr, in a terminal only."""
     console = stderr()
     return rich_track(steps, what, total, console=console, disable=not console.is_terminal)
-
-
-def finish(steps: Iterable[object], what: str, total: int) -> None:
-    """Run all steps, with a progress bar."""
-    deque(track(steps, what, total), maxlen=0)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:

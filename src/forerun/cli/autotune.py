@@ -184,7 +184,9 @@ def _check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens
 
     systems = [system(PLAIN), system(chosen)]
     bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
-    console.finish(bench.steps(), f"{chosen} beside plain decoding", bench.num_steps)
+    what = f"{chosen} beside plain decoding"
+    for _ in console.track(bench.steps(), what, bench.num_steps):
+        pass
     found = rows(bench.rounds, bench.store.origin)
     row = next(row for row in found if (row["drafter"], row["category"]) == (chosen, ALL))
     if row["identical"] != row["prompts"]:

@@ -92,7 +92,8 @@ def command(
     )
     bench = Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     try:
-        console.finish(bench.steps(), "measuring", bench.num_steps)
+        for _ in console.track(bench.steps(), "measuring", bench.num_steps):
+            pass
     finally:
         for system in systems:
             system.close()
