@@ -32,6 +32,11 @@ void need(bool holds, const std::string& message) {
     if (!holds) throw nb::value_error(message.c_str());
 }
 
+template <class Array>
+bool is_shaped(const Array& array, std::initializer_list<std::size_t> shape) {
+    return std::equal(shape.begin(), shape.end(), array.shape_ptr());
+}
+
 int dimension(nb::handle config, const char* name, int least = 1) {
     const auto value = nb::cast<long long>(config[name]);
     need(value >= least && value <= kLargest, std::string(name) + " is out of range");
@@ -106,18 +111,16 @@ void set(Decoder& self, const std::string& name, const std::string& format, int 
 }
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,
-               const Array2<const std::uint8_t>& codes, const Array2<const float>& scales,
+               const Array2<const std::int8_t>& codes, const Array2<const float>& scales,
                std::optional<Array2<const float>> mins, std::optional<Array1<const float>> bias) {
     const int num_out = static_cast<int>(std::min<std::size_t>(codes.shape(0), kLargest + 1)),
               num_in = static_cast<int>(std::min<std::size_t>(codes.shape(1), kLargest + 1));
     check_shape(name, num_out, num_in, bias);
-    const auto fits = [&](const Array2<const float>& x) {
-        return x.shape(0) == codes.shape(0) && x.shape(1) == scales.shape(1);
-    };
-    need(fits(scales) && (!mins || fits(*mins)) && scales.shape(1) > 0 &&
-             codes.shape(1) % scales.shape(1) == 0,
+    const std::size_t rows = codes.shape(0), groups = scales.shape(1);
+    need(is_shaped(scales, {rows, groups}) && (!mins || is_shaped(*mins, {rows, groups})) &&
+             groups > 0 && codes.shape(1) % groups == 0,
          name + ": scales and minima must be (outputs, groups)");
-    const int group = num_in / static_cast<int>(scales.shape(1));
+    const int group = static_cast<int>(codes.shape(1) / groups);
     nb::gil_scoped_release unlocked;
     self.set(name, pack(weight_format(format), num_out, num_in,
                         Codes{codes.data(), scales.data(), mins ? mins->data() : nullptr, group},
@@ -156,9 +159,8 @@ void set_rope(Decoder& self, const Array1<const float>& frequencies, float facto
 }
 
 void embed(Decoder& self, const Array1<const std::int64_t>& ids, const Array2<float>& rows) {
-    need(rows.shape(0) == ids.shape(0) &&
-             rows.shape(1) == static_cast<std::size_t>(self.shape().hidden_size),
-         "rows must be (ids, hidden size)");
+    const std::size_t width = self.shape().hidden_size;
+    need(is_shaped(rows, {ids.shape(0), width}), "rows must be (ids, hidden size)");
     nb::gil_scoped_release unlocked;
     self.embed({ids.data(), ids.shape(0)}, rows.data());
 }
@@ -170,14 +172,11 @@ void forward(Decoder& self, Cache& cache, nb::sequence segments,
     std::vector<Segment> read;
     for (nb::handle segment : segments) read.push_back(segment_of(segment));
     std::size_t num_rows = 0;
-    for (const Segment& s : read)
-        num_rows += static_cast<std::size_t>(std::max(0, s.stop - s.first));
-    const std::size_t width = static_cast<std::size_t>(self.shape().hidden_size);
-    const auto fits = [&](const auto& x) { return x.shape(0) == num_rows && x.shape(1) == width; };
-    need(fits(hidden), "hidden must be (rows, hidden size)");
-    need(!inputs || fits(*inputs), "inputs must be (rows, hidden size)");
-    need(tapped.shape(0) == taps.size() &&
-             (taps.empty() || (tapped.shape(1) == num_rows && tapped.shape(2) == width)),
+    for (const Segment& s : read) num_rows += std::max(0, s.stop - s.first);
+    const std::size_t width = self.shape().hidden_size;
+    need(is_shaped(hidden, {num_rows, width}), "hidden must be (rows, hidden size)");
+    need(!inputs || is_shaped(*inputs, {num_rows, width}), "inputs must be (rows, hidden size)");
+    need(taps.empty() || is_shaped(tapped, {taps.size(), num_rows, width}),
          "taps must be (layers, rows, hidden size)");
     nb::gil_scoped_release unlocked;
     self.forward(cache, read, inputs ? inputs->data() : nullptr, hidden.data(), taps, tapped.data(),
@@ -185,16 +184,15 @@ void forward(Decoder& self, Cache& cache, nb::sequence segments,
 }
 
 void check_hidden(const Decoder& self, const Array2<const float>& hidden) {
-    need(hidden.shape(1) == static_cast<std::size_t>(self.shape().hidden_size) &&
-             hidden.shape(0) <= 1 << 16,
+    const std::size_t num_rows = hidden.shape(0), width = self.shape().hidden_size;
+    need(is_shaped(hidden, {num_rows, width}) && num_rows <= 1 << 16,
          "hidden must be (rows, hidden size)");
 }
 
 void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>& logits) {
     check_hidden(self, hidden);
-    need(logits.shape(0) == hidden.shape(0) &&
-             logits.shape(1) == static_cast<std::size_t>(self.shape().vocab_size),
-         "logits must be (rows, vocabulary)");
+    const std::size_t vocab_size = self.shape().vocab_size;
+    need(is_shaped(logits, {hidden.shape(0), vocab_size}), "logits must be (rows, vocabulary)");
     nb::gil_scoped_release unlocked;
     self.head(hidden.data(), static_cast<int>(hidden.shape(0)), logits.data());
 }
@@ -202,21 +200,20 @@ void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>&
 void topk(Decoder& self, const Array2<const float>& hidden, const Array2<std::int64_t>& ids,
           const Array2<float>& logits) {
     check_hidden(self, hidden);
-    need(ids.shape(0) == hidden.shape(0) && logits.shape(0) == hidden.shape(0) &&
-             ids.shape(1) == logits.shape(1),
+    const std::size_t num_rows = hidden.shape(0), k = ids.shape(1);
+    need(is_shaped(ids, {num_rows, k}) && is_shaped(logits, {num_rows, k}),
          "ids and values must be (rows, k)");
-    need(ids.shape(1) >= 1 && ids.shape(1) <= static_cast<std::size_t>(self.shape().vocab_size),
+    need(k >= 1 && k <= static_cast<std::size_t>(self.shape().vocab_size),
          "k must be 1 to " + std::to_string(self.shape().vocab_size));
     nb::gil_scoped_release unlocked;
-    self.topk(hidden.data(), static_cast<int>(hidden.shape(0)), static_cast<int>(ids.shape(1)),
-              ids.data(), logits.data());
+    self.topk(hidden.data(), static_cast<int>(num_rows), static_cast<int>(k), ids.data(),
+              logits.data());
 }
 
 void head_rows(Decoder& self, const Array2<const float>& hidden,
                const Array1<const std::int64_t>& ids, const Array2<float>& logits) {
     check_hidden(self, hidden);
-    need(logits.shape(0) == hidden.shape(0) && logits.shape(1) == ids.shape(0) &&
-             ids.shape(0) <= kLargest,
+    need(is_shaped(logits, {hidden.shape(0), ids.shape(0)}) && ids.shape(0) <= kLargest,
          "logits must be (rows, ids)");
     nb::gil_scoped_release unlocked;
     self.head_rows(hidden.data(), static_cast<int>(hidden.shape(0)), {ids.data(), ids.shape(0)},
@@ -231,22 +228,19 @@ const Linear& matrix(const Decoder& self, const std::string& name) {
 
 void unpack(const Decoder& self, const std::string& name, const Array2<float>& out) {
     const Linear& linear = matrix(self, name);
-    need(out.shape(0) == static_cast<std::size_t>(linear.num_out) &&
-             out.shape(1) == static_cast<std::size_t>(linear.num_in),
-         "out has the wrong shape");
+    const std::size_t num_out = linear.num_out, num_in = linear.num_in;
+    need(is_shaped(out, {num_out, num_in}), "out has the wrong shape");
     for (int row = 0; row < linear.num_out; ++row)
-        unpack_row(linear, row, out.data() + row * out.shape(1));
+        unpack_row(linear, row, out.data() + row * num_in);
 }
 
 // x (rows, in) through one linear layer, quantized as the decoder does: for tests.
 void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
            const Array2<float>& out) {
     const Linear& linear = matrix(self, name);
-    need(x.shape(1) == static_cast<std::size_t>(linear.num_in) && x.shape(0) <= 1 << 16,
-         "x must be (rows, in)");
-    need(out.shape(0) == x.shape(0) &&
-             out.shape(1) == static_cast<std::size_t>(linear.num_tiles() * kTile),
-         "out must be (rows, outputs in whole tiles)");
+    const std::size_t width = linear.num_in, padded = linear.num_tiles() * kTile;
+    need(is_shaped(x, {x.shape(0), width}) && x.shape(0) <= 1 << 16, "x must be (rows, in)");
+    need(is_shaped(out, {x.shape(0), padded}), "out must be (rows, outputs in whole tiles)");
     nb::gil_scoped_release unlocked;
     self.apply(linear, x.data(), static_cast<int>(x.shape(0)), out.data());
 }
@@ -290,8 +284,7 @@ void copy(Cache& cache, int source, int target, int length) {
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
-    m.def("compiled_isas", &compiled_isas, "Instruction sets compiled in, best first.");
-    m.def("runnable_isas", &runnable_isas, "Those this processor can run.");
+    m.def("runnable_isas", &runnable_isas, "Instruction sets this processor can run, best first.");
 
     nb::class_<Cache>(m, "Cache", "Keys and values of some sequences.")
         .def(

@@ -26,10 +26,10 @@ struct Packed {
     std::size_t nbytes() const { return memory.nbytes() + bias.nbytes(); }
 };
 
-// Weights by their codes: (num_out, num_in), and fp32 scales and minima (num_out, num_in / group).
-// Scales and minima are rounded to fp16.
+// Weights as scale * code + minimum: codes (num_out, num_in), and scales and minima (num_out,
+// num_in / group), which are rounded to fp16.
 struct Codes {
-    const std::uint8_t* codes;
+    const std::int8_t* codes;
     const float *scales, *mins;  // mins null: none
     int group;
 };

@@ -9,7 +9,6 @@
 
 namespace forerun {
 
-std::vector<std::string> compiled_isas();
 // Those this processor can run, best first.
 std::vector<std::string> runnable_isas();
 // "auto" or a name. "auto" takes the best one that agrees with the portable kernels here.

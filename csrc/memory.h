@@ -24,7 +24,7 @@ class Mapping {
         if (p == MAP_FAILED) throw std::bad_alloc();
         data_ = static_cast<std::uint8_t*>(p);
 #ifdef MADV_HUGEPAGE
-        // A wish: without it everything works, a little slower.
+        // Only advice: without it everything works, a little slower.
         if (nbytes >= kHugePage) madvise(p, nbytes, MADV_HUGEPAGE);
 #endif
     }

@@ -32,8 +32,7 @@ void Decoder::check_segments(const Cache& cache, std::span<const Segment> segmen
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
             throw std::invalid_argument("a parent is needed for every token");
         for (int i = 0; i < static_cast<int>(s.parents.size()); ++i)
-            if (s.parents[static_cast<std::size_t>(i)] < -1 ||
-                s.parents[static_cast<std::size_t>(i)] >= i)
+            if (s.parents[i] < -1 || s.parents[i] >= i)
                 throw std::invalid_argument("parents must come before their children");
     }
 }
@@ -41,25 +40,23 @@ void Decoder::check_segments(const Cache& cache, std::span<const Segment> segmen
 // Tokens, positions and paths of one segment's rows.
 void Decoder::plan_rows(const Segment& s) {
     const bool is_tree = !s.parents.empty();
-    depths_.resize(static_cast<std::size_t>(s.stop));
+    depths_.resize(s.stop);
     for (int i = 0; i < s.stop; ++i) {
-        const std::size_t n = static_cast<std::size_t>(i);
-        const int parent = is_tree ? s.parents[n] : i - 1;
-        depths_[n] = parent < 0 ? 0 : depths_[static_cast<std::size_t>(parent)] + 1;
+        const int parent = is_tree ? s.parents[i] : i - 1;
+        depths_[i] = parent < 0 ? 0 : depths_[parent] + 1;
         if (i < s.first) continue;
         Query query;
         query.row = static_cast<int>(tokens_.size());
         query.base = s.base;
-        query.position = s.base + depths_[n];
+        query.position = s.base + depths_[i];
         if (shape_.sliding_window > 0)
             query.first = std::max(0, query.position - shape_.sliding_window + 1);
-        tokens_.push_back(s.tokens[n]);
+        tokens_.push_back(s.tokens[i]);
         queries_.push_back(query);
         cache_rows_.push_back(s.base + i);
         if (!is_tree) continue;
         const std::size_t start = paths_.size();
-        for (int node = i; node >= 0; node = s.parents[static_cast<std::size_t>(node)])
-            paths_.push_back(s.base + node);
+        for (int node = i; node >= 0; node = s.parents[node]) paths_.push_back(s.base + node);
         std::reverse(paths_.begin() + static_cast<std::ptrdiff_t>(start), paths_.end());
     }
 }
@@ -83,9 +80,7 @@ void Decoder::plan(std::span<const Segment> segments) {
         if (shape_.position_offset >= 0 &&
             query.position + shape_.position_offset >= positions_.num_out)
             throw std::out_of_range("a position lies beyond the model's context");
-        if (segments[static_cast<std::size_t>(row_segment_[static_cast<std::size_t>(query.row)])]
-                .parents.empty())
-            continue;
+        if (segments[row_segment_[query.row]].parents.empty()) continue;
         query.path = path;
         path += query.position - query.base + 1;
     }
@@ -118,10 +113,10 @@ void Decoder::plan_attention(std::span<const Segment> segments) {
         const int stop = query + segments[i].stop - segments[i].first;
         for (; query < stop; query += std::min(rows, stop - query)) {
             const int count = std::min(rows, stop - query);
-            int first = queries_[static_cast<std::size_t>(query)].first, last = 0;
+            int first = queries_[query].first, last = 0;
             for (int j = query; j < query + count; ++j) {
-                first = std::min(first, queries_[static_cast<std::size_t>(j)].first);
-                last = std::max(last, queries_[static_cast<std::size_t>(j)].position);
+                first = std::min(first, queries_[j].first);
+                last = std::max(last, queries_[j].position);
             }
             const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
             most_chunks = std::max(most_chunks, stop_chunk - first_chunk);
@@ -205,7 +200,7 @@ void Decoder::plan_phases() {
     };
     phases_.clear();
     for (int i = 0; i < shape_.num_layers; ++i) {
-        const Layer& layer = layers_[static_cast<std::size_t>(i)];
+        const Layer& layer = layers_[i];
         const int attends = runs(2 * i), feeds = runs(2 * i + 1);
         phases_.insert(phases_.end(),
                        {attends * rows, attends * (shape_.num_heads + 2 * shape_.num_kv_heads),

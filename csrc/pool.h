@@ -1,10 +1,9 @@
 // Threads that work through the phases of a job together.
 //
-// A job is a fixed row of phases, a phase a number of pieces; each thread takes the next
-// piece, and a phase begins when all pieces of the one before are done. No thread waits for one
-// that is not working: where other programs hold a core, the rest go on without it, and it finds
-// its way back when it returns. Between jobs threads watch for the next one a moment, then sleep:
-// an idle program burns nothing. The calling thread takes part as thread 0.
+// A job is a fixed sequence of phases, a phase a number of pieces; each thread claims the next piece,
+// and a phase begins when all pieces of the one before are done. A thread that is not running holds
+// nothing up: the others claim its pieces, and it joins in when it runs again. Between jobs threads
+// spin for a moment, then sleep. The calling thread takes part as thread 0.
 
 #pragma once
 

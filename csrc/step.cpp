@@ -11,7 +11,7 @@ namespace forerun {
 
 void Decoder::run(Worker& worker) {
     for (int i = 0; i < shape_.num_layers; ++i) {
-        const Layer& layer = layers_[static_cast<std::size_t>(i)];
+        const Layer& layer = layers_[i];
         worker.each([&](int row) {
             enter(row, 2 * i);
             norm(row, layer.attn_norm, {&layer.q, &layer.k, &layer.v});
@@ -27,10 +27,9 @@ void Decoder::run(Worker& worker) {
         worker.each([&](int piece) { add_linear(layer.down, activated_, piece); });
     }
     worker.each([&](int row) {
-        const std::size_t at =
-            static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.hidden_size);
+        const std::size_t width = shape_.hidden_size;
         enter(row, 2 * shape_.num_layers);
-        kernels_.norm(x_ + at, final_norm_, shape_.hidden_size, hidden_ + at);
+        kernels_.norm(x_ + row * width, final_norm_, shape_.hidden_size, hidden_ + row * width);
     });
 }
 
@@ -77,19 +76,19 @@ void Decoder::take_tap(int row, int layer) {
 }
 
 void Decoder::norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers) {
-    const int width = shape_.hidden_size;
-    const std::size_t at = row * static_cast<std::size_t>(width);
-    kernels_.norm(x_ + at, norm, width, normed_.x + at);
+    const std::size_t width = shape_.hidden_size;
+    float* out = normed_.x + row * width;
+    kernels_.norm(x_ + row * width, norm, shape_.hidden_size, out);
     if (std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return !l->is_float(); }))
-        kernels_.quantize(normed_.x + at, normed_, row, 0, width);
+        kernels_.quantize(out, normed_, row, 0, shape_.hidden_size);
 }
 
 // One head of q, k or v, of all rows: normed, rotated and put where it belongs by the thread that
 // computed it.
 void Decoder::project_head(int index, int head) {
-    const Layer& layer = layers_[static_cast<std::size_t>(index)];
+    const Layer& layer = layers_[index];
     const int tiles = shape_.head_dim / kTile, kv = shape_.num_kv_heads, heads = shape_.num_heads;
-    const std::size_t stride = static_cast<std::size_t>((heads + 2 * kv) * shape_.head_dim);
+    const std::size_t stride = (heads + 2 * kv) * shape_.head_dim;
     const Linear& linear = head < heads ? layer.q : head < heads + kv ? layer.k : layer.v;
     const int local = head < heads ? head : (head - heads) % kv;
     kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_,
@@ -98,13 +97,14 @@ void Decoder::project_head(int index, int head) {
 }
 
 void Decoder::place_head(int index, int h, int row) {
-    const Layer& layer = layers_[static_cast<std::size_t>(index)];
+    const Layer& layer = layers_[index];
     const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim;
-    const std::size_t r = static_cast<std::size_t>(row);
-    float* x = qkv_ + r * static_cast<std::size_t>((heads + 2 * kv) * dim) + h * dim;
-    const Segment& segment = segments_[static_cast<std::size_t>(row_segment_[r])];
+    const std::size_t stride = (heads + 2 * kv) * dim;
+    float* x = qkv_ + row * stride + h * dim;
+    const Segment& segment = segments_[row_segment_[row]];
     if (h >= heads + kv) {
-        kernels_.write_value(cache_->head(index, segment.slot, h - heads - kv), cache_rows_[r], x);
+        kernels_.write_value(cache_->head(index, segment.slot, h - heads - kv), cache_rows_[row],
+                             x);
         return;
     }
     const Norm& norm = h < heads ? layer.q_norm : layer.k_norm;
@@ -114,7 +114,7 @@ void Decoder::place_head(int index, int h, int row) {
         kernels_.scale(x, dim, shape_.attention_scale);
         return;
     }
-    kernels_.write_key(cache_->head(index, segment.slot, h - heads), cache_rows_[r], x);
+    kernels_.write_key(cache_->head(index, segment.slot, h - heads), cache_rows_[row], x);
 }
 
 bool Decoder::quantizes_after_attention(const Layer& layer) const {
@@ -123,37 +123,35 @@ bool Decoder::quantizes_after_attention(const Layer& layer) const {
 
 void Decoder::attend(Worker& worker, int index) {
     worker.each([&](int i) {
-        const std::size_t dim = static_cast<std::size_t>(shape_.head_dim);
-        float* scratch = scratch_ + static_cast<std::size_t>(worker.thread) * scratch_stride_;
-        const Task& task = tasks_[static_cast<std::size_t>(i)];
+        const std::size_t dim = shape_.head_dim;
+        float* scratch = scratch_ + worker.thread * scratch_stride_;
+        const Task& task = tasks_[i];
         Attended own[kMaxPairs];
         for (std::size_t p = 0; p < kMaxPairs; ++p) own[p].out = scratch + p * dim;
         attend_task(task, index, scratch + kMaxPairs * dim,
-                    is_split_ ? &states_[static_cast<std::size_t>(i) * kMaxPairs] : own);
-        if (!is_split_) finish_unit(units_[static_cast<std::size_t>(task.unit)], own);
+                    is_split_ ? &states_[i * kMaxPairs] : own);
+        if (!is_split_) finish_unit(units_[task.unit], own);
     });
     worker.each([&](int unit) { merge_tasks(unit); });
-    if (!quantizes_after_attention(layers_[static_cast<std::size_t>(index)])) return;
+    if (!quantizes_after_attention(layers_[index])) return;
     worker.each([&](int row) {
-        const int width = shape_.num_heads * shape_.head_dim;
-        kernels_.quantize(
-            attended_.x + static_cast<std::size_t>(row) * static_cast<std::size_t>(width),
-            attended_, row, 0, width);
+        const std::size_t width = attended_.width;
+        kernels_.quantize(attended_.x + row * width, attended_, row, 0, attended_.width);
     });
 }
 
 // One task's chunks in ascending order, merged into `states`.
 void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended* states) {
-    const Unit& unit = units_[static_cast<std::size_t>(task.unit)];
-    const Segment& segment = segments_[static_cast<std::size_t>(unit.segment)];
-    const std::size_t dim = static_cast<std::size_t>(shape_.head_dim);
+    const Unit& unit = units_[task.unit];
+    const Segment& segment = segments_[unit.segment];
+    const std::size_t dim = shape_.head_dim;
     Attention a;
     a.head = cache_->head(layer, segment.slot, unit.kv_head);
-    a.queries = &queries_[static_cast<std::size_t>(unit.query)];
+    a.queries = &queries_[unit.query];
     a.num_queries = unit.num_queries;
     a.group = unit.num_heads;
-    a.q_stride = static_cast<std::size_t>(shape_.num_heads + 2 * shape_.num_kv_heads) * dim;
-    a.q = qkv_ + static_cast<std::size_t>(unit.head) * dim;
+    a.q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim;
+    a.q = qkv_ + unit.head * dim;
     a.row_stop = segment.base + segment.stop;
     a.scratch = scratch + kMaxPairs * dim;
     kernels_.attend(a, task.first_chunk, states);
@@ -169,25 +167,24 @@ void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended*
 
 // All tasks of a unit, in ascending order of chunks, into the first one's states.
 void Decoder::merge_tasks(int index) {
-    const Unit& unit = units_[static_cast<std::size_t>(index)];
+    const Unit& unit = units_[index];
     std::size_t first = 0;
     while (tasks_[first].unit != index) ++first;
     Attended* states = &states_[first * kMaxPairs];
     for (std::size_t i = first + 1; i < tasks_.size() && tasks_[i].unit == index; ++i)
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
-            kernels_.merge(states_[i * kMaxPairs + static_cast<std::size_t>(p)], states[p],
-                           shape_.head_dim);
+            kernels_.merge(states_[i * kMaxPairs + p], states[p], shape_.head_dim);
     finish_unit(unit, states);
 }
 
 void Decoder::finish_unit(const Unit& unit, const Attended* states) {
-    const int dim = shape_.head_dim, width = shape_.num_heads * dim;
+    const int dim = shape_.head_dim;
+    const std::size_t width = attended_.width;
     for (int i = 0; i < unit.num_queries; ++i) {
-        const int row = queries_[static_cast<std::size_t>(unit.query + i)].row;
+        const int row = queries_[unit.query + i].row;
         for (int h = 0; h < unit.num_heads; ++h) {
             const int column = (unit.head + h) * dim;
-            float* out = attended_.x +
-                         static_cast<std::size_t>(row) * static_cast<std::size_t>(width) + column;
+            float* out = attended_.x + row * width + column;
             kernels_.finish(states[i * unit.num_heads + h], dim, out);
             if (dim % kGroup == 0) kernels_.quantize(out, attended_, row, column, dim);
         }
@@ -210,9 +207,8 @@ void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
 
 void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread) {
     const int channels = tiles * kTile;
-    const std::size_t stride = static_cast<std::size_t>(channels),
-                      width = static_cast<std::size_t>(shape_.intermediate_size);
-    float* up = scratch_ + static_cast<std::size_t>(thread) * scratch_stride_;
+    const std::size_t stride = channels, width = shape_.intermediate_size;
+    float* up = scratch_ + thread * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
     kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride, false, 1.0f});
     if (shape_.is_gated)
@@ -220,12 +216,10 @@ void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int 
                         {gate, stride, false, 1.0f});
     const bool is_quantized = !layer.down.is_float();
     for (int i = 0; i < count; ++i) {
-        float* u = up + static_cast<std::size_t>(i) * stride;
-        const float* g = gate + static_cast<std::size_t>(i) * stride;
+        float* u = up + i * stride;
+        const float* g = gate + i * stride;
         // Quantized rows are read as codes only: their floats stay here, in the cache.
-        float* out = is_quantized ? u
-                                  : activated_.x + static_cast<std::size_t>(first + i) * width +
-                                        tile * kTile;
+        float* out = is_quantized ? u : activated_.x + (first + i) * width + tile * kTile;
         kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr,
                           channels, out);
         if (is_quantized) kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
@@ -234,10 +228,10 @@ void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int 
 
 // A piece of a linear layer, added to the residual stream.
 void Decoder::add_linear(const Linear& linear, const Rows& rows, int piece) {
+    const std::size_t width = shape_.hidden_size;
     const Part part(linear.num_tiles(), piece, std::min(4 * pool_.size(), linear.num_tiles()));
     kernels_.linear(linear, part.first, part.stop - part.first, rows, 0, num_rows_,
-                    {x_ + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size), true,
-                     shape_.residual_multiplier});
+                    {x_ + part.first * kTile, width, true, shape_.residual_multiplier});
 }
 
 }  // namespace forerun

@@ -151,11 +151,19 @@ struct Kernels {
     std::int64_t (*peak)(int num_rounds, std::int32_t* kept);
 };
 
-const Kernels& portable_kernels();
-#ifdef FORERUN_X86
-const Kernels& avx2_kernels();
-const Kernels& avxvnni_kernels();
-const Kernels& avx512_kernels();
-#endif
+namespace portable {
+extern const Kernels kernels;
+}
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avxvnni {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+
+inline const Kernels& portable_kernels() { return portable::kernels; }
 
 }  // namespace forerun

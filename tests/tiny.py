@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from forerun.eval.random_model import random_config, random_weights
 from forerun.formats.weights import FORMATS, FloatTensor
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.backends.native import unsupported
-from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model
 
@@ -20,48 +20,12 @@ BACKEND = "auto"
 """`torch` runs the torch decoder even where the native kernels are there."""
 
 
-def tiny_config(vocab_size: int = 24, num_layers: int = 2, max_position: int = 512) -> ModelConfig:
-    """A llama of a few thousand parameters, with grouped queries and a tied head."""
-    return ModelConfig(
-        family="llama",
-        vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=48,
-        num_layers=num_layers,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        max_position=max_position,
-        rope=RopeConfig(theta=10_000.0, rotary_dim=16),
-        tied_head=True,
-    )
-
-
-def tiny_weights(seed: int, config: ModelConfig, sharpness: float = 1.0) -> dict[str, torch.Tensor]:
-    """Random weights; `sharpness` scales the logits, so that the model has opinions."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = {
-        name: torch.randn(size, generator=generator) * (0.3 if len(size) > 1 else 0.1)
-        for name, size in weight_shapes(config).items()
-    }
-    for name in weights:
-        if name.endswith("norm"):
-            weights[name] = 1 + weights[name]
-    weights["norm"] = weights["norm"] * sharpness
-    return weights
-
-
 def tiny_model(
     seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
 ) -> Model:
     """A random model; `noise` disturbs its weights: a draft that is often, not always, right."""
-    shape = tiny_config(**config)
-    weights = tiny_weights(seed, shape, sharpness)
-    generator = torch.Generator().manual_seed(1000 + seed)
-    for name, weight in weights.items():
-        weights[name] = weight + noise * weight.std() * torch.randn(
-            weight.shape, generator=generator
-        )
+    shape = random_config(**config)
+    weights = random_weights(seed, shape, sharpness, noise)
     if BACKEND == "torch" or unsupported(shape, torch.device("cpu")) is not None:
         return Decoder(shape, weights)
     stored = {name: _stored(name, weight) for name, weight in weights.items()}

@@ -6,24 +6,25 @@
 #include "linear.h"
 #include "rows.h"
 
+#define FORERUN_NAME(isa) FORERUN_STRING(isa)
+#define FORERUN_STRING(isa) #isa
+
 namespace forerun::FORERUN_ISA {
 
-inline Kernels table(const char* name) {
-    Kernels k;
-    k.name = name;
-    k.linear = linear;
-    k.quantize = quantize;
-    k.norm = norm;
-    k.activate = activate;
-    k.rotate = rotate;
-    k.scale = scale;
-    k.write_key = write_key;
-    k.write_value = write_value;
-    k.attend = attend;
-    k.merge = merge;
-    k.finish = finish;
-    k.peak = peak;
-    return k;
-}
+constinit const Kernels kernels = {
+    .name = FORERUN_NAME(FORERUN_ISA),
+    .linear = linear,
+    .quantize = quantize,
+    .norm = norm,
+    .activate = activate,
+    .rotate = rotate,
+    .scale = scale,
+    .write_key = write_key,
+    .write_value = write_value,
+    .attend = attend,
+    .merge = merge,
+    .finish = finish,
+    .peak = peak,
+};
 
 }  // namespace forerun::FORERUN_ISA

@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from forerun.core.config import EngineConfig
     from forerun.core.errors import (
         CapacityError,
         ConfigError,
@@ -30,6 +31,7 @@ __all__ = [
     "CapacityError",
     "ConfigError",
     "Draft",
+    "EngineConfig",
     "Event",
     "Features",
     "FinishReason",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _NAMES_OF_MODULE = {
+    "forerun.core.config": {"EngineConfig"},
     "forerun.core.errors": {
         "CapacityError",
         "ConfigError",

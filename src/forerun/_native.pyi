@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from forerun.core.batch import Segment
 
-def compiled_isas() -> list[str]: ...
 def runnable_isas() -> list[str]: ...
 def checked_kernels() -> list[str]: ...
 def wrong_kernels(isa: str, broken: str = "") -> list[str]: ...
@@ -71,7 +70,7 @@ class Decoder:
         self,
         name: str,
         format: str,
-        codes: NDArray[np.uint8],
+        codes: NDArray[np.int8],
         scales: NDArray[np.float32],
         mins: NDArray[np.float32] | None,
         bias: NDArray[np.float32] | None,

@@ -66,7 +66,8 @@ class LLM:
         """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
 
         Keywords are `EngineConfig`'s fields, and `speculative_config`, `assistant_model` and
-        `prompt_lookup_num_tokens` as elsewhere. Raises LoadError, ConfigError.
+        `prompt_lookup_num_tokens` as elsewhere. `drafter` may also be a `Drafter` of your own, which then serves this
+        LLM alone. Raises LoadError, ConfigError.
         """
         self.config = config = EngineConfig.of(model, **overrides)
         self.drafter_spec = DrafterSpec.of(
@@ -91,7 +92,7 @@ class LLM:
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(Turns())
 
-    def with_drafter(self, drafter: str | Mapping[str, object], **options: object) -> LLM:
+    def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """The same weights with another drafter and an engine of its own; `none` is plain decoding."""
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)

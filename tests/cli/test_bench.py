@@ -49,6 +49,15 @@ def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, 
     assert "### Speed-up by category" in (tmp_path / "report.md").read_text()
 
 
+def test_figures_of_another_precision_of_keys_and_values_are_not_taken_for_these(bench, tmp_path):
+    out = tmp_path / "run.jsonl"
+    once = ("-d", "none", "--limit", 1, "-n", 2, "--out", out, "--json")
+    assert bench(*once)[0] == 0
+    code, _, err = bench(*once, "--kv", "fp32")
+    assert code == 2
+    assert "kv None there, 'fp32' here" in err
+
+
 def test_bench_fails_loudly_when_drafting_changes_tokens(bench, monkeypatch):
     monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
     code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24, "--no-controller")

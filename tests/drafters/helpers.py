@@ -1,19 +1,19 @@
-"""Sequences without a model, the checks every draft must pass, and what an object holds."""
+"""Sequences without a model, the checks every draft must pass."""
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
-import torch
+import re
+from collections.abc import Sequence
+from pathlib import Path
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
 
 GREEDY = SamplingParams(temperature=0.0)
+TUTORIAL = Path(__file__).parents[2] / "docs" / "adding-a-drafter.md"
+(REPEAT,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+"""The source of the tutorial's drafter."""
 NO_OUTCOME = Outcome(path=(), emitted=())
 
 
@@ -30,33 +30,3 @@ def check_draft(draft: Draft, budget: int) -> None:
     assert len(draft) <= budget
     tree.check(draft.parents)
     assert len(set(zip(draft.parents, draft.tokens, strict=True))) == len(draft)
-
-
-def held_nbytes(*roots: object) -> int:
-    """Bytes of everything reachable from `roots`, each object once, by `sys.getsizeof`."""
-    seen: set[int] = set()
-    total = 0
-    stack: list[object] = list(roots)
-    while stack:
-        item = stack.pop()
-        if id(item) in seen or isinstance(item, type):
-            continue
-        seen.add(id(item))
-        total += sys.getsizeof(item)
-        if isinstance(item, torch.Tensor):
-            total += item.element_size() * item.nelement()
-        stack.extend(_parts(item))
-    return total
-
-
-def _parts(item: object) -> Iterable[object]:
-    if isinstance(item, str | bytes | int | float | array | np.ndarray | torch.Tensor):
-        return ()
-    if isinstance(item, Mapping):
-        return [*item.keys(), *item.values()]
-    if isinstance(item, Iterable):
-        return list(item)
-    slots = [name for kind in type(item).__mro__ for name in getattr(kind, "__slots__", ())]
-    return (
-        [*vars(item).values()] if hasattr(item, "__dict__") else [getattr(item, n) for n in slots]
-    )

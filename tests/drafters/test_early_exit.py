@@ -19,11 +19,12 @@ from forerun.drafters.draft_model import DraftModel
 from forerun.drafters.draft_model import Options as DraftModelOptions
 from forerun.drafters.early_exit import EarlyExit, Options, build, tune
 from forerun.engine.engine import Engine
+from forerun.eval.random_model import random_config, random_weights
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import LayerPlan, Model
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
 from tests.engine.harness import LOOPING, complete, engine_for, plain
-from tests.tiny import tiny_config, tiny_model, tiny_weights
+from tests.tiny import tiny_model
 
 NUM_LAYERS = 4
 MODEL = tiny_model(3, sharpness=3.0, num_layers=NUM_LAYERS)
@@ -110,8 +111,8 @@ def test_the_whole_model_is_always_right(branch):
     [{"exit": 1}, {"exit": 3, "skip_attn": (1,), "skip_mlp": (0, 1)}, {"skip_mlp": (3,)}],
 )
 def test_torch_and_its_drafts_say_what_plain_decoding_says(options):
-    config = tiny_config(num_layers=NUM_LAYERS)
-    model = Decoder(config, tiny_weights(3, config, sharpness=3.0))
+    config = random_config(num_layers=NUM_LAYERS)
+    model = Decoder(config, random_weights(3, config, sharpness=3.0))
     engine = engine_of(model, **options)
     params = replace(ANSWER, max_tokens=12)
     runs = complete(engine, LOOPING[:2], params)

@@ -14,7 +14,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.lookahead import Lookahead, Options, Pool, State, Window
-from tests.drafters.helpers import held_nbytes
+from forerun.eval.held import held_nbytes
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -209,13 +209,13 @@ def test_the_window_finds_what_the_text_never_said():
         lookahead.states[seq.id].num_read = 10_000
 
     lookahead.begin = begin_without_text  # type: ignore[method-assign]
-    propose = lookahead._propose_one
+    propose = lookahead.propose_one
 
     def propose_without_text(seq, budget):
         lookahead.states[seq.id].num_read = 10_000
         return propose(seq, budget)
 
-    lookahead._propose_one = propose_without_text  # type: ignore[method-assign]
+    lookahead.propose_one = propose_without_text  # type: ignore[method-assign]
     engine = engine_for(MODEL, lookahead)
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, GREEDY)

@@ -13,7 +13,8 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters import suffix
 from forerun.drafters._suffix_index import SuffixIndex, new_index
 from forerun.drafters.suffix import Options, Suffix
-from tests.drafters.helpers import check_draft, held_nbytes, sequence
+from forerun.eval.held import held_nbytes
+from tests.drafters.helpers import check_draft, sequence
 
 WORDS = st.lists(st.integers(0, 2), min_size=1, max_size=25)
 PAST = st.lists(WORDS, max_size=3)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.drafters._suffix_index import OFFSET_BITS, SuffixIndex, index_nbytes, new_index
+from forerun.eval.held import held_nbytes
 from forerun.kernels import native
-from tests.drafters.helpers import held_nbytes
 
 WORDS = st.lists(st.integers(0, 2), max_size=30)
 PIECES = st.lists(st.tuples(st.integers(0, 2), WORDS), max_size=8)

@@ -201,7 +201,7 @@ def test_a_sink_gets_the_events_and_one_that_fails_ends_its_own_request(loop, an
     events: list[Event] = []
 
     def broken(event: Event) -> None:
-        raise ValueError("no ear")
+        raise ValueError("sink failed")
 
     good = loop.submit(PROMPTS[0], GREEDY, events.append)
     bad = loop.submit(PROMPTS[1], GREEDY, broken)
@@ -209,7 +209,7 @@ def test_a_sink_gets_the_events_and_one_that_fails_ends_its_own_request(loop, an
         pass
     assert tokens(events) == answers[0]
     assert good.error is None
-    with pytest.raises(ValueError, match="no ear"):
+    with pytest.raises(ValueError, match="sink failed"):
         bad.wait()
     assert is_idle(loop)
 

@@ -88,6 +88,13 @@ def test_in_a_batch_the_node_of_a_slow_sequence_is_worth_more():
     assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
 
 
+def test_the_speed_of_a_sequence_is_that_of_late():
+    found = trimmer(0.15)
+    for path in [(0, 0)] * 200 + [()] * 200:
+        found.learn([DraftResult(0, 0, path)], 1.0, None)
+    assert 1 < found._states[0].speedup < 1.1
+
+
 def test_calibration_begins_with_what_the_drafter_says_and_ends_with_what_it_saw():
     calibrator, rng = ConfidenceCalibrator(), random.Random(3)
     assert calibrator.chance(0.9) == pytest.approx(0.9)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forerun import _native
-from forerun.formats.weights import StoredTensor
+from forerun.formats.weights import Codes, StoredTensor
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.backends.native import load as load_native
 from forerun.quant.rtn import requantize
@@ -130,32 +130,26 @@ def test_zero_and_tiny_rows_are_zero() -> None:
     assert (apply(decoder, x) == 0).all()
 
 
-@pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(
-    ("form", "bits", "zero", "has_min"),
-    [
-        ("q4_0", 4, 8, False),
-        ("q4_1", 4, 0, True),
-        ("q5_0", 5, 16, False),
-        ("q5_1", 5, 0, True),
-        ("q6_k", 6, 32, False),
-        ("q8_0", 8, 0, False),
-    ],
-)
-def test_codes_are_weights_too(form: str, bits: int, zero: int, has_min: bool, group: int) -> None:
+@pytest.mark.parametrize("form", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q6_k"])
+def test_codes_and_blocks_of_a_weight_become_the_same_tiles(form: str) -> None:
+    weight = weight_of(form)
+    codes = weight.codes()
+    scales = np.ascontiguousarray(codes.scales)
+    decoder = decoder_with(weight)
+    expected = [*decoder._native.packed("layers.0.q")[2].tobytes()]
+    decoder._native.set_codes("layers.0.q", form, codes.codes, scales, codes.mins, None)
+    assert [*decoder._native.packed("layers.0.q")[2].tobytes()] == expected
+
+
+def test_groups_of_codes_may_be_wider_than_those_of_tiles() -> None:
     random = np.random.default_rng(6)
-    codes = random.integers(0, 1 << bits, (NUM_OUT, NUM_IN), dtype=np.uint8)
-    shape = (NUM_OUT, NUM_IN // group)
-    scales, mins = random.uniform(-2, 2, (2, *shape)).astype(np.float16).astype(np.float32)
+    codes = random.integers(0, 16, (NUM_OUT, NUM_IN)).astype(np.int8)
+    scales, mins = random.uniform(-2, 2, (2, NUM_OUT, NUM_IN // 128)).astype("f2").astype("f4")
     decoder = NativeDecoder(WIDE, num_threads=2)
-    decoder._native.set_codes("layers.0.q", form, codes, scales, mins if has_min else None, None)
+    decoder._native.set_codes("layers.0.q", "q4_1", codes, scales, mins, None)
     out = np.empty((NUM_OUT, NUM_IN), np.float32)
     decoder._native.unpack("layers.0.q", out)
-    values = (codes.view(np.int8) if bits == 8 else codes).astype(np.float32) - zero
-    expected = values * scales.repeat(group, axis=1)
-    if has_min:
-        expected += mins.repeat(group, axis=1)
-    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(out, Codes(codes, scales, mins).values())
 
 
 @pytest.mark.parametrize(
@@ -172,7 +166,7 @@ def test_codes_are_weights_too(form: str, bits: int, zero: int, has_min: bool, g
 def test_codes_without_tiles_are_refused(
     form: str, num_groups: int, has_min: bool, complaint: str
 ) -> None:
-    codes, scales = np.zeros((NUM_OUT, NUM_IN), np.uint8), np.ones((NUM_OUT, num_groups), "f4")
+    codes, scales = np.zeros((NUM_OUT, NUM_IN), np.int8), np.ones((NUM_OUT, num_groups), "f4")
     native = NativeDecoder(WIDE, num_threads=1)._native
     with pytest.raises(ValueError, match=complaint):
         native.set_codes("layers.0.q", form, codes, scales, scales if has_min else None, None)

@@ -14,6 +14,7 @@ import transformers
 from gguf import GGMLQuantizationType as Type
 
 from forerun.core.errors import ConfigError, LoadError
+from forerun.eval.random_model import random_config
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.kernels import native
 from forerun.nn.backends.native import NativeDecoder
@@ -35,7 +36,6 @@ from tests.nn.tiny import (
     load_torch,
     prefill,
 )
-from tests.tiny import tiny_config
 
 
 def changed(checkpoint: MemoryCheckpoint, **config: Any) -> MemoryCheckpoint:
@@ -194,7 +194,7 @@ def test_an_unknown_rounding_is_refused(tmp_path: Path) -> None:
 
 
 def test_auto_takes_the_native_kernels_on_a_cpu_and_torch_elsewhere() -> None:
-    config = tiny_config()
+    config = random_config()
     chosen = choose_backend("auto", config, torch.device("cpu"))
     assert chosen.__name__.endswith("torch" if native.reason() else "native")
     assert choose_backend("auto", config, torch.device("cuda")).__name__.endswith("torch")

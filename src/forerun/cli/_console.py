@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from forerun.core.types import Event
     from forerun.engine.engine import Engine
     from forerun.engine.outputs import CompletionOutput
-    from forerun.eval.prompts import TaskPrompt
 
 T = TypeVar("T")
 
@@ -174,47 +173,14 @@ def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
     """Milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
     decode, prompt = profile["decode"], profile["prompt"]
     shown = table(("phase", "ms a step", "share", "ms, prompt"), ())
-    for phase in (name for name in decode if name not in ("steps", "total")):
-        share = decode[phase] / decode["total"] if decode["total"] else 0.0
+    steps, whole = max(1, decode["steps"]), decode["total"] or 1.0
+    for phase in (*(name for name in decode if name not in ("steps", "total")), "total"):
+        is_all = phase == "total"
         shown.add_row(
-            phase,
-            f"{decode[phase] / max(1, decode['steps']):.3f}",
-            f"{share:.1%}",
+            f"all ({decode['steps']:.0f} steps)" if is_all else phase,
+            f"{decode[phase] / steps:.3f}",
+            f"{decode[phase] / whole:.1%}",
             f"{prompt[phase]:.2f}",
+            style="bold" if is_all else None,
         )
-    each = decode["total"] / max(1, decode["steps"])
-    whole = f"all ({decode['steps']:.0f} steps)"
-    shown.add_row(whole, f"{each:.3f}", "100.0%", f"{prompt['total']:.2f}", style="bold")
     stderr().print(shown)
-
-
-def print_verdict(
-    tasks: Sequence[TaskPrompt], pairs: Sequence[tuple[CompletionOutput, CompletionOutput]]
-) -> None:
-    """A line a prompt: counts, and the first token that differs if one does; then the sum."""
-    columns = ("prompt", "tokens", "drafted", "accepted", "rejected", "tau", "identical")
-    shown = table(columns, ())
-    for task, (plain, drafted) in zip(tasks, pairs, strict=True):
-        shown.add_row(
-            task.id, *_counts(len(drafted.token_ids), drafted.stats), _same(plain, drafted)
-        )
-    num_tokens = sum(len(drafted.token_ids) for _, drafted in pairs)
-    same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
-    stats = SpecStats.total(drafted.stats for _, drafted in pairs)
-    shown.add_row("all", *_counts(num_tokens, stats), f"{same} of {len(pairs)}", style="bold")
-    stdout().print(shown)
-
-
-def _counts(num_tokens: int, stats: SpecStats) -> list[str]:
-    counts = (num_tokens, stats.drafted, stats.accepted, stats.rejected)
-    return [*map(str, counts), f"{stats.tau:.2f}"]
-
-
-def _same(plain: CompletionOutput, drafted: CompletionOutput) -> str:
-    a, b = plain.token_ids, drafted.token_ids
-    if a == b:
-        return "yes"
-    first = next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
-    return f"NO, from token {first}"

@@ -184,7 +184,9 @@ def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, objec
 
     path = resolve(config.model)
     quant = _stored_quant(path) if config.quant == "none" else config.quant
-    known = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
+    known: dict[str, Any] = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
+    if config.kv != "auto":
+        known["kv"] = config.kv
     return provenance(path.stem, quant, **known, **options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,36 +62,26 @@ def command(
         raise typer.Exit(1)
 
 
-def _report(document: dict[str, object]) -> None:
+def _report(document: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from forerun.cli import _console as console
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    context, weights = document["context"], document["weights_mb"]
-    vocabulary = document["vocabulary"]
-    assert isinstance(context, list)
-    assert isinstance(weights, list)
-    assert isinstance(vocabulary, list)
-    same = f"the same {vocabulary[0]} tokens"
-    table.add_row("tokenizer", same if document["compatible"] else str(document["difference"]))
+    context, weights, fits = document["context"], document["weights_mb"], document["compatible"]
+    same = f"the same {document['vocabulary'][0]} tokens"
+    table.add_row("tokenizer", same if fits else document["difference"])
     note = "" if context[1] >= context[0] else f"; beyond {context[1]} tokens nothing is drafted"
     table.add_row("context", f"target {context[0]}, draft {context[1]} tokens{note}")
     table.add_row("weights", f"target {weights[0]} MB, draft {weights[1]} MB")
     table.add_row("cost", f"one draft step reads {document['cost']:.1%} of a target pass")
-    break_even = document["break_even_acceptance"]
-    assert isinstance(break_even, dict)
     rates = ", ".join(
         f"{rate:.0%} for {gamma}" if rate is not None else f"never for {gamma}"
-        for gamma, rate in break_even.items()
+        for gamma, rate in document["break_even_acceptance"].items()
     )
     table.add_row("break-even", f"acceptance {rates} drafted tokens a step")
-    profiles = document["profiles"]
-    assert isinstance(profiles, list)
-    table.add_row(
-        "profile", ", ".join(profiles) or "none yet: forerun autotune measures whether it is faster"
-    )
-    fits = bool(document["compatible"])
+    profiles = ", ".join(document["profiles"])
+    table.add_row("profile", profiles or "none yet: forerun autotune measures whether it is faster")
     table.add_row("verdict", Text("fits", "green") if fits else Text("does not fit", "red"))
     console.stdout().print(table)

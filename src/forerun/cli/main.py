@@ -15,6 +15,8 @@ from forerun.core import registry
 from forerun.core.errors import ForerunError
 
 NOT_COMMANDS = ("main",)
+NOT_GROUPED = ("check_drafter",)
+"""Commands of their own, though their first word is another command."""
 
 
 def app() -> typer.Typer:
@@ -33,7 +35,7 @@ def app() -> typer.Typer:
     groups = {
         name: typer.Typer(invoke_without_command=True, callback=modules[name].command)
         for name in names
-        if any(other.startswith(f"{name}_") for other in names)
+        if any(other.startswith(f"{name}_") for other in names if other not in NOT_GROUPED)
     }
     for name, module in modules.items():
         first, _, second = name.partition("_")

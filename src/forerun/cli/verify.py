@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,7 +38,7 @@ def command(
     tasks = read(prompts, limit)
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
-    console.print_verdict(tasks, pairs)
+    _print(tasks, pairs)
     different = [
         task.id
         for task, (plain, drafted) in zip(tasks, pairs, strict=True)
@@ -76,3 +77,33 @@ def _decode_both_ways(
         seconds += time.perf_counter() - start_s
         pairs += zip(references, drafted, strict=True)
     return pairs, seconds
+
+
+def _print(tasks: list[TaskPrompt], pairs: list[tuple[CompletionOutput, CompletionOutput]]) -> None:
+    """A line a prompt: counts, and the first token that differs if one does; then the sum."""
+    from forerun.cli import _console as console
+
+    columns = ("prompt", "tokens", "drafted", "accepted", "rejected", "tau", "identical")
+    lines = [
+        (task.id, *_counts([drafted]), _same(plain, drafted))
+        for task, (plain, drafted) in zip(tasks, pairs, strict=True)
+    ]
+    shown = console.table(columns, lines)
+    same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
+    counts = _counts([drafted for _, drafted in pairs])
+    shown.add_row("all", *map(str, counts), f"{same} of {len(pairs)}", style="bold")
+    console.stdout().print(shown)
+
+
+def _counts(completions: list[CompletionOutput]) -> tuple[object, ...]:
+    from forerun.engine.stats import SpecStats
+
+    stats = SpecStats.total(each.stats for each in completions)
+    tokens = sum(len(each.token_ids) for each in completions)
+    return (tokens, stats.drafted, stats.accepted, stats.rejected, f"{stats.tau:.2f}")
+
+
+def _same(plain: CompletionOutput, drafted: CompletionOutput) -> str:
+    pairs = enumerate(zip_longest(plain.token_ids, drafted.token_ids))
+    first = next((i for i, (a, b) in pairs if a != b), None)
+    return "yes" if first is None else f"NO, from token {first}"

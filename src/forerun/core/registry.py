@@ -1,16 +1,20 @@
 """A folder is a list: every module of a package is a plug-in whose name is the file's name.
 
 Adding a drafter, an architecture, a command is adding one file; deleting the file removes it. Other
-distributions can add drafters through the entry-point group `forerun.drafters`.
+distributions add theirs through the entry-point group `forerun.<kind>`, such as `forerun.drafters`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 import sys
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from forerun.core.errors import ConfigError, unknown
@@ -29,10 +33,51 @@ def load(kind: str, name: str) -> ModuleType:
     name = name.replace("-", "_")
     if name not in names(kind):
         raise ConfigError(unknown(kind.rsplit(".")[-1].removesuffix("s"), name, names(kind)))
-    entry = _entry_points(kind).get(name)
-    module = entry.load() if entry else importlib.import_module(f"forerun.{kind}.{name}")
-    assert isinstance(module, ModuleType)
+    if (entry := _entry_points(kind).get(name)) is None:
+        return importlib.import_module(f"forerun.{kind}.{name}")
+    module = _imported(entry.value, entry.load)
+    if not isinstance(module, ModuleType):
+        raise ConfigError(
+            f"the entry point '{name}' of forerun.{kind} must name a module, but '{entry.value}' is none"
+        )
     return module
+
+
+def origin(kind: str, name: str) -> str:
+    """Which distribution a plug-in comes from."""
+    entry = _entry_points(kind).get(name)
+    return "forerun" if entry is None or entry.dist is None else entry.dist.name
+
+
+def load_file(name: str) -> ModuleType:
+    """The module of a Python file, imported once for each version of it. Raises ConfigError."""
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        raise ConfigError(f"there is no file '{name}': give the path of a Python file")
+    version = hashlib.sha256(f"{path} {path.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    module_name = f"_forerun_file_{path.stem}_{version}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
+    try:
+        _imported(name, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    except ConfigError:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _imported(name: str, run: Callable[[], object]) -> object:
+    """Run other people's code. Raises ConfigError whatever it raises."""
+    try:
+        return run()
+    except Exception as error:
+        raise ConfigError(
+            f"'{name}' cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:

@@ -12,10 +12,12 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from forerun.core import options, registry
 from forerun.core.errors import ConfigError, unknown
 from forerun.drafters._fallback import Fallback
+from forerun.drafters._find import checked, find, is_file
 from forerun.drafters._union import Union
 from forerun.drafters.base import Drafter, Target
 
@@ -49,12 +51,12 @@ OPTION_ALIASES = {
 """vLLM's, Hugging Face's and llama.cpp's names of our drafters' options."""
 
 
-_NEXT_DRAFTER = re.compile(r",(?=\s*[A-Za-z][\w+-]*\s*(?:[,:]|$))")
+_NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """A drafter's name and the options that differ from its defaults.
+    """A drafter's name, or the path of its file, and the options that differ from its defaults.
 
     `parts` are the drafters of a fallback, in order; with `is_union`, those of a union.
     """
@@ -65,14 +67,22 @@ class DrafterSpec:
     is_auto: bool = field(default=False, compare=False)
     """Nothing was asked for: what the model's profile chose takes its place."""
     is_union: bool = False
+    built: Drafter | None = None
+    """A drafter that was given as an object; it serves one engine."""
 
     @classmethod
-    def of(cls, drafter: str | Mapping[str, object], **given: object) -> DrafterSpec:
+    def of(cls, drafter: str | Mapping[str, object] | Drafter, **given: object) -> DrafterSpec:
         """Read a name, `name:key=value,...` or a mapping with `method`, and options given beside it (None: not given).
 
-        A draft model without a method means `draft_model`, `prompt_lookup_num_tokens` without one means prompt lookup:
-        nothing that is asked for is ignored. Raises ConfigError.
+        A name may be the path of a Python file; a drafter itself is taken as it is. A draft model without a method
+        means `draft_model`, `prompt_lookup_num_tokens` without one means prompt lookup: nothing that is asked for is
+        ignored. Raises ConfigError.
         """
+        if not isinstance(drafter, str | Mapping):
+            name = type(drafter).__name__
+            if extra := [key for key, value in given.items() if value is not None]:
+                raise ConfigError(f"a {name} is built: it takes no option '{extra[0]}'")
+            return cls(name, built=checked(drafter, name))
         if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
             return cls._combined(parts[::2], parts[1::2], given)
         chosen: dict[str, object]
@@ -83,33 +93,39 @@ class DrafterSpec:
             chosen = {**drafter}
             name = str(chosen.pop("method", AUTO))
         beside = {k: v for k, v in given.items() if v is not None}
-        name = METHODS.get(name, name).replace("-", "_")
+        if not is_file(name):
+            name = METHODS.get(name, name).replace("-", "_")
         merged = _canonical(chosen) | _canonical(beside)
         is_auto = name == AUTO and not merged
         if name == AUTO:
             name = _implied({**chosen, **beside})
-        if name not in registry.names("drafters"):
+        if is_file(name):
+            find(name)
+        elif name not in registry.names("drafters"):
             raise ConfigError(unknown("drafter", name, [AUTO, *registry.names("drafters")]))
         return cls(name, merged, is_auto=is_auto)
 
     def text(self) -> str:
         """How `-d` spells it, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
+        if self.built is not None:
+            return self.name
         if self.parts:
             sign = "++" if self.is_union else "+"
             return sign.join(part.text() for part in self.parts)
-        module = registry.load("drafters", self.name)
-        return options.spell(self.name, options.build(module.Options, self.options))
+        return options.spell(self.name, options.build(find(self.name).Options, self.options))
 
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
+        if self.built is not None:
+            return self.built
         if self.parts:
             *before, drafter = [part.build(target) for part in self.parts]
             for first in reversed(before):
                 drafter = (Union if self.is_union else Fallback)(first, drafter)
             return drafter
-        module = registry.load("drafters", self.name)
-        built: Drafter = module.build(options.build(module.Options, self.options), target)
-        return built
+        module = find(self.name)
+        chosen = options.build(module.Options, self.options)
+        return checked(module.build(chosen, target), self.name)
 
     @classmethod
     def _combined(
@@ -138,12 +154,14 @@ def split_list(drafters: str) -> list[str]:
 
 def _split(drafter: str) -> list[str]:
     """The drafters and the signs between them; a + is one only before a drafter's name: paths may have it."""
-    names = "|".join([*registry.names("drafters"), *METHODS])
-    return re.split(rf"(\+\+?)(?=(?:{names.replace('_', '[-_]')})(?:[:+]|$))", drafter)
+    if is_file(path := drafter.partition(":")[0]) and Path(path).expanduser().is_file():
+        return [drafter]
+    names = "|".join([*registry.names("drafters"), *METHODS]).replace("_", "[-_]")
+    return re.split(rf"(\+\+?)(?=(?:{names}|[^:+,]+\.py)(?:[:+]|$))", drafter)
 
 
 def _option_names(drafter: str) -> set[str]:
-    fields = dataclasses.fields(registry.load("drafters", drafter).Options)
+    fields = dataclasses.fields(find(drafter).Options)
     return {field.name for field in fields}
 
 

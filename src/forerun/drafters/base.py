@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from forerun.cache.base import KVCache
 from forerun.core.errors import ConfigError
-from forerun.core.types import NO_FEATURES, Draft, Features, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
@@ -110,13 +110,21 @@ class Drafter(Protocol):
 
 
 class BaseDrafter:
-    """A drafter that keeps nothing and wants to see nothing: override what differs, and `propose`."""
+    """A drafter that keeps nothing and wants to see nothing: override what differs, at least `propose_one`."""
 
     features = NO_FEATURES
     draws = False
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Nothing to prepare."""
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One sequence after the other."""
+        return [self.propose_one(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
+
+    def propose_one(self, seq: Seq, budget: int) -> Draft:
+        """A draft of at most `budget` nodes."""
+        return EMPTY_DRAFT
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

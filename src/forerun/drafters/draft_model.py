@@ -28,7 +28,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
 from forerun.drafters._vocabulary import compare_vocabularies
-from forerun.drafters.base import Search, Target
+from forerun.drafters.base import SELF, Search, Target
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
@@ -64,6 +64,11 @@ def build(options: Options, target: Target) -> DraftModel:
                 "choose a draft of the same family"
             )
     return DraftModel(model, options, target)
+
+
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`, which has a relative of its tiny model for every name."""
+    return Options(model=SELF)
 
 
 def tune(target: Target, options: Options, search: Search) -> Options:

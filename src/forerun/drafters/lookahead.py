@@ -166,10 +166,6 @@ class Lookahead(BaseDrafter):
         """Start a window of words of the prompt, chosen by the seed, and a pool that knows the text."""
         self.states[seq.id] = State(Pool(self.options.guesses), self._new_window(seq))
 
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """The window and the guesses of every sequence; a budget below the window leaves it out."""
-        return [self._propose_one(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
-
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
@@ -201,7 +197,8 @@ class Lookahead(BaseDrafter):
             [[seq.tokens[int(u * seq.num_prompt)] for u in draws]], self.options.ngram - 1
         )
 
-    def _propose_one(self, seq: Seq, budget: int) -> Draft:
+    def propose_one(self, seq: Seq, budget: int) -> Draft:
+        """The window, if the budget holds it, and the guesses."""
         state, n = self.states[seq.id], self.options.ngram
         for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
             state.pool.add([tuple(seq.tokens[stop - n : stop])])

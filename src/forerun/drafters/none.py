@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.drafters.base import BaseDrafter, Target
 
 
@@ -21,7 +19,3 @@ def build(options: Options, target: Target) -> NoDrafter:
 
 class NoDrafter(BaseDrafter):
     """Proposes nothing, keeps nothing."""
-
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """Empty trees."""
-        return [EMPTY_DRAFT for _ in seqs]

@@ -96,13 +96,6 @@ class PromptLookup(BaseDrafter):
         """Start an index; `propose` fills it, so a sequence may come back at any length."""
         self.indexes[seq.id] = NgramIndex(self.options.ngram_min, self.options.ngram_max)
 
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One chain a sequence; empty where nothing repeats."""
-        return [
-            self._propose_one(seq, min(budget, self.options.num_draft))
-            for seq, budget in zip(seqs, budgets, strict=True)
-        ]
-
     def end(self, seq: Seq) -> None:
         """Drop the index."""
         self.indexes.pop(seq.id, None)
@@ -113,14 +106,15 @@ class PromptLookup(BaseDrafter):
         per_token = sum(ENTRY_NBYTES + 8 * n for n in lengths)
         return num_seqs * (max_len * per_token + 1024)
 
-    def _propose_one(self, seq: Seq, num_draft: int) -> Draft:
+    def propose_one(self, seq: Seq, budget: int) -> Draft:
+        """A chain; empty where nothing repeats."""
         index, tokens = self.indexes[seq.id], seq.tokens
         index.extend(tokens)
         start = index.find(tokens)
         if start is None:
             return EMPTY_DRAFT
         match = self._match(tokens, start)
-        num_draft = min(num_draft, math.ceil(match * self.options.factor))
+        num_draft = min(budget, self.options.num_draft, math.ceil(match * self.options.factor))
         # A match that overlaps the end goes on with its own copy: the last period, again and again.
         period = len(tokens) - start
         copied = tuple(tokens[start + i % period] for i in range(num_draft))

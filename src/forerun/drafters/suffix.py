@@ -73,6 +73,11 @@ def build(options: Options, target: Target) -> Suffix:
     return Suffix(options)
 
 
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: remembers so little that it soon has to forget."""
+    return Options(shared_tokens=512)
+
+
 @dataclass(slots=True)
 class History:
     """One running sequence: its own index, and how much of it has been read into which."""
@@ -102,10 +107,21 @@ class Suffix(BaseDrafter):
         """One tree a sequence, its likeliest nodes first; empty where nothing repeats."""
         for seq in seqs:
             self._share(seq)
-        return [
-            self._propose_one(seq, min(budget, self.options.num_draft))
-            for seq, budget in zip(seqs, budgets, strict=True)
-        ]
+        return super().propose(seqs, budgets)
+
+    def propose_one(self, seq: Seq, budget: int) -> Draft:
+        """The better of the trees from the sequence itself and from the others."""
+        history = self.histories[seq.id]
+        history.own.extend(0, seq.tokens[history.num_own :])
+        history.num_own = len(seq.tokens)
+        options, context = self.options, seq.tokens[-self.options.max_depth :]
+        num_nodes = min(budget, options.num_draft)
+        limits = (num_nodes, options.factor, options.offset, options.min_token_prob)
+        best: Continuation = ((), (), (), 0.0)
+        for index in (history.own, self.shared):
+            best = index.continuation(context, best[-1], MAX_OCCURRENCES, *limits) or best
+        tokens, parents, confidence, _ = best
+        return Draft(tokens, parents, confidence=confidence) if tokens else EMPTY_DRAFT
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's own index; its output stays shared."""
@@ -122,15 +138,3 @@ class Suffix(BaseDrafter):
         if self.options.shared_tokens:
             self.shared.extend(history.document, seq.tokens[history.num_shared :])
         history.num_shared = len(seq.tokens)
-
-    def _propose_one(self, seq: Seq, num_nodes: int) -> Draft:
-        history = self.histories[seq.id]
-        history.own.extend(0, seq.tokens[history.num_own :])
-        history.num_own = len(seq.tokens)
-        options, context = self.options, seq.tokens[-self.options.max_depth :]
-        limits = (num_nodes, options.factor, options.offset, options.min_token_prob)
-        best: Continuation = ((), (), (), 0.0)
-        for index in (history.own, self.shared):
-            best = index.continuation(context, best[-1], MAX_OCCURRENCES, *limits) or best
-        tokens, parents, confidence, _ = best
-        return Draft(tokens, parents, confidence=confidence) if tokens else EMPTY_DRAFT

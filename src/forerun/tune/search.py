@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from forerun.core import options, registry
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
+from forerun.drafters._find import find
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Options, Target
 from forerun.engine.acceptance import DraftResult
@@ -190,7 +191,7 @@ class Autotune:
         """By its `tune` or its `GRIDS`; a fallback, or a drafter without either, is scored as it is."""
         if spec.parts:
             return self.figures(spec.text())
-        module = registry.load("drafters", spec.name)
+        module = find(spec.name)
         given = options.build(module.Options, spec.options)
         search = _Search(self, spec.name)
         if hasattr(module, "tune"):

@@ -1,0 +1,56 @@
+"""Tiny random models, real in every part: what drafters are checked on where no weights are at hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.nn.decoder import Decoder
+
+
+def random_config(
+    vocab_size: int = 24, num_layers: int = 2, max_position: int = 512
+) -> ModelConfig:
+    """A llama of a few thousand parameters, with grouped queries and a tied head."""
+    return ModelConfig(
+        family="llama",
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_layers=num_layers,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        max_position=max_position,
+        rope=RopeConfig(theta=10_000.0, rotary_dim=16),
+        tied_head=True,
+    )
+
+
+def random_weights(
+    seed: int, config: ModelConfig, sharpness: float = 1.0, noise: float = 0.0
+) -> dict[str, Tensor]:
+    """Weights by name, fp32. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        name: torch.randn(size, generator=generator) * (0.3 if len(size) > 1 else 0.1)
+        for name, size in weight_shapes(config).items()
+    }
+    for name in weights:
+        if name.endswith("norm"):
+            weights[name] = 1 + weights[name]
+    weights["norm"] = weights["norm"] * sharpness
+    generator = torch.Generator().manual_seed(1000 + seed)
+    for name, weight in weights.items():
+        disturbance = torch.randn(weight.shape, generator=generator)
+        weights[name] = weight + noise * weight.std() * disturbance
+    return weights
+
+
+def random_model(
+    seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
+) -> Decoder:
+    """A random model on the torch reference; with noise, one that often says the same as that of the seed."""
+    shape = random_config(**config)
+    return Decoder(shape, random_weights(seed, shape, sharpness, noise))
