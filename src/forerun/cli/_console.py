@@ -127,7 +127,7 @@ class Meter:
         return Measured(
             tokens=sum(len(completion.token_ids) for completion in completions),
             seconds=time.perf_counter() - self._start_s,
-            stats=total(completions),
+            stats=SpecStats.total(each.stats for each in completions),
             draft_s=self._timers.draft_s - self._draft_s,
             verify_s=self._timers.verify_s - self._verify_s,
             ttft_s=completions[0].ttft_s,
@@ -184,11 +184,3 @@ def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
             style="bold" if is_all else None,
         )
     stderr().print(shown)
-
-
-def total(completions: Iterable[CompletionOutput]) -> SpecStats:
-    """The counts of many completions."""
-    stats = SpecStats()
-    for completion in completions:
-        stats.add(completion.stats)
-    return stats

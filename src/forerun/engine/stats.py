@@ -8,7 +8,7 @@ not counted: they emit a token without a draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -52,6 +52,14 @@ class SpecStats:
         ):
             mine.extend([0] * (len(theirs) - len(mine)))
             mine[: len(theirs)] = [a + b for a, b in zip(mine, theirs, strict=False)]
+
+    @classmethod
+    def total(cls, parts: Iterable[SpecStats]) -> SpecStats:
+        """The counts of all parts together."""
+        found = cls()
+        for part in parts:
+            found.add(part)
+        return found
 
     @property
     def rejected(self) -> int:
