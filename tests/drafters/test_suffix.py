@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from forerun.core import tree
@@ -12,7 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters import suffix
 from forerun.drafters._suffix_index import SuffixIndex, new_index
-from forerun.drafters.suffix import Options, Suffix
+from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
 from forerun.eval.held import held_nbytes
 from tests.drafters.helpers import check_draft, sequence
 
@@ -82,6 +82,7 @@ def tree_score(draft: Draft, texts: list[list[int]], pattern: list[int]) -> floa
 
 
 @given(WORDS, PAST, st.floats(0.5, 2.0), st.sampled_from([0.0, 1.0]), st.sampled_from([0.05, 0.3]))
+@example([1, 0, 1, 2, 1, 1], [[1, 2, 1, 0, 1, 2, 0, 1, 1]], 1.0, 1.0, 0.3)
 def test_the_draft_has_the_best_score_of_all_match_lengths(
     tokens: list[int], past: list[list[int]], factor: float, offset: float, least: float
 ) -> None:
@@ -96,11 +97,13 @@ def test_the_draft_has_the_best_score_of_all_match_lengths(
     for texts in ([tokens], [*past, seq.generated]):
         for length in range(1, len(tokens) + 1):
             pattern, size = tokens[-length:], min(6, int(factor * length + offset))
+            assume(followed(texts, pattern) <= MAX_OCCURRENCES)  # of more, only some vote
             if size and followed(texts, pattern):
                 scores.add(best_tree_score(texts, pattern, size, least))
                 if len(draft) <= size:
                     reached.add(tree_score(draft, texts, pattern))
-    assert max(reached) == pytest.approx(max(scores))
+    # Where another text has other shares it may reach more, with nodes that are too rare there.
+    assert any(score == pytest.approx(max(scores)) for score in reached)
 
 
 def test_the_likeliest_branch_comes_first_and_rare_ones_are_left_out() -> None:
