@@ -46,16 +46,13 @@ class Peer:
         self.asked.append([list(p) for p in prompts])
         self.lengths.append(lengths)
         return Answer(
-            [[0] * n for n in lengths],
-            [],
-            [0.1] * len(lengths),
-            0.1,
-            0.2,
-            sum(lengths) - len(lengths),
+            self.name,
+            token_ids=[[0] * n for n in lengths],
+            ttft_s=[0.1] * len(lengths),
+            prefill_s=0.1,
+            decode_s=0.2,
+            decode_tokens=sum(lengths) - len(lengths),
         )
-
-    def peak_rss_mb(self):
-        return 1.0
 
     def close(self):
         pass

@@ -13,8 +13,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.store import Store
 from forerun.core.types import EMPTY_DRAFT
-from forerun.eval import perplexity
-from forerun.eval.perplexity import measure, windows
+from forerun.eval.perplexity import Score, measure, windows
 from tests.tiny import tiny_model
 
 TEXT = torch.randint(0, 24, (83,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -22,7 +21,7 @@ TEXT = torch.randint(0, 24, (83,), generator=torch.Generator().manual_seed(1)).t
 
 def score(model, tokens, window, stride, journal=None):
     plan = windows(len(tokens), window, stride)
-    return perplexity.total(measure(model, tokens, plan, journal or Store({})))
+    return sum(measure(model, tokens, plan, journal or Store({})), Score())
 
 
 @given(st.integers(2, 300), st.integers(2, 40), st.data())
@@ -87,7 +86,7 @@ def test_an_interrupted_run_goes_on_and_repeats_nothing(tmp_path):
     rest = list(measure(counting, TEXT, plan, Store({"a": 1}, path)))
     assert rest[:3] == early
     assert counting.passes == len(plan) - 3
-    again = perplexity.total(rest)
+    again = sum(rest, Score())
     assert (again.tokens, again.nll) == (whole.tokens, whole.nll)
 
 

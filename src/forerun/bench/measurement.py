@@ -7,7 +7,9 @@ comes from it. Nothing is averaged here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 from forerun.core import store
@@ -15,6 +17,8 @@ from forerun.core.errors import ConfigError
 from forerun.engine.stats import SpecStats
 
 Provenance = store.Result
+ADDED = ("token_ids", "ttft_s", "decode_tokens", "prefill_s", "decode_s", "draft_s", "verify_s")
+"""Fields of a measurement that add up, step by step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,13 @@ class Measurement:
     peak_rss_mb: float = 0.0
     stats: SpecStats = field(default_factory=SpecStats)
     error: str | None = None
+
+    def total(self, parts: Sequence[Measurement]) -> Measurement:
+        """This system's measurements of several steps as one."""
+        added = {name: reduce(add, (getattr(part, name) for part in parts)) for name in ADDED}
+        peak = max(part.peak_rss_mb for part in parts)
+        stats = SpecStats.total(part.stats for part in parts)
+        return replace(self, **added, peak_rss_mb=peak, stats=stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +79,13 @@ class Round:
     def from_json(cls, result: store.Result) -> Round:
         """Read what `result` made. Raises TypeError, KeyError."""
         given: dict = {**result}
-        measurements = [
-            Measurement(**{**row, "stats": SpecStats(**row["stats"])})
-            for row in given.pop("measurements")
-        ]
-        return cls(**given, measurements=measurements)
+        rows = given.pop("measurements")
+        return cls(
+            **given,
+            measurements=[
+                Measurement(**row | {"stats": SpecStats(**row["stats"])}) for row in rows
+            ],
+        )
 
 
 def read(path: Path) -> tuple[Provenance, list[Round]]:

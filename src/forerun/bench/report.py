@@ -6,6 +6,7 @@ It computes nothing: a document (`{"provenance", "rows"}`, see `summary.py`) goe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from forerun.bench.measurement import Provenance
 from forerun.bench.pass_costs import PassCosts
@@ -68,12 +69,9 @@ def markdown_of_passes(costs: Sequence[PassCosts], plots: Mapping[str, str] | No
 
 def rows_a_pass(row: Row) -> float | None:
     """Rows of a pass on average: the last token's and the drafted ones; None for plain decoding and peers."""
-    drafted, passes = row.get("drafted"), row.get("passes")
     if "peer" in row or row["drafter"] == "none" or "error" in row:
         return None
-    assert isinstance(drafted, int)
-    assert isinstance(passes, int)
-    return 1 + drafted / passes if passes else 1.0
+    return 1 + row["drafted"] / row["passes"] if row["passes"] else 1.0
 
 
 def totals(rows: Sequence[Row]) -> str:
@@ -82,7 +80,7 @@ def totals(rows: Sequence[Row]) -> str:
         "": label,
         "weights": lambda row: str(row["quant"]),
         "tok/s": lambda row: number(row["tok_s"], 1),
-        "speed-up": _speedup,
+        "speed-up": speedup,
         "tau": lambda row: number(row["tau"], 2),
         "accepted": lambda row: percent(row["acceptance_rate"]),
         "overhead": lambda row: percent(row["overhead"]),
@@ -111,7 +109,7 @@ def by_category(rows: Sequence[Row]) -> str:
     lines = []
     for category in [c for c in categories if c != ALL] + [ALL]:
         found = [cells.get((category, name)) for name in labels]
-        figures = [NOTHING if row is None else _speedup(row) for row in found]
+        figures = [NOTHING if row is None else speedup(row) for row in found]
         if found[0] is not None:
             figures[0] = f"{number(found[0]['tok_s'], 1)} tok/s"
         lines.append([str(category), *figures])
@@ -162,17 +160,18 @@ def _cost(costs: PassCosts, width: float) -> str:
 def _tau(row: Row | None, costs: PassCosts | None) -> str:
     if row is None:
         return NOTHING
-    text, tau, width = number(row["tau"], 2), row["tau"], rows_a_pass(row)
-    if costs is None or width is None or not isinstance(tau, float):
-        return text
-    return f"{text} ({tau / costs.v(width):.2f}x)"
+    text, width = number(row["tau"], 2), rows_a_pass(row)
+    return (
+        text if costs is None or width is None else f"{text} ({row['tau'] / costs.v(width):.2f}x)"
+    )
 
 
 def _images(plots: Mapping[str, str] | None) -> str:
     return "".join(f"\n![{caption}]({path})\n" for caption, path in (plots or {}).items())
 
 
-def _speedup(row: Row) -> str:
+def speedup(row: Mapping[str, Any]) -> str:
+    """With its interval, if there is one and the row is not plain decoding itself."""
     text = f"{number(row['speedup'], 2)}x"
     if row["speedup_lo"] is None or (row["drafter"] == "none" and "peer" not in row):
         return text
@@ -181,9 +180,7 @@ def _speedup(row: Row) -> str:
 
 def _a_pass(row: Row, key: str) -> str:
     total, passes = row[key], row["passes"]
-    if not isinstance(total, float) or not isinstance(passes, int) or not passes:
-        return NOTHING
-    return number(total / passes, 2)
+    return number(total / passes, 2) if total is not None and passes else NOTHING
 
 
 def _origin(provenance: Provenance) -> str:

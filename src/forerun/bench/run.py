@@ -7,15 +7,15 @@ prompt it has answered before. What earlier prompts of a round taught a drafter,
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from forerun.bench.measurement import Measurement, Round
+from forerun.bench.peers._worker import peak_rss_mb
 from forerun.bench.workload import Conversations, Message, PromptGroup
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
@@ -29,58 +29,41 @@ WARM_UP_TOKENS = 8
 Prompt = Sequence[int]
 Encode = Callable[[Sequence[Message]], list[int]]
 T = TypeVar("T")
-SUMS = ("decode_tokens", "prefill_s", "decode_s", "draft_s", "verify_s")
-"""Fields of an answer that add up."""
 
 
-@dataclass(slots=True)
-class Answer:
-    """A system's answers to the prompts of one step, and how long it took."""
+@dataclass(frozen=True, slots=True)
+class Answer(Measurement):
+    """A system's answers to the prompts of one step, with their texts if it is ours."""
 
-    token_ids: list[list[int]]
-    texts: list[str]
-    ttft_s: list[float]
-    prefill_s: float
-    decode_s: float
-    decode_tokens: int
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    stats: SpecStats = field(default_factory=SpecStats)
+    texts: list[str] = field(default_factory=list)
 
 
 class PeerError(Exception):
     """A peer cannot run; the message goes into the report."""
 
 
-class System(Protocol):
+class System(ABC):
     """What answers prompts: a drafter in our engine, or a peer; `quant` if not the weights as in the file."""
 
     name: str
-    peer: str | None
-    quant: str | None
-
-    def restart(self, warm_up: Prompt) -> None:
-        """Forget everything but the weights, and warm up. Raises PeerError."""
-        ...
-
-    def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None) -> Answer:
-        """Answer the prompts together; a peer generates as many tokens as `lengths` says. Raises PeerError."""
-        ...
-
-    def peak_rss_mb(self) -> float:
-        """The most memory its process held so far."""
-        ...
-
-    def close(self) -> None:
-        """Free what it holds."""
-        ...
-
-
-class EngineSystem:
-    """A drafter in our engine; `new_engine` builds both over the loaded weights."""
-
     peer: str | None = None
     quant: str | None = None
+
+    @abstractmethod
+    def restart(self, warm_up: Prompt) -> None:
+        """Forget everything but the weights, and warm up. Raises PeerError."""
+
+    @abstractmethod
+    def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None) -> Answer:
+        """Answer the prompts together; a peer generates as many tokens as `lengths` says. Raises PeerError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class EngineSystem(System):
+    """A drafter in our engine; `new_engine` builds both over the loaded weights."""
 
     def __init__(
         self,
@@ -117,11 +100,9 @@ class EngineSystem:
         while engine.has_work:
             engine.step()
         end_s = time.perf_counter()
-        stats = SpecStats()
-        for run in runs:
-            stats.add(run.stats)
         ids = [[*run.seq.generated] for run in runs]
         return Answer(
+            self.name,
             token_ids=ids,
             texts=[run.text for run in runs],
             ttft_s=[run.ttft_s or 0.0 for run in runs],
@@ -130,13 +111,9 @@ class EngineSystem:
             decode_tokens=sum(map(len, ids)) - num_early,
             draft_s=timers.draft_s - draft_s,
             verify_s=timers.verify_s - verify_s,
-            stats=stats,
+            stats=SpecStats.total(run.stats for run in runs),
+            peak_rss_mb=peak_rss_mb(),
         )
-
-    def peak_rss_mb(self) -> float:
-        """Of this process, which all our drafters share."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return round(peak / (1024 if sys.platform != "darwin" else 1024**2), 1)
 
     def close(self) -> None:
         """Free the engine."""
@@ -221,17 +198,6 @@ class Bench:
             return None
 
     def _measurement(self, system: System, answers: Sequence[Answer]) -> Measurement:
-        named = Measurement(system.name, system.peer, system.quant)
-        if system.name in self._lost:
-            return replace(named, error=self._lost[system.name])
-        stats = SpecStats()
-        for answer in answers:
-            stats.add(answer.stats)
-        return replace(
-            named,
-            token_ids=[ids for answer in answers for ids in answer.token_ids],
-            ttft_s=[seconds for answer in answers for seconds in answer.ttft_s],
-            peak_rss_mb=system.peak_rss_mb(),
-            stats=stats,
-            **{name: sum(getattr(answer, name) for answer in answers) for name in SUMS},
-        )
+        error = self._lost.get(system.name)
+        named = Measurement(system.name, system.peer, system.quant, error=error)
+        return named if error else named.total(answers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ RESAMPLES = 2000
 INTERVAL = (2.5, 97.5)
 """Percentiles of the resampled speed-ups: a 95 % interval."""
 
-Row = dict[str, object]
+Row = dict[str, Any]
 Pair = tuple[Measurement, Measurement]
 """A system's measurement and plain decoding's of the same group and round."""
 
@@ -49,14 +50,11 @@ def rows(rounds: Sequence[Round], provenance: Provenance) -> list[Row]:
 
 def num_different(found: Sequence[Row]) -> int:
     """Prompts whose greedy tokens our drafters changed; any at all is a defect."""
-    different = 0
-    for row in found:
-        prompts, identical = row.get("prompts"), row.get("identical")
-        if row["category"] == ALL and "peer" not in row and identical is not None:
-            assert isinstance(prompts, int)
-            assert isinstance(identical, int)
-            different += prompts - identical
-    return different
+    return sum(
+        row["prompts"] - row["identical"]
+        for row in found
+        if row["category"] == ALL and "peer" not in row and row.get("identical") is not None
+    )
 
 
 def _base(system: Measurement, provenance: Provenance) -> Row:
@@ -76,13 +74,10 @@ def _values(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
         assert plain is not None
         groups.setdefault(each.group, []).append((own, plain))
         num_prompts[each.group] = each.num_prompts
-    first = [
-        pairs[0][0] for pairs in groups.values()
-    ]  # every round of a group gives the same counts
+    # Every round of a group gives the same counts.
+    first = [pairs[0][0] for pairs in groups.values()]
     every = [own for pairs in groups.values() for own, _ in pairs]
-    stats = SpecStats()
-    for m in first:
-        stats.add(m.stats)
+    stats = SpecStats.total(m.stats for m in first)
     tokens, seconds = int(_total(groups, "decode_tokens")), _total(groups, "decode_s")
     speedup, low, high = _speedup(groups)
     is_ours = first[0].peer is None

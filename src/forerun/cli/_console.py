@@ -185,11 +185,3 @@ def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
             style="bold" if is_all else None,
         )
     stderr().print(shown)
-
-
-def total(completions: Iterable[CompletionOutput]) -> SpecStats:
-    """The counts of many completions."""
-    stats = SpecStats()
-    for completion in completions:
-        stats.add(completion.stats)
-    return stats

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
@@ -14,12 +14,13 @@ from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
-    from forerun.bench.workload import Prompt, PromptGroup
+    from forerun.bench.workload import PromptGroup
+    from forerun.core.store import Store
     from forerun.drafters._spec import DrafterSpec
     from forerun.llm import LLM
     from forerun.tune.profile import Profile
     from forerun.tune.results import DrafterFigures, PassTimes
-    from forerun.tune.search import Autotune, Report
+    from forerun.tune.search import Report
 
 ROUNDS = 2
 """How often the winner and plain decoding answer the prompts in turn."""
@@ -65,21 +66,30 @@ def command(
     from forerun.core.provenance import now
     from forerun.eval.prompts import read
     from forerun.tune.profile import Profile
-    from forerun.tune.search import best_of
+    from forerun.tune.search import Autotune, best_of
 
     specs = _specs(drafters)
     known = read(prompts)
     tuned_on = workload.choose(known, limit)
     checked_on = workload.choose([p for p in known if p not in tuned_on] or tuned_on, limit)
     llm = opt.load(config)
+    token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in tuned_on]
     try:
+        times = _time_passes(llm, repeats)
         with _bar() as progress:
-            times = _time_passes(llm, repeats, progress)
-            search = _search(llm, tuned_on, max_tokens, times, fresh, progress)
+            search = Autotune(
+                lambda drafter: llm.with_drafter(drafter).engine,
+                llm.target(),
+                token_ids,
+                max_tokens,
+                times,
+                _store(llm, [token_ids, max_tokens], fresh),
+                progress,
+            )
             best = search.run(specs)
-            chosen = best_of(best, times)
-            profile = Profile(llm.subject, now(), chosen, times, tuple(search.tried.values()), {})
-            profile = _check(llm, profile, workload.groups(checked_on, 1), max_tokens, progress)
+        chosen = best_of(best, times)
+        profile = Profile(llm.subject, now(), chosen, times, tuple(search.tried.values()), {})
+        profile = _check(llm, profile, workload.groups(checked_on, 1), max_tokens)
     except KeyboardInterrupt:
         console.stderr().print("stopped; the same command goes on where it was")
         raise typer.Exit(130) from None
@@ -116,68 +126,46 @@ def _bar() -> Iterator[Report]:
     with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bar:
         task = bar.add_task("")
 
-        def show(what: str, done: int, total: int) -> None:
-            if not done:
-                bar.reset(task)
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield show
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )
 
 
-def _time_passes(llm: LLM, repeats: int, progress: Report) -> PassTimes:
+def _time_passes(llm: LLM, repeats: int) -> PassTimes:
     """What passes take here, of all shapes that autotune wants to know."""
     from forerun.bench.kernels import Case, in_turns, timers
+    from forerun.cli import _console as console
     from forerun.tune.results import PassTime, PassTimes
     from forerun.tune.search import shapes
 
-    progress("preparing passes", 0, repeats)
     wanted = shapes(min(llm.max_len, llm.model.config.max_position))
     cases = {Case(num, rows // num, context): (context, num, rows) for context, num, rows in wanted}
-    for done, seconds in enumerate(in_turns(timers(llm.model, [*cases]), repeats), 1):  # noqa: B007
-        progress("timing passes", done, repeats)
+    rounds = in_turns(timers(llm.model, [*cases]), repeats)
+    *_, seconds = console.track(rounds, "timing passes", repeats)
     return PassTimes(
         tuple(PassTime(*cases[case], round(median(s) * 1e3, 5)) for case, s in seconds.items())
     )
 
 
-def _search(
-    llm: LLM,
-    prompts: Sequence[Prompt],
-    max_tokens: int,
-    times: PassTimes,
-    fresh: bool,
-    progress: Report,
-) -> Autotune:
-    """A search over these prompts that knows what earlier ones found out."""
+def _store(llm: LLM, asked: object, fresh: bool) -> Store:
+    """The scores that earlier searches found for the same model, machine and prompts, unless `fresh`."""
     import forerun
     from forerun.core.store import Store
     from forerun.tune.profile import digest_of, folder
-    from forerun.tune.search import Autotune
 
-    token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in prompts]
     origin = {
         "forerun": forerun.__version__,
         "model": llm.subject.model,
         "setting": dict(llm.subject.setting),
-        "prompts": digest_of([token_ids, max_tokens]),
+        "prompts": digest_of(asked),
     }
     path = folder() / f"{llm.subject.name}-{digest_of(origin)}.scores.jsonl"
     if fresh:
         path.unlink(missing_ok=True)
-    return Autotune(
-        lambda drafter: llm.with_drafter(drafter).engine,
-        llm.target(),
-        token_ids,
-        max_tokens,
-        times,
-        Store(origin, path),
-        progress,
-    )
+    return Store(origin, path)
 
 
-def _check(
-    llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens: int, progress: Report
-) -> Profile:
+def _check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens: int) -> Profile:
     """The profile with its choice measured beside plain decoding, as users run it; `none` if it is clearly slower."""
     from forerun.bench.run import PLAIN, Bench, EngineSystem
     from forerun.bench.summary import ALL, rows
@@ -197,9 +185,8 @@ def _check(
     systems = [system(PLAIN), system(chosen)]
     bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
     what = f"{chosen} beside plain decoding"
-    progress(what, 0, bench.num_steps)
-    for done, _ in enumerate(bench.steps(), 1):
-        progress(what, done, bench.num_steps)
+    for _ in console.track(bench.steps(), what, bench.num_steps):
+        pass
     found = rows(bench.rounds, bench.store.origin)
     row = next(row for row in found if (row["drafter"], row["category"]) == (chosen, ALL))
     if row["identical"] != row["prompts"]:
@@ -213,12 +200,12 @@ def _check(
 
 def _report(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) -> None:
     """A line for each drafter's best setting, and the choice."""
+    from forerun.bench.report import speedup
     from forerun.cli import _console as console
 
     plain_ms, measured, lines = profile.passes.plain_ms, profile.measured, []
     for figures in best:
-        count = figures.passes or 1
-        is_measured = measured.get("drafter") == figures.drafter
+        count, is_measured = figures.passes or 1, measured.get("drafter") == figures.drafter
         lines.append(
             (
                 figures.drafter,
@@ -227,7 +214,7 @@ def _report(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) ->
                 f"{figures.draft_total / count * plain_ms:.2f}",
                 f"{figures.pass_total(profile.passes) / count:.2f}",
                 f"{figures.speedup(profile.passes):.2f}x",
-                _interval(measured) if is_measured else "",
+                speedup(measured) if is_measured else "",
             )
         )
     columns = ("setting", "tau", "accepted", "draft ms", "pass cost", "expected", "measured")
@@ -239,9 +226,3 @@ def _report(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) ->
         + ("; drafting is not faster here" if profile.drafter == "none" else "")
         + f"\na plain pass takes {plain_ms:.2f} ms; profile: {profile.subject.path}"
     )
-
-
-def _interval(measured: Mapping[str, object]) -> str:
-    low, high = measured["speedup_lo"], measured["speedup_hi"]
-    interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
-    return f"{measured['speedup']:.2f}x{interval}"

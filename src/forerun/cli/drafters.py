@@ -53,7 +53,8 @@ def _show(doc: DrafterDoc) -> None:
     lines = []
     for option in doc.options:
         default = "required" if option.default is None else option.default
-        elsewhere = f" Elsewhere: {', '.join(option.aliases)}." if option.aliases else ""
-        lines.append((option.name, option.type, default, option.help + elsewhere))
+        aliases = ", ".join(doc.option_aliases.get(option.name, ()))
+        what = " ".join(option.help.split()) + (f" Elsewhere: {aliases}." if aliases else "")
+        lines.append((option.name, option.type, default, what))
     shown = console.table(("option", "takes", "default", "what"), lines, num_left=4)
     out.print(shown if lines else "no options")

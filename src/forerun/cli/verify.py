@@ -32,6 +32,7 @@ def command(
 ) -> None:
     """Decode every prompt greedily, with and without drafting, and compare the token ids. Exits 1 on any difference."""
     from forerun.cli import _console as console
+    from forerun.engine.stats import SpecStats
     from forerun.eval.prompts import read
 
     tasks = read(prompts, limit)
@@ -47,7 +48,7 @@ def command(
         measured = console.Measured(
             tokens=sum(len(drafted.token_ids) for _, drafted in pairs),
             seconds=seconds,
-            stats=console.total(drafted for _, drafted in pairs),
+            stats=SpecStats.total(drafted.stats for _, drafted in pairs),
             draft_s=llm.engine.timers.draft_s,
             verify_s=llm.engine.timers.verify_s,
             ttft_s=None,
@@ -94,9 +95,10 @@ def _print(tasks: list[TaskPrompt], pairs: list[tuple[CompletionOutput, Completi
 
 
 def _counts(completions: list[CompletionOutput]) -> tuple[object, ...]:
-    from forerun.cli import _console as console
+    from forerun.engine.stats import SpecStats
 
-    stats, tokens = console.total(completions), sum(len(each.token_ids) for each in completions)
+    stats = SpecStats.total(each.stats for each in completions)
+    tokens = sum(len(each.token_ids) for each in completions)
     return (tokens, stats.drafted, stats.accepted, stats.rejected, f"{stats.tau:.2f}")
 
 

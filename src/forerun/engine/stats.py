@@ -8,7 +8,7 @@ not counted: they emit a token without a draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -50,6 +50,14 @@ class SpecStats:
         for name in ("accepted_by_depth", "drafted_by_depth"):
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
             setattr(self, name, [mine + theirs for mine, theirs in pairs])
+
+    @classmethod
+    def total(cls, parts: Iterable[SpecStats]) -> SpecStats:
+        """The counts of all parts together."""
+        found = cls()
+        for part in parts:
+            found.add(part)
+        return found
 
     @property
     def rejected(self) -> int:

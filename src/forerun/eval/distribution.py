@@ -185,10 +185,8 @@ def draw(
     runs = [engine.add(prompt, replace(wanted, seed=seed)) for seed in seeds]
     while engine.has_work:
         engine.step()
-    stats = SpecStats()
-    for each in runs:
-        stats.add(each.stats)
-    return [tuple(each.seq.generated[:length]) for each in runs], stats
+    sequences = [tuple(each.seq.generated[:length]) for each in runs]
+    return sequences, SpecStats.total(each.stats for each in runs)
 
 
 def compare(

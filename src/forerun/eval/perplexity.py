@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -92,11 +92,6 @@ def measure(
         if key not in store.results:
             store.add(key, asdict(_score(model, tokens, window, cache)))
         yield Score(**store.results[key])  # type: ignore[arg-type]  # as written above
-
-
-def total(scores: Iterable[Score]) -> Score:
-    """All scores together."""
-    return sum(scores, Score())
 
 
 def _score(model: Model, tokens: Sequence[int], window: TextWindow, cache: KVCache) -> Score:

@@ -14,30 +14,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 _RUNNER = Path(__file__).with_name("_sandbox_runner.py")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a program may use."""
+def passes(program: str, *, seconds: float = 10.0, memory_mb: int = 1024) -> bool:
+    """True if the program runs to its end: no exception, no exit of its own, no limit exceeded.
 
-    seconds: float = 10.0
-    """Of wall time."""
-    memory_mb: int = 1024
-    """Of address space, the interpreter's included."""
-
-
-DEFAULT_LIMITS = Limits()
-
-
-def passes(program: str, limits: Limits = DEFAULT_LIMITS) -> bool:
-    """True if the program runs to its end: no exception, no exit of its own, no limit exceeded."""
+    The limits are wall time, and address space with the interpreter's.
+    """
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(_RUNNER), str(limits.memory_mb), str(limits.seconds)],
+            [sys.executable, "-I", "-B", str(_RUNNER), str(memory_mb), str(seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -46,7 +35,7 @@ def passes(program: str, limits: Limits = DEFAULT_LIMITS) -> bool:
             start_new_session=True,
         )
         try:
-            verdict, _ = process.communicate(program.encode(errors="replace"), limits.seconds)
+            verdict, _ = process.communicate(program.encode(errors="replace"), seconds)
         except subprocess.TimeoutExpired:
             return False
         finally:

@@ -6,11 +6,12 @@ is compared in plain passes: what one row of one sequence takes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from forerun.core.costs import CostCurve
 
@@ -58,9 +59,12 @@ class PassTimes:
         return self.costs(1)
 
     @classmethod
-    def from_json(cls, value: Sequence[Mapping[str, object]]) -> PassTimes:
+    def from_json(cls, value: Sequence[Mapping[str, Any]]) -> PassTimes:
         """Read a list of times. Raises ValueError, KeyError, TypeError."""
-        found = cls(tuple(_pass_time(row) for row in value))
+        found = cls(tuple(PassTime(**row) for row in value))
+        _check(number for time in found.times for number in astuple(time))
+        if not all(time.rows and time.num_seqs and time.ms for time in found.times):
+            raise ValueError("a pass of no rows, sequences or time")
         if not {time.context for time in found.times} == found._plain().keys() != set():
             raise ValueError("plain passes are missing")
         return found
@@ -110,39 +114,19 @@ class DrafterFigures:
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> DrafterFigures:
         """Read what `asdict` and JSON made of it; other keys are skipped. Raises ValueError, KeyError, TypeError."""
-        rows, cost, nodes = value["rows"], value["draft_cost"], value["nodes"]
-        if not (isinstance(rows, dict) and isinstance(cost, dict) and isinstance(nodes, list)):
-            raise ValueError("rows, draft_cost or nodes are missing")
-        return cls(
-            drafter=str(value["drafter"]),
-            **{key: int(_number(value, key)) for key in ("passes", "emitted", "drafted")},
-            accepted=int(_number(value, "accepted")),
-            rows={int(k): int(_number(rows, k)) for k in rows},
-            draft_cost={int(k): _number(cost, k) for k in cost},
-            draft_total=_number(value, "draft_total"),
-            nodes=tuple((_share(drafted), _share(accepted)) for drafted, accepted in nodes),
-        )
+        given: dict[str, Any] = {field.name: value[field.name] for field in fields(cls)}
+        for name in ("rows", "draft_cost"):
+            given[name] = {int(size): number for size, number in {**given[name]}.items()}
+            _check(given[name].values())
+        given["nodes"] = tuple((drafted, accepted) for drafted, accepted in given["nodes"])
+        _check((share for node in given["nodes"] for share in node), most=1)
+        _check(given[name] for name in ("passes", "emitted", "drafted", "accepted", "draft_total"))
+        return cls(**given)
 
 
-def _pass_time(row: Mapping[str, object]) -> PassTime:
-    context, num_seqs, rows = (int(_number(row, key)) for key in ("context", "num_seqs", "rows"))
-    time = PassTime(context, num_seqs, rows, _number(row, "ms"))
-    if not (time.rows and time.num_seqs and time.ms):
-        raise ValueError("a pass of no rows, sequences or time")
-    return time
-
-
-def _number(row: Mapping[str, object], key: str) -> float:
-    value = row[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{key} is {value!r}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{key} is {value}")
-    return value
-
-
-def _share(value: object) -> float:
-    share = _number({"share": value}, "share")
-    if share > 1:
-        raise ValueError(f"share is {value}")
-    return share
+def _check(values: Iterable[Any], most: float = sys.float_info.max) -> None:
+    """Raise ValueError unless all are numbers from 0 to `most`."""
+    for value in values:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= most:
+            raise ValueError(f"{value!r} is no number from 0 to {most:g}")

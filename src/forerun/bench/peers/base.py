@@ -6,7 +6,6 @@ a format of its own gets the model in it, made once and kept under `<folder>/<na
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -15,19 +14,20 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from threading import Timer
 from types import ModuleType
 from typing import Any
 
 from forerun.bench.kernels import Case
-from forerun.bench.run import WARM_UP_TOKENS, Answer, PeerError, Prompt
+from forerun.bench.run import WARM_UP_TOKENS, Answer, PeerError, Prompt, System
 from forerun.core import registry
 from forerun.core.errors import ConfigError, unknown
 
 KIND = "bench.peers"
 PASSES = "passes"
-"""What a worker does that runs single passes instead of answering; its adapter is `_passes_<peer>.py`."""
+"""The way of a worker that runs single passes instead of answering."""
 WORKER = Path(__file__).parent / "_worker.py"
 CONVERTER = Path(__file__).parent / "_convert.py"
 DRAFT_MODEL = "draft_model"
@@ -63,31 +63,27 @@ def adapter(name: str) -> ModuleType:
 
 
 def systems(name: str, setup: Setup) -> list[PeerSystem]:
-    """A peer in each of its ways; the one with a draft model only if there is a draft."""
+    """A peer in each of its ways of answering; the one with a draft model only if there is a draft."""
     module = adapter(name)
-    ways = [way for way in module.WAYS if way != DRAFT_MODEL or setup.draft is not None]
-    return [PeerSystem(module, way, setup) for way in ways]
+    left_out = {PASSES} if setup.draft is not None else {PASSES, DRAFT_MODEL}
+    return [PeerSystem(module, way, setup) for way in module.WAYS if way not in left_out]
 
 
 def passes(name: str, setup: Setup) -> PeerSystem:
     """A peer that runs single passes, to be timed. Raises ConfigError if it has none."""
-    own = f"_{PASSES}_{Path(str(adapter(name).__file__)).stem}"
-    if not WORKER.with_name(f"{own}.py").exists():
+    if PASSES not in adapter(name).WAYS:
         raise ConfigError(f"{name} cannot run single passes here: choose llama.cpp")
-    return PeerSystem(importlib.import_module(f"forerun.{KIND}.{own}"), PASSES, setup)
+    return PeerSystem(adapter(name), PASSES, setup)
 
 
-class PeerSystem:
+class PeerSystem(System):
     """One peer decoding in one way, one prompt at a time. Between its turns its process is stopped."""
 
     def __init__(self, module: ModuleType, way: str, setup: Setup) -> None:
-        self.peer: str | None = module.NAME
-        self.name = f"{module.NAME} {way}"
-        self.quant: str | None = module.QUANT
+        self.name, self.peer, self.quant = f"{module.NAME} {way}", module.NAME, module.QUANT
         self._module, self._way, self._setup = module, way, setup
         self._home = setup.folder.absolute() / module.NAME
         self._process: subprocess.Popen[str] | None = None
-        self._peak_rss_mb = 0.0
 
     def restart(self, warm_up: Prompt) -> None:
         """A new process with the model loaded, after a short answer."""
@@ -121,29 +117,26 @@ class PeerSystem:
         )
         self._read_reply()
 
-    def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None) -> Answer:
+    def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None) -> Answer:
         """As many tokens as plain decoding gave, whatever they are: peers are compared by speed, on equal counts."""
         assert lengths is not None, "plain decoding comes first"
         said = [self._ask(prompt, n) for prompt, n in zip(prompts, lengths, strict=True)]
-        self._peak_rss_mb = max(message["peak_rss_mb"] for message in said)
-        ttft_s = [message["ttft_s"] for message in said]
+        keys = ("token_ids", "ttft_s", "decode_s", "decode_tokens", "peak_rss_mb")
+        ids, ttft_s, decode_s, counts, peaks = zip(*map(itemgetter(*keys), said), strict=True)
         return Answer(
-            token_ids=[message["token_ids"] for message in said],
-            texts=[],
-            ttft_s=ttft_s,
+            self.name,
+            token_ids=[*ids],
+            ttft_s=[*ttft_s],
             prefill_s=sum(ttft_s),
-            decode_s=sum(message["decode_s"] for message in said),
-            decode_tokens=sum(message["decode_tokens"] for message in said),
+            decode_s=sum(decode_s),
+            decode_tokens=sum(counts),
+            peak_rss_mb=max(peaks),
         )
 
     def seconds(self, case: Case) -> float:
         """Seconds of one pass of the case, for a system of the way `passes`."""
         found = self._request({"pass": [case.num_seqs, case.rows, case.context]})["seconds"]
         return float(found)
-
-    def peak_rss_mb(self) -> float:
-        """Of the peer's process."""
-        return self._peak_rss_mb
 
     def close(self) -> None:
         """End the process."""

@@ -60,6 +60,7 @@ def _save(pictures: Pictures, folder: Path, title: str) -> dict[str, str]:
             figure, axes = pyplot.subplots()
             if picture(axes):
                 axes.set_title(f"{caption} · {title}", pad=14)
+                figure.legend(loc="outside right upper")
                 path = folder / f"{title}-{name}.png"
                 figure.savefig(path)
                 figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})

@@ -1,49 +1,29 @@
-"""How all pictures look: colours, type, names beside what they name. Light cards, so that dark pages can show them."""
+"""How all pictures look: colours, markers, type, axes. Light cards, so that dark pages can show them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import cycle
-from typing import TYPE_CHECKING, Literal
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal
 
 from forerun.bench.report import label
 from forerun.bench.summary import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.text import Annotation
 
 Rows = Sequence[Row]
-Point = tuple[float, float]
+Look = dict[str, Any]
+"""Colour and marker, as matplotlib takes them."""
 
 OURS = ("#0b7a5b", "#d9731a", "#3257b8", "#b02a6b", "#8a6d1d", "#2089a8", "#7c4bb0")
 PEERS = ("#565656", "#8c8c8c", "#b0a18a", "#7d8ba0")
 INK, SOFT, GRID, SHADE, PAPER = "#262626", "#6e6e6e", "#e4e2dd", "#f1efea", "#fcfbf9"
 MARKERS = "osD^vPX"
-SMALL = 8
 TICKS = (0.1, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1000)  # fmt: skip
 
-Place = tuple[tuple[float, float], str, str]
-"""Where a name may stand: offset from its point in typographic points, and how it is aligned."""
-BESIDE: tuple[Place, ...] = (
-    ((6, 0), "left", "center"),
-    ((-6, 0), "right", "center"),
-    ((0, 6), "center", "bottom"),
-    ((0, -6), "center", "top"),
-    ((6, 8), "left", "bottom"),
-    ((6, -8), "left", "top"),
-    ((-6, 8), "right", "bottom"),
-    ((-6, -8), "right", "top"),
-)
-"""Of points, best first."""
-RIGHT: tuple[Place, ...] = tuple(
-    ((7, step * 3), "left", "center") for step in sorted(range(-60, 61), key=abs)
-)
-"""Of the ends of lines."""
-
 STYLE = {
-    "figure.figsize": (9, 4.8),
+    "figure.figsize": (10, 4.8),
     "figure.dpi": 144,
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
@@ -51,6 +31,7 @@ STYLE = {
     "figure.constrained_layout.h_pad": 0.12,
     "figure.constrained_layout.w_pad": 0.12,
     "axes.facecolor": PAPER,
+    "axes.grid": True,
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": SOFT,
@@ -64,17 +45,21 @@ STYLE = {
     "xtick.color": SOFT,
     "ytick.color": SOFT,
     "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.markersize": 5.5,
     "svg.hashsalt": "forerun",  # the same data give the same file
 }
 
 
-def looks(series: dict[str, list[Row]]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each system, the same in every picture; peers are grey."""
-    ours, peers, markers = cycle(OURS), cycle(PEERS), cycle(MARKERS)
-    return {
-        name: (next(peers if "peer" in rows[0] else ours), next(markers))
-        for name, rows in series.items()
-    }
+def looks(are_peers: Sequence[bool]) -> list[Look]:
+    """A colour and a marker for each system, no two alike among the first 49 of ours; peers are grey."""
+    ours, peers = count(), count()
+    found = []
+    for is_peer in are_peers:
+        colours, i = (PEERS, next(peers)) if is_peer else (OURS, next(ours))
+        marker = MARKERS[(i + i // len(colours)) % len(MARKERS)]
+        found.append({"color": colours[i % len(colours)], "marker": marker})
+    return found
 
 
 def systems(rows: Rows) -> dict[str, list[Row]]:
@@ -84,17 +69,6 @@ def systems(rows: Rows) -> dict[str, list[Row]]:
         if "error" not in row and label(row) != "none":
             found.setdefault(label(row), []).append(row)
     return found
-
-
-def short(spec: str) -> str:
-    """A drafter with its options' values only, as a name in a picture.
-
-    >>> short("lookahead:window=5,ngram=3,guesses=5")
-    'lookahead 5,3,5'
-    """
-    name, _, options = spec.partition(":")
-    values = [option.partition("=")[2] for option in options.split(",") if option]
-    return f"{name} {','.join(values)}" if values else name
 
 
 def log_ticks(
@@ -110,39 +84,3 @@ def log_ticks(
     axis = axes.xaxis if name == "x" else axes.yaxis
     axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_ticks([], minor=True)
-
-
-def name_points(
-    axes: Axes,
-    names: Sequence[tuple[str, Point, str]],
-    others: Sequence[Point] = (),
-    places: Sequence[Place] = BESIDE,
-) -> None:
-    """Write (text, point, colour) beside points, where it covers neither a text nor one of these or `others`.
-
-    The axes' limits must be final: places are reckoned in pixels.
-    """
-    from matplotlib.transforms import Bbox
-
-    axes.figure.canvas.draw()
-    floor = axes.get_window_extent().y0 if places is RIGHT else 0.0
-    dots = axes.transData.transform([*(point for _, point, _ in names), *others])
-    taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in dots]
-
-    def crowd(box: Bbox) -> float:
-        """Pixels shared with what stands there already; below the floor is no place at all."""
-        shared = (Bbox.intersection(box, other) for other in taken)
-        area = sum(both.width * both.height for both in shared if both is not None)
-        return area if box.y0 > floor else math.inf
-
-    for text, point, colour in names:
-        note = axes.annotate(
-            text, point, (0, 0), textcoords="offset points", fontsize=SMALL, color=colour
-        )
-
-        def at(place: Place, note: Annotation = note) -> Bbox:
-            offset, across, up = place
-            note.set(position=offset, ha=across, va=up)
-            return note.get_window_extent()
-
-        taken.append(at(min(places, key=lambda place: crowd(at(place)))))

@@ -15,7 +15,7 @@ from forerun.eval.prompts import TaskPrompt
 MAX_TOKENS = 512
 RUNS_CODE = True
 
-_RUNNERD = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_CODE_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def question(prompt: TaskPrompt) -> str:
@@ -41,7 +41,7 @@ def program(prompt: TaskPrompt, answer: str) -> str:
     if not isinstance(reference, Mapping) or not {"entry_point", "test"} <= reference.keys():
         raise ConfigError(f"prompt {prompt.id} needs a 'reference' with 'entry_point' and 'test'")
     name = str(reference["entry_point"])
-    block = _RUNNERD.search(answer)
+    block = _CODE_BLOCK.search(answer)
     code = block[1] if block else answer
     begin = prompt.turns[0]
     head = f"def {name}("
