@@ -107,7 +107,7 @@ def _derive(
     """A decorator that replaces a command's parameter `name` by an option a field."""
     added = [
         own.replace(default=defaults.get(own.name, own.default))
-        for own in _parameters(cls)
+        for own in _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
         if own.name in shown
     ]
     added += extra
