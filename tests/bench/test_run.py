@@ -7,8 +7,8 @@ from forerun.bench.run import Answer, Bench, EngineSystem, PeerError
 from forerun.bench.workload import PromptGroup
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
+from forerun.core.types import TaskPrompt
 from forerun.drafters.suffix import Options, Suffix
-from forerun.eval.prompts import TaskPrompt
 from tests.bench.samples import ORIGIN, Bytes
 from tests.engine.harness import LOOPING, complete, engine_for
 from tests.tiny import tiny_model

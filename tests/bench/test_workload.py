@@ -4,7 +4,8 @@ import pytest
 
 from forerun.bench.workload import Conversations, PromptGroup, choose, groups, only
 from forerun.core.errors import ConfigError
-from forerun.eval.prompts import TaskPrompt, read
+from forerun.core.types import TaskPrompt
+from forerun.eval.prompts import read
 
 PROMPTS = [
     TaskPrompt(f"{c}{i}", c, (f"{c}{i}?",))

@@ -9,8 +9,8 @@ from scipy import stats
 
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
+from forerun.core.types import TaskPrompt
 from forerun.eval import scores
-from forerun.eval.prompts import TaskPrompt
 from forerun.eval.scores import GradedAnswer
 from forerun.eval.tasks import gsm8k
 from forerun.llm import LLM

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from forerun.core.store import Store
+from forerun.core.types import TaskPrompt
 from forerun.engine.stats import SpecStats
-from forerun.eval.prompts import TaskPrompt
 from forerun.eval.tasks.base import Task
 
 Z = 1.96

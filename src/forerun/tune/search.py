@@ -41,7 +41,7 @@ BATCHES = (1, 4)
 WIDTHS = (1, 2, 4, 8, 16, 32)
 """Rows of a pass in all."""
 USUAL_NUM_SETTINGS = 12
-"""How many settings a search is expected to try until one has ended: for the time that is left."""
+"""How many settings a search is expected to try: for the time that is left."""
 OFTEN = 8
 """How often a size of draft must have been seen for a median of its own."""
 PLAIN = "none"
@@ -162,16 +162,13 @@ class Autotune:
         self._params = SamplingParams(temperature=0, max_tokens=max_tokens, seed=0)
         self._store = store
         self._progress = progress
-        self._num_done = 0  # prompts
-        self._num_finished = self._num_left = 0  # drafters
-        self._num_before = 0  # settings tried before this drafter's turn
+        self._num_expected = 0  # settings to try in all
 
     def run(self, drafters: Sequence[DrafterSpec]) -> list[DrafterFigures]:
         """The best setting of each drafter, in the order given."""
         best = []
         for i, spec in enumerate(drafters):
-            self._num_finished, self._num_left = i, len(drafters) - i - 1
-            self._num_before = len(self.tried)
+            self._num_expected = len(self.tried) + USUAL_NUM_SETTINGS * (len(drafters) - i)
             best.append(self._best_of(spec))
         return best
 
@@ -203,22 +200,14 @@ class Autotune:
     def _measure(self, drafter: str) -> DrafterFigures:
         engine = self._new_engine(drafter)
         engine.controller = recorder = Recorder(engine.config.draft_budget)
+        num_prompts, num_tried = len(self._prompts), len(self.tried)
+        total = num_prompts * max(self._num_expected, num_tried + 1)
         for i, prompt in enumerate(self._prompts):
-            self._progress(drafter, self._num_done, self._num_done + self._num_ahead(i))
+            self._progress(drafter, num_prompts * num_tried + i, total)
             engine.add(prompt, self._params)
             while engine.has_work:
                 engine.step()
-            self._num_done += 1
         return figures_of(drafter, recorder.steps, self.times)
-
-    def _num_ahead(self, prompt: int) -> int:
-        """Prompts still to be answered, if the searches to come are as long as those that have ended."""
-        usual = USUAL_NUM_SETTINGS
-        if self._num_finished:
-            usual = self._num_before // self._num_finished
-        num_here = len(self.tried) - self._num_before + 1
-        settings = max(0, usual - num_here) + usual * self._num_left
-        return len(self._prompts) - prompt + settings * len(self._prompts)
 
 
 @dataclass(frozen=True, slots=True)
