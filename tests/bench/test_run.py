@@ -89,6 +89,14 @@ def test_everyone_gets_the_same_prompts_and_peers_the_plain_lengths():
     assert sum(m.stats.accepted for m in drafted) > 0
 
 
+def test_a_conversation_that_has_ended_is_not_asked_again():
+    prompts = (TaskPrompt("x", "toy", ("", "")), TaskPrompt("y", "toy", ("",)))
+    peer = Peer()
+    run(Bench([PromptGroup(prompts)], [system(), peer], encode, Store(ORIGIN)))
+    assert [len(asked) for asked in peer.asked] == [2, 1]
+    assert len(peer.asked[1][0]) == len(peer.asked[0][0]) + 2
+
+
 def test_figures_are_what_the_engine_counts():
     store = Store(ORIGIN)
     run(Bench(GROUPS[1:2], [system()], encode, store))

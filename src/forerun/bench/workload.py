@@ -12,8 +12,6 @@ from itertools import zip_longest
 from forerun.core.errors import ConfigError, unknown
 from forerun.core.types import TaskPrompt
 
-Message = dict[str, str]
-
 
 @dataclass(frozen=True, slots=True)
 class PromptGroup:
@@ -35,29 +33,6 @@ class PromptGroup:
     def num_steps(self) -> int:
         """Steps of the longest conversation."""
         return max(len(prompt.turns) for prompt in self.prompts)
-
-
-class Conversations:
-    """The chats of a group, step by step; the answers put into them are the plain ones, whoever is measured."""
-
-    def __init__(self, group: PromptGroup) -> None:
-        self._prompts = group.prompts
-        self._messages: list[list[Message]] = [[] for _ in group.prompts]
-
-    def ask(self, step: int) -> list[list[Message]]:
-        """The conversations that have this step, each ending with its question."""
-        asked = []
-        for prompt, messages in zip(self._prompts, self._messages, strict=True):
-            if step < len(prompt.turns):
-                messages.append({"role": "user", "content": prompt.turns[step]})
-                asked.append(list(messages))
-        return asked
-
-    def answer(self, step: int, texts: Sequence[str]) -> None:
-        """Note the plain answers to this step."""
-        having = [i for i, prompt in enumerate(self._prompts) if step < len(prompt.turns)]
-        for i, text in zip(having, texts, strict=True):
-            self._messages[i].append({"role": "assistant", "content": text})
 
 
 def only(prompts: Sequence[TaskPrompt], categories: Sequence[str]) -> list[TaskPrompt]:

@@ -139,30 +139,21 @@ def _nodes(trials: Sequence[DraftResult]) -> tuple[tuple[float, float], ...]:
     return tuple(found)
 
 
+@dataclass
 class Autotune:
     """Scores settings, each once, and lets every drafter look for its best."""
 
-    def __init__(
-        self,
-        new_engine: Callable[[str], Engine],
-        target: Target,
-        prompts: Sequence[Sequence[int]],
-        max_tokens: int,
-        times: PassTimes,
-        store: Store,
-        progress: Report = lambda what, done, total: None,
-    ) -> None:
-        """`new_engine` builds the drafter of a setting over the loaded weights, without a controller."""
-        self.times = times
-        self.tried: dict[str, DrafterFigures] = {}
-        self._new_engine = new_engine
-        self._target = target
-        self._prompts = prompts
-        # The seed: lookahead draws its first window.
-        self._params = SamplingParams(temperature=0, max_tokens=max_tokens, seed=0)
-        self._store = store
-        self._progress = progress
-        self._num_expected = 0  # settings to try in all
+    new_engine: Callable[[str], Engine]
+    """Builds the drafter of a setting over the loaded weights, without a controller."""
+    target: Target
+    prompts: Sequence[Sequence[int]]
+    max_tokens: int
+    times: PassTimes
+    store: Store
+    progress: Report = lambda what, done, total: None
+    tried: dict[str, DrafterFigures] = field(default_factory=dict)
+    _num_expected: int = 0
+    """Settings to try in all, as far as is known."""
 
     def run(self, drafters: Sequence[DrafterSpec]) -> list[DrafterFigures]:
         """The best setting of each drafter, in the order given."""
@@ -175,12 +166,12 @@ class Autotune:
     def figures(self, drafter: str) -> DrafterFigures:
         """What a setting showed: of this run, of an earlier one, or else of running it now."""
         if drafter not in self.tried:
-            if drafter in self._store.results:
-                found = DrafterFigures.from_json(self._store.results[drafter])
+            if drafter in self.store.results:
+                found = DrafterFigures.from_json(self.store.results[drafter])
             else:
                 found = self._measure(drafter)
                 score = round(found.speedup(self.times), 4)
-                self._store.add(drafter, {"score": score, **asdict(found)})
+                self.store.add(drafter, {"score": score, **asdict(found)})
             self.tried[drafter] = found
         return self.tried[drafter]
 
@@ -192,19 +183,21 @@ class Autotune:
         given = options.build(module.Options, spec.options)
         search = _Search(self, spec.name)
         if hasattr(module, "tune"):
-            best = module.tune(self._target, given, search)
+            best = module.tune(self.target, given, search)
         else:
             best = search.climb(given, getattr(module, "GRIDS", {}))
         return search.figures(best)
 
     def _measure(self, drafter: str) -> DrafterFigures:
-        engine = self._new_engine(drafter)
+        engine = self.new_engine(drafter)
         engine.controller = recorder = Recorder(engine.config.draft_budget)
-        num_prompts, num_tried = len(self._prompts), len(self.tried)
+        num_prompts, num_tried = len(self.prompts), len(self.tried)
+        # The seed: lookahead draws its first window.
+        params = SamplingParams(temperature=0, max_tokens=self.max_tokens, seed=0)
         total = num_prompts * max(self._num_expected, num_tried + 1)
-        for i, prompt in enumerate(self._prompts):
-            self._progress(drafter, num_prompts * num_tried + i, total)
-            engine.add(prompt, self._params)
+        for i, prompt in enumerate(self.prompts):
+            self.progress(drafter, num_prompts * num_tried + i, total)
+            engine.add(prompt, params)
             while engine.has_work:
                 engine.step()
         return figures_of(drafter, recorder.steps, self.times)
