@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from forerun.cache.slots import SlotCache
+from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
@@ -98,7 +98,7 @@ class Clock:
         self.now += cost * self.world.slowdown(self.passes)
 
 
-class Lengths(SlotCache):
+class Lengths(KVCache):
     """A cache of no keys and values, only lengths."""
 
     def nbytes(self) -> int:

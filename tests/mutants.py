@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from forerun.cache.slots import SlotCache
+from forerun.cache.base import KVCache
 from forerun.core.batch import Segment
 from forerun.decoding import verify
 from tests import tiny
@@ -44,8 +44,8 @@ def wrong_residual() -> None:
 
 def stale_rows() -> None:
     """Commit as many rows as were accepted, but not the ones that were: rejected siblings stay in their place."""
-    honest = SlotCache.keep
-    SlotCache.keep = lambda self, slot, path: honest(self, slot, range(len(path)))
+    honest = KVCache.keep
+    KVCache.keep = lambda self, slot, path: honest(self, slot, range(len(path)))
 
 
 def unmasked_siblings() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from forerun.eval.random_model import random_config, random_weights
-from forerun.formats.weights import FORMATS, FloatTensor
+from forerun.formats.weights import FORMATS, StoredTensor
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.backends.native import unsupported
 from forerun.nn.decoder import Decoder
@@ -32,7 +32,7 @@ def tiny_model(
     return load_native(shape, stored, num_threads=1)
 
 
-def _stored(name: str, weight: torch.Tensor) -> FloatTensor:
+def _stored(name: str, weight: torch.Tensor) -> StoredTensor:
     rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
     data = np.ascontiguousarray(rows).view(np.uint8)
-    return FloatTensor(name, tuple(weight.shape), FORMATS["f32"], data)
+    return StoredTensor(name, tuple(weight.shape), FORMATS["f32"], data)

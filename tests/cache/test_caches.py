@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from forerun.cache.base import KVCache
 from forerun.cache.dense import DenseCache
-from forerun.cache.slots import SlotCache
 from forerun.core.errors import CapacityError
 from forerun.kernels import native
 from forerun.kernels.reference import KEY_BLOCK
@@ -46,7 +46,7 @@ class ReadableCache(NativeCache):
         return k, v
 
 
-def new_cache(kind: str = "dense", dtype: torch.dtype = torch.float32) -> SlotCache:
+def new_cache(kind: str = "dense", dtype: torch.dtype = torch.float32) -> KVCache:
     if kind == "native":
         return ReadableCache(CONFIG, SLOTS, MAX_LEN, dtype)
     return DenseCache(

@@ -16,7 +16,7 @@ from forerun.core.errors import LoadError
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.gguf_blocks import BlockTensor
 from forerun.formats.gguf_header import read_header
-from forerun.formats.weights import FORMATS, FloatTensor
+from forerun.formats.weights import FORMATS, StoredTensor
 from tests.formats.files import matrix, write_gguf
 
 Type = gguf.GGMLQuantizationType
@@ -75,12 +75,12 @@ def test_the_config_is_the_metadata_without_the_vocabulary(small: Path) -> None:
     assert "tokenizer.ggml.merges" not in config
 
 
-def stored(name: str, num_rows: int = 5, width: int = 512) -> FloatTensor:
+def stored(name: str, num_rows: int = 5, width: int = 512) -> StoredTensor:
     """Random bytes as a tensor; the halves in them are kept finite by clearing their top exponent bit."""
     format = FORMATS[name]
     shape = (num_rows, width // format.block * format.block_nbytes)
     data = np.random.default_rng(7).integers(0, 0xBF, shape, dtype=np.uint8)
-    kind = FloatTensor if format.group is None else BlockTensor
+    kind = StoredTensor if format.group is None else BlockTensor
     return kind("w", (num_rows, width), format, data & 0xBB)
 
 
@@ -159,7 +159,7 @@ def test_rows_are_taken_as_stored(name: str, index: slice) -> None:
 
 def test_elements_of_a_vector_are_taken_unless_it_is_quantized() -> None:
     data = matrix(64).view(np.uint8).reshape(1, -1)
-    vector = FloatTensor("bias", (64,), FORMATS["f32"], data)
+    vector = StoredTensor("bias", (64,), FORMATS["f32"], data)
     some = vector.rows(slice(3, 9))
     assert some.shape == (6,)
     assert torch.equal(some.dequantize(), vector.dequantize()[3:9])

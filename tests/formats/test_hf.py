@@ -184,6 +184,13 @@ def test_ids_and_texts_are_those_of_the_library(tmp_path: Path, kind: str) -> No
     assert tokenizer.vocab_size == library.get_vocab_size()
 
 
+def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path: Path) -> None:
+    size = byte_level_encoder().get_vocab_size()
+    tokenizer_of(tmp_path / "m", config__json=CONFIG | {"vocab_size": size})
+    with pytest.raises(LoadError, match=rf"has {size} tokens, but .* has {size - 1} rows"):
+        tokenizer_of(tmp_path / "m", config__json=CONFIG | {"vocab_size": size - 1})
+
+
 @pytest.mark.parametrize(
     ("settings", "bos"),
     [

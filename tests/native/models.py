@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
 from forerun.formats.gguf_blocks import BlockTensor, quantize
-from forerun.formats.weights import FORMATS, FloatTensor, StoredTensor
+from forerun.formats.weights import FORMATS, StoredTensor
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
@@ -46,7 +46,7 @@ def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
     else:
         data = quantize(np.ascontiguousarray(values, np.float32), FORMATS[dtype])
         data = data.view(np.uint8).reshape(values.shape[0] if values.ndim > 1 else 1, -1)
-    kind = FloatTensor if FORMATS[dtype].group is None else BlockTensor
+    kind = StoredTensor if FORMATS[dtype].group is None else BlockTensor
     return kind(name, values.shape, FORMATS[dtype], data)
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.formats.weights import FORMATS, FloatTensor, StoredTensor
+from forerun.formats.weights import FORMATS, StoredTensor
 from forerun.quant.rtn import quantize_weight, requantize
 
 
 def matrix(name: str = "layers.0.q", shape: tuple[int, ...] = (48, 64)) -> StoredTensor:
     values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    return FloatTensor(name, shape, FORMATS["f32"], values.reshape(shape[0], -1).view(np.uint8))
+    return StoredTensor(name, shape, FORMATS["f32"], values.reshape(shape[0], -1).view(np.uint8))
 
 
 def relative_error(before: StoredTensor, after: StoredTensor) -> float:

@@ -1,1 +1,1 @@
-"""KV caches: one protocol, the dense one as the oracle."""
+"""KV caches: one base class, the dense one as the oracle."""

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from forerun.cache.slots import SlotCache
+from forerun.cache.base import RowCache
 from forerun.kernels.reference import KEY_BLOCK
 
 
-class DenseCache(SlotCache):
-    """Keys and values of `num_slots` sequences of at most `max_len` rows, each (L, B, G, S, E). Implements `RowCache`.
+class DenseCache(RowCache):
+    """Keys and values of `num_slots` sequences of at most `max_len` rows, each (L, B, G, S, E).
 
     They are stored as `dtype` and read as fp32. The operating system commits the memory as rows are
     first written, not at construction.

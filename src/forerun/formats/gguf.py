@@ -10,28 +10,28 @@ import math
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
+from forerun.formats.base import Checkpoint
 from forerun.formats.gguf_blocks import BlockTensor
 from forerun.formats.gguf_header import Header, TensorInfo, read_header
 from forerun.formats.gguf_tokenizer import tokenizer_from_gguf
 from forerun.formats.tokenizer import Tokenizer
-from forerun.formats.weights import FORMATS, FloatTensor, StoredTensor, WeightFormat, no_tensor
+from forerun.formats.weights import FORMATS, StoredTensor, WeightFormat
 
 _FORMATS: Mapping[int, WeightFormat] = {
     gguf.GGMLQuantizationType[name.upper()].value: format for name, format in FORMATS.items()
 }
 
 
-class GgufCheckpoint:
+class GgufCheckpoint(Checkpoint):
     """An open GGUF file. Raises LoadError naming the file if it cannot be read."""
 
-    kind: Literal["gguf", "hf"] = "gguf"
+    kind = "gguf"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,16 +48,6 @@ class GgufCheckpoint:
             if not (key.startswith("tokenizer.") and isinstance(value, list))
         }
 
-    def names(self) -> frozenset[str]:
-        """Names of all tensors."""
-        return frozenset(self._tensors)
-
-    def tensor(self, name: str) -> StoredTensor:
-        """One tensor as stored. Raises LoadError with the closest names if there is none."""
-        if name not in self._tensors:
-            raise no_tensor(self.path, name, self._tensors)
-        return self._tensors[name]
-
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the metadata. Raises LoadError."""
         try:
@@ -65,12 +55,8 @@ class GgufCheckpoint:
         except LoadError as error:
             raise LoadError(f"{self.path}: {error}") from error
         embedding = self._tensors.get("token_embd.weight")
-        if embedding is not None and tokenizer.vocab_size > embedding.shape[0]:
-            raise LoadError(
-                f"{self.path}: the vocabulary has {tokenizer.vocab_size} tokens, "
-                f"but 'token_embd.weight' has {embedding.shape[0]} rows"
-            )
-        return tokenizer
+        num_rows = None if embedding is None else embedding.shape[0]
+        return self._checked(tokenizer, "'token_embd.weight'", num_rows)
 
     def _read_architecture(self) -> str:
         architecture = self._metadata.get("general.architecture")
@@ -124,7 +110,7 @@ def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTens
             f"the file is truncated: it has {len(data)} bytes, tensor '{info.name}' ends at {stop}"
         )
     num_rows = info.shape[0] if len(info.shape) > 1 else 1
-    kind = FloatTensor if format.group is None else BlockTensor
+    kind = StoredTensor if format.group is None else BlockTensor
     return kind(info.name, info.shape, format, data[first:stop].reshape(num_rows, -1))
 
 

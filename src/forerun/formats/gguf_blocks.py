@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.formats.weights import Codes, FloatTensor, WeightFormat
+from forerun.formats.weights import Codes, StoredTensor, WeightFormat
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTensor(FloatTensor):
-    """A quantized tensor of a GGUF file. Implements `StoredTensor`."""
+class BlockTensor(StoredTensor):
+    """A quantized tensor of a GGUF file."""
 
     def codes(self) -> Codes:
         """Codes, scales and minima; a vector is one row."""

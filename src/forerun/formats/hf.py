@@ -5,37 +5,26 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import safetensors
-from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
+from forerun.formats.base import Checkpoint
 from forerun.formats.hf_tokenizer import read_json, tokenizer_from_folder
 from forerun.formats.tokenizer import Tokenizer
-from forerun.formats.weights import FORMATS, FloatTensor, StoredTensor, WeightFormat, no_tensor
+from forerun.formats.weights import FORMATS, StoredTensor, WeightFormat
 
 _FORMATS: Mapping[str, WeightFormat] = {
     name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A tensor of a safetensors file: its type in that format's words, shape and bytes."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: NDArray[np.uint8]
-
-
-class HfCheckpoint:
+class HfCheckpoint(Checkpoint):
     """An open folder. Raises LoadError naming the file in question if it cannot be read."""
 
-    kind: Literal["gguf", "hf"] = "hf"
+    kind = "hf"
 
     def __init__(self, path: Path) -> None:
         if not (path / "config.json").is_file():
@@ -46,31 +35,24 @@ class HfCheckpoint:
         if not isinstance(architectures, list) or not architectures:
             raise LoadError(f"{path / 'config.json'} names no architectures")
         self.architecture = str(architectures[0])
-        self._entries: dict[str, _Entry] = {}
+        self._tensors: dict[str, StoredTensor] = {}
         for file in _weight_files(path):
-            self._entries |= _entries(file)
-
-    def names(self) -> frozenset[str]:
-        """Names of all tensors."""
-        return frozenset(self._entries)
+            self._tensors |= _read_tensors(file)
 
     def tensor(self, name: str) -> StoredTensor:
         """One tensor as stored. Raises LoadError with the closest names, or naming its type."""
-        if name not in self._entries:
-            raise no_tensor(self.path, name, self._entries)
-        entry = self._entries[name]
-        if entry.dtype not in _FORMATS:
+        tensor = super().tensor(name)
+        if tensor.format.name not in FORMATS:
             raise LoadError(
-                f"{self.path}: tensor '{name}' is stored as {entry.dtype}, which is not supported "
-                f"(allowed: {', '.join(_FORMATS)})"
+                f"{self.path}: tensor '{name}' is stored as {tensor.format.name}, "
+                f"which is not supported (allowed: {', '.join(_FORMATS)})"
             )
-        num_rows = entry.shape[0] if len(entry.shape) > 1 else 1
-        data = entry.data.reshape(num_rows, -1)
-        return FloatTensor(name, entry.shape, _FORMATS[entry.dtype], data)
+        return tensor
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside the weights. Raises LoadError."""
-        return tokenizer_from_folder(self.path)
+        tokenizer, num_rows = tokenizer_from_folder(self.path), self.config.get("vocab_size")
+        return self._checked(tokenizer, "the embedding ('vocab_size' of config.json)", num_rows)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -93,7 +75,7 @@ def _weight_files(folder: Path) -> list[Path]:
     raise LoadError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
 
 
-def _entries(path: Path) -> dict[str, _Entry]:
+def _read_tensors(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
     try:
         with safetensors.safe_open(path, framework="np"):  # checks the header
@@ -104,9 +86,13 @@ def _entries(path: Path) -> dict[str, _Entry]:
         raise LoadError(f"{path} cannot be read: {error}") from error
     start = 8 + int.from_bytes(mapped[:8], "little")
     header = json.loads(mapped[8:start])
+    header.pop("__metadata__", None)
     data = np.frombuffer(mapped, np.uint8)[start:]
-    return {
-        name: _Entry(entry["dtype"], tuple(entry["shape"]), data[slice(*entry["data_offsets"])])
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
+    tensors = {}
+    for name, entry in header.items():
+        format = _FORMATS.get(entry["dtype"]) or WeightFormat(entry["dtype"], bits=0)
+        shape = tuple(entry["shape"])
+        num_rows = max(shape[0], 1) if len(shape) > 1 else 1
+        rows = data[slice(*entry["data_offsets"])].reshape(num_rows, -1)
+        tensors[name] = StoredTensor(name, shape, format, rows)
+    return tensors

@@ -5,12 +5,10 @@ N rows (outputs), K columns (inputs) of a matrix; g weights share a scale.
 
 from __future__ import annotations
 
-import difflib
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -85,59 +83,20 @@ class Codes:
         return values.reshape(self.codes.shape)
 
 
-class StoredTensor(Protocol):
-    """A tensor as stored, row by row, so that taking rows keeps their quantization exactly."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the file."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """In torch's order: (out, in) for a linear weight."""
-        ...
-
-    @property
-    def format(self) -> WeightFormat:
-        """How its numbers are stored."""
-        ...
-
-    @property
-    def data(self) -> NDArray[np.uint8]:
-        """Its bytes, (shape[0], bytes a row), or (1, bytes) for a vector; usually a view of the mapped file."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes as stored."""
-        ...
-
-    def rows(self, index: Rows) -> StoredTensor:
-        """Some rows of a matrix, or elements of an unquantized vector. Raises LoadError for a quantized vector."""
-        ...
-
-    def codes(self) -> Codes:
-        """Codes, scales and minima of a matrix. Raises ValueError if the format has no groups."""
-        ...
-
-    def dequantize(self) -> Tensor:
-        """The values, fp32, shape `shape`, in memory of their own: `codes().values()` if there are codes."""
-        ...
-
-    def release(self) -> None:
-        """Give the memory of a mapped tensor back to the system; it can still be read, from the file again."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class FloatTensor:
-    """A tensor of f32, f16 or bf16 numbers. Implements `StoredTensor`."""
+class StoredTensor:
+    """A tensor as stored, row by row, so that taking rows keeps their quantization exactly.
+
+    This one holds f32, f16 or bf16 numbers; `gguf_blocks.BlockTensor` holds codes.
+    """
 
     name: str
+    """Its name in the file."""
     shape: tuple[int, ...]
+    """In torch's order: (out, in) for a linear weight."""
     format: WeightFormat
     data: NDArray[np.uint8]
+    """Its bytes, (shape[0], bytes a row), or (1, bytes) for a vector; usually a view of the mapped file."""
 
     @property
     def nbytes(self) -> int:
@@ -155,11 +114,11 @@ class FloatTensor:
         return replace(self, shape=(len(data),), data=data.reshape(1, -1))
 
     def codes(self) -> Codes:
-        """Always raises ValueError: there are none."""
+        """Codes, scales and minima of a matrix. Raises ValueError if the format has no groups."""
         raise ValueError(f"'{self.name}' is stored as {self.format.name}: it has no codes")
 
     def dequantize(self) -> Tensor:
-        """The values, fp32, shape `shape`, in memory of their own."""
+        """The values, fp32, shape `shape`, in memory of their own: `codes().values()` if there are codes."""
         data = np.ascontiguousarray(self.data)
         if self.format.name == "bf16":
             values = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -179,10 +138,3 @@ class FloatTensor:
         start = self.data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
         first = start - start % mmap.PAGESIZE
         owner.madvise(mmap.MADV_DONTNEED, first, start + self.nbytes - first)
-
-
-def no_tensor(path: Path, name: str, names: Iterable[str]) -> LoadError:
-    """The error for a tensor that is not in the file."""
-    close = difflib.get_close_matches(name, names, n=3)
-    hint = f"; the closest are {', '.join(close)}" if close else ""
-    return LoadError(f"{path} has no tensor '{name}'{hint}")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from forerun.cache.slots import SlotCache
+from forerun.cache.base import KVCache
 from forerun.nn.config import ModelConfig
 
 
-class NativeCache(SlotCache):
-    """Keys and values of `num_slots` sequences, fp16 unless `dtype` is fp32. Implements `cache.base.KVCache`."""
+class NativeCache(KVCache):
+    """Keys and values of `num_slots` sequences, fp16 unless `dtype` is fp32."""
 
     def __init__(
         self, config: ModelConfig, num_slots: int, max_len: int, dtype: torch.dtype | None = None

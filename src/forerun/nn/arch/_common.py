@@ -60,51 +60,37 @@ class Arch(Protocol):
         ...
 
 
-HF_NAMES: Mapping[str, str] = {
-    "embed": "model.embed_tokens",
-    "norm": "model.norm",
-    "head": "lm_head",
-    "attn_norm": "model.layers.{i}.input_layernorm",
-    "q": "model.layers.{i}.self_attn.q_proj",
-    "k": "model.layers.{i}.self_attn.k_proj",
-    "v": "model.layers.{i}.self_attn.v_proj",
-    "o": "model.layers.{i}.self_attn.o_proj",
-    "q_norm": "model.layers.{i}.self_attn.q_norm",
-    "k_norm": "model.layers.{i}.self_attn.k_norm",
-    "mlp_norm": "model.layers.{i}.post_attention_layernorm",
-    "gate": "model.layers.{i}.mlp.gate_proj",
-    "up": "model.layers.{i}.mlp.up_proj",
-    "down": "model.layers.{i}.mlp.down_proj",
-}
-
-GGUF_NAMES: Mapping[str, str] = {
-    "embed": "token_embd",
-    "positions": "position_embd",
-    "norm": "output_norm",
-    "head": "output",
-    "attn_norm": "blk.{i}.attn_norm",
-    "q": "blk.{i}.attn_q",
-    "k": "blk.{i}.attn_k",
-    "v": "blk.{i}.attn_v",
-    "o": "blk.{i}.attn_output",
-    "q_norm": "blk.{i}.attn_q_norm",
-    "k_norm": "blk.{i}.attn_k_norm",
-    "mlp_norm": "blk.{i}.ffn_norm",
-    "gate": "blk.{i}.ffn_gate",
-    "up": "blk.{i}.ffn_up",
-    "down": "blk.{i}.ffn_down",
+_NAMES: Mapping[str, Mapping[Kind, str]] = {
+    name: {"hf": hf, "gguf": gguf}
+    for name, hf, gguf in (
+        ("embed", "model.embed_tokens", "token_embd"),
+        ("positions", "", "position_embd"),
+        ("norm", "model.norm", "output_norm"),
+        ("head", "lm_head", "output"),
+        ("attn_norm", "model.layers.{i}.input_layernorm", "blk.{i}.attn_norm"),
+        ("q", "model.layers.{i}.self_attn.q_proj", "blk.{i}.attn_q"),
+        ("k", "model.layers.{i}.self_attn.k_proj", "blk.{i}.attn_k"),
+        ("v", "model.layers.{i}.self_attn.v_proj", "blk.{i}.attn_v"),
+        ("o", "model.layers.{i}.self_attn.o_proj", "blk.{i}.attn_output"),
+        ("q_norm", "model.layers.{i}.self_attn.q_norm", "blk.{i}.attn_q_norm"),
+        ("k_norm", "model.layers.{i}.self_attn.k_norm", "blk.{i}.attn_k_norm"),
+        ("mlp_norm", "model.layers.{i}.post_attention_layernorm", "blk.{i}.ffn_norm"),
+        ("gate", "model.layers.{i}.mlp.gate_proj", "blk.{i}.ffn_gate"),
+        ("up", "model.layers.{i}.mlp.up_proj", "blk.{i}.ffn_up"),
+        ("down", "model.layers.{i}.mlp.down_proj", "blk.{i}.ffn_down"),
+    )
 }
 
 
-def plain_source(name: str, kind: Kind) -> TensorSource:
-    """A weight that lies alone in a tensor of the usual name."""
-    return TensorSource((HF_NAMES if kind == "hf" else GGUF_NAMES)[name])
+def plain_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
+    """A weight that lies alone in a tensor of the usual name. It is an `Arch.source`."""
+    return TensorSource(_NAMES[name][kind])
 
 
-def interleaved_source(name: str, kind: Kind) -> TensorSource:
+def interleaved_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """As `plain_source`, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
     is_interleaved = kind == "gguf" and name in ("q", "k")
-    return TensorSource(plain_source(name, kind).name, is_interleaved=is_interleaved)
+    return TensorSource(_NAMES[name][kind], is_interleaved=is_interleaved)
 
 
 def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:

@@ -8,14 +8,20 @@ features; longrope (Ding et al., arXiv 2402.13753) lists a divisor for each. Wha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from forerun.core.errors import LoadError, shown
 from forerun.nn.arch._settings import Settings, number_in
 from forerun.nn.config import RopeConfig
+
+if TYPE_CHECKING:
+    from forerun.formats.checkpoint import Checkpoint
+
+Scaled = tuple[tuple[float, ...], float]
+"""Divisors of the inverse frequencies, and the factor on cos and sin."""
 
 _THETA = (1.001, 1e12)
 _FACTOR = (1e-3, 1e6)
@@ -29,7 +35,7 @@ def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
         raise LoadError(f"the rotary settings are {shown(said)}, but must be an object")
     if any(isinstance(value, Mapping) for value in said.values()):
         raise LoadError("rotary settings that differ between layers are not supported")
-    scaling = _Scaling({key: value for key, value in said.items() if value is not None})
+    scaling = _Scaling(said)
     theta = scaling.number("rope_theta", settings.get("rope_theta", 10000.0), *_THETA)
     partial = scaling.number(
         "partial_rotary_factor", settings.get("partial_rotary_factor", 1.0), 0, 1
@@ -59,143 +65,137 @@ def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
     checkpoint = settings.checkpoint
     names = checkpoint.names()
     if "rope_freqs.weight" in names:
-        factors = checkpoint.tensor("rope_freqs.weight").dequantize().flatten().tolist()
-        return _with_factors(theta, rotary_dim, factors, "rope_freqs.weight")
-    scaling = {
+        given = _Scaling({"rope_freqs.weight": _factors(checkpoint, "rope_freqs.weight")})
+        return RopeConfig(theta, rotary_dim, given.factors("rope_freqs.weight", rotary_dim))
+    scaling: dict[str, Any] = {
         "factor": settings.get("rope.scaling.factor", settings.get("rope.scale_linear")),
         "max_position_embeddings": settings.size("max_position"),
         "original_max_position_embeddings": settings.get("rope.scaling.original_context_length"),
         "attention_factor": settings.get("rope.scaling.attn_factor"),
     }
-    scaling = {key: value for key, value in scaling.items() if value is not None}
-    kind = settings.text("rope.scaling.type", "linear" if "factor" in scaling else "none")
+    kind = settings.text("rope.scaling.type", "linear" if scaling["factor"] else "none")
     for length in ("long", "short"):
         if f"rope_factors_{length}.weight" in names:
             kind = "longrope"
-            tensor = checkpoint.tensor(f"rope_factors_{length}.weight")
-            scaling[f"{length}_factor"] = tensor.dequantize().flatten().tolist()
+            scaling[f"{length}_factor"] = _factors(checkpoint, f"rope_factors_{length}.weight")
     return scaled(kind, theta, rotary_dim, _Scaling(scaling))
+
+
+def _factors(checkpoint: Checkpoint, name: str) -> list[float]:
+    factors: list[float] = checkpoint.tensor(name).dequantize().flatten().tolist()
+    return factors
 
 
 class _Scaling:
     """Parameters of a rope scaling under Hugging Face's names; LoadError for what is missing or out of range."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values = values
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = {key: value for key, value in values.items() if value is not None}
 
-    def number(self, key: str, default: Any, low: float, high: float) -> float:
+    def number(
+        self, key: str, default: Any = None, low: float = _FACTOR[0], high: float = _FACTOR[1]
+    ) -> float:
         """The number under a key. Without a default (None) it must be there."""
         value = self.values.get(key, default)
         if value is None:
             raise LoadError(f"'{key}' is missing")
         return number_in(key, value, low, high)
 
-    def original(self) -> float:
-        """The context the model was trained with before it was stretched; by default all of it."""
+    def factors(self, key: str, rotary_dim: int) -> tuple[float, ...]:
+        """A list of divisors, one a rotary frequency."""
+        factors = self.values.get(key, [])
+        if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
+            given = len(factors) if isinstance(factors, list) else shown(factors)
+            raise LoadError(f"'{key}' has {given} factors for {rotary_dim // 2} rotary frequencies")
+        return tuple(number_in(key, factor, *_FACTOR) for factor in factors)
+
+    def stretched(self) -> tuple[float, float]:
+        """The context the model was trained with first, by default all of it; how many times longer it is now."""
         longest = self.values["max_position_embeddings"]
-        return self.number("original_max_position_embeddings", longest, *_LENGTH)
+        original = self.number("original_max_position_embeddings", longest, *_LENGTH)
+        return original, longest / original
 
 
 def scaled(kind: object, theta: float, rotary_dim: int, scaling: _Scaling) -> RopeConfig:
     """The embedding under a scaling of Hugging Face's name. Raises LoadError if it is unknown."""
     if kind in ("default", "none"):
         return RopeConfig(theta, rotary_dim)
-    builders = {"linear": _linear, "llama3": _llama3, "longrope": _longrope, "yarn": _yarn}
     kind = "longrope" if kind == "su" else kind
-    if not isinstance(kind, str) or kind not in builders:
-        raise LoadError(f"rope scaling {shown(kind)} is not supported: {', '.join(builders)} are")
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        raise LoadError(f"rope scaling {shown(kind)} is not supported: {', '.join(_SCALINGS)} are")
     try:
-        return builders[kind](theta, rotary_dim, scaling)
+        return RopeConfig(theta, rotary_dim, *_SCALINGS[kind](theta, rotary_dim, scaling))
     except LoadError as error:
         raise LoadError(f"rope scaling '{kind}': {error}") from None
 
 
-def _with_factors(
-    theta: float, rotary_dim: int, factors: object, name: str, attention_factor: float = 1.0
-) -> RopeConfig:
-    """With divisors from the file."""
-    if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
-        given = len(factors) if isinstance(factors, list) else shown(factors)
-        raise LoadError(f"'{name}' has {given} factors for {rotary_dim // 2} rotary frequencies")
-    checked = tuple(number_in(name, factor, *_FACTOR) for factor in factors)
-    return RopeConfig(theta, rotary_dim, checked, attention_factor)
+def _linear(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
+    return (scaling.number("factor"),) * (rotary_dim // 2), 1.0
 
 
-def _wavelengths(theta: float, rotary_dim: int) -> torch.Tensor:
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
-    return 2 * math.pi * theta**exponents
-
-
-def _linear(theta: float, rotary_dim: int, scaling: _Scaling) -> RopeConfig:
-    factor = scaling.number("factor", None, *_FACTOR)
-    return RopeConfig(theta, rotary_dim, (factor,) * (rotary_dim // 2))
-
-
-def _llama3(theta: float, rotary_dim: int, scaling: _Scaling) -> RopeConfig:
+def _llama3(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
     """Divide slow features by `factor`, leave fast ones, blend the band between in frequency."""
-    low = scaling.number("low_freq_factor", None, *_FACTOR)
-    high = scaling.number("high_freq_factor", None, *_FACTOR)
-    factor = scaling.number("factor", None, *_FACTOR)
+    low, high, factor = map(scaling.number, ("low_freq_factor", "high_freq_factor", "factor"))
     if high <= low:
         raise LoadError(
             f"'high_freq_factor' is {high:g}, but must exceed 'low_freq_factor' {low:g}"
         )
     original = scaling.number("original_max_position_embeddings", None, *_LENGTH)
-    turns = original / _wavelengths(theta, rotary_dim)
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
+    turns = original / (2 * math.pi * theta**exponents)
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    factors = 1 / (kept + (1 - kept) / factor)
-    return RopeConfig(theta, rotary_dim, tuple(factors.tolist()))
+    return tuple((1 / (kept + (1 - kept) / factor)).tolist()), 1.0
 
 
-def _yarn(theta: float, rotary_dim: int, scaling: _Scaling) -> RopeConfig:
+def _yarn(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
     """As llama3 with a band counted in feature indices, and sharper attention."""
-    original = scaling.original()
-    stretch = scaling.values["max_position_embeddings"] / original
-    factor = scaling.number("factor", stretch, *_FACTOR)
-    fast, slow = (
-        scaling.number(key, n, *_FACTOR) for key, n in (("beta_fast", 32), ("beta_slow", 1))
-    )
+    original, stretch = scaling.stretched()
+    factor = scaling.number("factor", stretch)
 
     def feature(turns: float) -> float:
         return rotary_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    first, last = feature(fast), feature(slow)
+    first = feature(scaling.number("beta_fast", 32))
+    last = feature(scaling.number("beta_slow", 1))
     if scaling.values.get("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rotary_dim - 1)
     steps = torch.arange(rotary_dim // 2, dtype=torch.float64)
     divided = ((steps - first) / max(last - first, 0.001)).clamp(0, 1)
-    factors = 1 / (1 - divided + divided / factor)
-    return RopeConfig(theta, rotary_dim, tuple(factors.tolist()), _sharpness(factor, scaling))
+    divisors = 1 / (1 - divided + divided / factor)
+    return tuple(divisors.tolist()), _yarn_sharpness(factor, scaling)
 
 
-def _sharpness(factor: float, scaling: _Scaling) -> float:
+def _yarn_sharpness(factor: float, scaling: _Scaling) -> float:
     def scale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
     if "attention_factor" in scaling.values:
-        return scaling.number("attention_factor", None, *_FACTOR)
+        return scaling.number("attention_factor")
     if scaling.values.get("mscale") and scaling.values.get("mscale_all_dim"):
-        over, under = (scaling.number(k, None, *_FACTOR) for k in ("mscale", "mscale_all_dim"))
-        return scale(over) / scale(under)
+        return scale(scaling.number("mscale")) / scale(scaling.number("mscale_all_dim"))
     return scale(1)
 
 
-def _longrope(theta: float, rotary_dim: int, scaling: _Scaling) -> RopeConfig:
+def _longrope(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
     """A divisor a feature. Models carry two lists and mean to switch at the original context length.
 
     One is chosen for good, the long one if the model's context is longer than the original: switching in the middle of
     a text would leave keys of both kinds in the cache. (Texts below the original length then use the long list, too.)
     """
-    original = scaling.original()
-    stretch = scaling.values["max_position_embeddings"] / original
-    name = "long_factor" if stretch > 1 else "short_factor"
+    original, stretch = scaling.stretched()
+    factors = scaling.factors("long_factor" if stretch > 1 else "short_factor", rotary_dim)
     if "attention_factor" in scaling.values:
-        sharpness = scaling.number("attention_factor", None, *_FACTOR)
-    else:
-        stretch = scaling.number("factor", stretch, *_FACTOR)
-        sharpness = 1.0
-        if stretch > 1 and original > 1:
-            sharpness = math.sqrt(1 + math.log(stretch) / math.log(original))
-    factors = scaling.values.get(name, [])
-    return _with_factors(theta, rotary_dim, factors, name, sharpness)
+        return factors, scaling.number("attention_factor")
+    stretch = scaling.number("factor", stretch)
+    if stretch <= 1 or original <= 1:
+        return factors, 1.0
+    return factors, math.sqrt(1 + math.log(stretch) / math.log(original))
+
+
+_SCALINGS: Mapping[str, Callable[[float, int, _Scaling], Scaled]] = {
+    "linear": _linear,
+    "llama3": _llama3,
+    "longrope": _longrope,
+    "yarn": _yarn,
+}

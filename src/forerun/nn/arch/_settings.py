@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from forerun.core.errors import LoadError, shown
 from forerun.kernels.reference import WIDTH_UNIT
@@ -12,51 +12,21 @@ from forerun.nn.config import Activation
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import Checkpoint
 
-_GGUF_KEYS: Mapping[str, str] = {
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_layers": "block_count",
-    "num_heads": "attention.head_count",
-    "num_kv_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "max_position": "context_length",
-}
+_SIZES: tuple[tuple[str, str, str, int], ...] = (
+    ("vocab_size", "vocab_size", "vocab_size", 1 << 24),
+    ("hidden_size", "hidden_size", "embedding_length", 1 << 18),
+    ("intermediate_size", "intermediate_size", "feed_forward_length", 1 << 20),
+    ("num_layers", "num_hidden_layers", "block_count", 1 << 12),
+    ("num_heads", "num_attention_heads", "attention.head_count", 1 << 12),
+    ("num_kv_heads", "num_key_value_heads", "attention.head_count_kv", 1 << 12),
+    ("head_dim", "head_dim", "attention.key_length", 1 << 12),
+    ("max_position", "max_position_embeddings", "context_length", 1 << 28),
+)
+"""Sizes of `ModelConfig`, the keys of Hugging Face and of GGUF, and sane upper bounds.
 
-_HF_KEYS: Mapping[str, str] = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "max_position": "max_position_embeddings",
-}
-
-_LARGEST: Mapping[str, int] = {
-    "vocab_size": 1 << 24,
-    "hidden_size": 1 << 18,
-    "intermediate_size": 1 << 20,
-    "num_layers": 1 << 12,
-    "num_heads": 1 << 12,
-    "num_kv_heads": 1 << 12,
-    "head_dim": 1 << 12,
-    "max_position": 1 << 28,
-}
-"""Sane bounds: well above every model there is, and low enough for 32-bit products of two of them."""
-
-
-class Sizes(TypedDict):
-    """The sizes of `ModelConfig`."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    max_position: int
+They are well above every model there is, and low enough for 32-bit products of two of them.
+"""
+_LARGEST = {field: largest for field, _, _, largest in _SIZES}
 
 
 class Settings:
@@ -70,7 +40,7 @@ class Settings:
         self.checkpoint = checkpoint
         self.is_gguf = checkpoint.kind == "gguf"
         self.prefix = f"{checkpoint.architecture}." if self.is_gguf else ""
-        self.keys = dict(_GGUF_KEYS if self.is_gguf else _HF_KEYS)
+        self.keys = {field: gguf if self.is_gguf else hf for field, hf, gguf, _ in _SIZES}
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of whatever type, or the default if it is absent or null."""
@@ -116,10 +86,14 @@ class Settings:
             )
 
     def size(self, field: str, default: int | None = None) -> int:
-        """A size of `ModelConfig`."""
+        """A size of `ModelConfig`. A GGUF's vocabulary is the rows of its embedding, padding included."""
+        if self.is_gguf and field == "vocab_size":
+            return self.checkpoint.tensor("token_embd.weight").shape[0]
         return self.integer(self.keys[field], default, high=_LARGEST[field])
 
-    def sizes(self, *, default_kv_heads: int | None = None, default_mlp_ratio: int = 0) -> Sizes:
+    def sizes(
+        self, *, default_kv_heads: int | None = None, default_mlp_ratio: int = 0
+    ) -> dict[str, Any]:
         """All sizes, which fit each other.
 
         Without a key there are as many kv heads as heads, or `default_kv_heads`; a head is a part of
@@ -137,16 +111,12 @@ class Settings:
                 f"{num_heads} heads cannot divide a hidden size of {width} evenly "
                 f"({self.spelled('num_heads')}, {self.spelled('hidden_size')})"
             )
-        sizes = Sizes(
-            vocab_size=self._vocab_size(),
-            hidden_size=width,
-            intermediate_size=self.size("intermediate_size", default_mlp_ratio * width or None),
-            num_layers=self.size("num_layers"),
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=self.size("head_dim", max(width // num_heads, 1)),
-            max_position=self.size("max_position"),
-        )
+        defaults = {
+            "num_kv_heads": num_kv_heads,
+            "intermediate_size": default_mlp_ratio * width or None,
+            "head_dim": max(width // num_heads, 1),
+        }
+        sizes = {field: self.size(field, defaults.get(field)) for field in _LARGEST}
         for field in ("hidden_size", "intermediate_size", "head_dim"):
             if sizes[field] % WIDTH_UNIT:
                 name = {"head_dim": "head dimension"}.get(field, field.replace("_", " "))
@@ -158,7 +128,7 @@ class Settings:
 
     def spelled(self, field: str) -> str:
         """The file's key of a size and its value, for messages."""
-        key = self.keys.get(field, "vocab_size")
+        key = self.keys[field]
         value = self.get(key)
         return f"'{self.prefix}{key}' is {'not given' if value is None else shown(value)}"
 
@@ -193,12 +163,6 @@ class Settings:
         if len(set(kinds)) > 1 or 0 < full_below < self.size("num_layers"):
             raise LoadError("a sliding window in some layers only is not supported")
         return None if full_below else self.integer("sliding_window", high=1 << 31)
-
-    def _vocab_size(self) -> int:
-        """What config.json says, or the rows of a GGUF's embedding."""
-        if not self.is_gguf:
-            return self.size("vocab_size")
-        return self.checkpoint.tensor("token_embd.weight").shape[0]
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.get(key, default)

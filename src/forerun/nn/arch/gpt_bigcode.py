@@ -56,5 +56,5 @@ def config(settings: Settings) -> ModelConfig:
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Where a canonical weight lies."""
     if name not in ("q", "k", "v"):
-        return TensorSource(_HF_NAMES[name]) if kind == "hf" else plain_source(name, kind)
+        return TensorSource(_HF_NAMES[name]) if kind == "hf" else plain_source(name, config, kind)
     return fused_source(name, config, _HF_NAMES[name] if kind == "hf" else "blk.{i}.attn_qkv")

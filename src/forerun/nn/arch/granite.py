@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forerun.nn.arch._common import Kind, TensorSource, interleaved_source
+from forerun.nn.arch._common import interleaved_source
 from forerun.nn.arch._llama_like import llama_like
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
@@ -12,6 +12,7 @@ from forerun.nn.config import ModelConfig
 HF_ARCHITECTURES = ("GraniteForCausalLM",)
 GGUF_ARCHITECTURES = ("granite",)
 
+source = interleaved_source
 
 _HF_KEYS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 _GGUF_KEYS = ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")
@@ -28,8 +29,3 @@ def config(settings: Settings) -> ModelConfig:
         attention_scale=settings.number(attention, config.scale if settings.is_gguf else 1.0),
         logits_divisor=settings.number(logits, 1.0),
     )
-
-
-def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Where a canonical weight lies."""
-    return interleaved_source(name, kind)

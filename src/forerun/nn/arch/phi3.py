@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from forerun.nn.arch._common import Kind, TensorSource, fused_source, plain_source
 from forerun.nn.arch._llama_like import llama_like
-from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
 HF_ARCHITECTURES = ("Phi3ForCausalLM",)
 GGUF_ARCHITECTURES = ("phi3",)
 
-
-def config(settings: Settings) -> ModelConfig:
-    """The config of a checkpoint."""
-    return llama_like(settings, "phi3")
+config = partial(llama_like, family="phi3")
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
@@ -23,5 +21,5 @@ def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     elif name in ("gate", "up"):
         fused = "model.layers.{i}.mlp.gate_up_proj" if kind == "hf" else "blk.{i}.ffn_up"
     else:
-        return plain_source(name, kind)
+        return plain_source(name, config, kind)
     return fused_source(name, config, fused)

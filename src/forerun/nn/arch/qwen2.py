@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from forerun.nn.arch._common import Kind, TensorSource, plain_source
+from functools import partial
+
+from forerun.nn.arch._common import plain_source
 from forerun.nn.arch._llama_like import llama_like
-from forerun.nn.arch._settings import Settings
-from forerun.nn.config import ModelConfig
 
 HF_ARCHITECTURES = ("Qwen2ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen2",)
 
-
-def config(settings: Settings) -> ModelConfig:
-    """The config of a checkpoint."""
-    return llama_like(settings, "qwen2")
-
-
-def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Where a canonical weight lies."""
-    return plain_source(name, kind)
+config = partial(llama_like, family="qwen2")
+source = plain_source

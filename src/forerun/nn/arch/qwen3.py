@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forerun.nn.arch._common import Kind, TensorSource, plain_source
+from forerun.nn.arch._common import plain_source
 from forerun.nn.arch._llama_like import llama_like
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
@@ -12,12 +12,9 @@ from forerun.nn.config import ModelConfig
 HF_ARCHITECTURES = ("Qwen3ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen3",)
 
+source = plain_source
+
 
 def config(settings: Settings) -> ModelConfig:
     """The config of a checkpoint."""
     return replace(llama_like(settings, "qwen3"), qk_norm=True)
-
-
-def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Where a canonical weight lies."""
-    return plain_source(name, kind)
