@@ -54,11 +54,6 @@ def is_prompt(value: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
     return isinstance(value, str) or (bool(value) and isinstance(value[0], int | Mapping))
 
 
-def is_chat(prompt: Prompt) -> TypeGuard[Sequence[Message]]:
-    """True for chat messages."""
-    return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
-
-
 class LLM:
     """Loads a model once and answers many requests, of several threads too; they share the passes over its weights."""
 
@@ -80,10 +75,7 @@ class LLM:
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
         self._load_model = partial(
-            load_model,
-            device=self.device,
-            backend=config.backend,
-            weight_cache=config.weight_cache,
+            load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
         )
         self.model = self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
         longest, asked = self.model.config.max_position, config.max_model_len
@@ -152,8 +144,9 @@ class LLM:
         """Token ids of text, of chat messages (through the template), or the ids themselves."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
-        if is_chat(prompt):
-            return self.tokenizer.encode(self.tokenizer.apply_chat_template(prompt), bos=False)
+        if prompt and isinstance(prompt[0], Mapping):
+            messages = cast(Sequence[Message], prompt)
+            return self.tokenizer.encode(self.tokenizer.apply_chat_template(messages), bos=False)
         return [*cast(Sequence[int], prompt)]
 
     def load(

@@ -138,7 +138,6 @@ def _parameters(cls: type[Any]) -> list[inspect.Parameter]:
     return [
         _keyword(field.name, field.default, hints[field.name], helps[field.name])
         for field in fields(cls)
-        if field.name in helps
     ]
 
 

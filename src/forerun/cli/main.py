@@ -55,7 +55,9 @@ def main() -> None:
     try:
         app()()
     except ForerunError as error:
-        _fail(str(error))
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(" ".join(str(error).split()), err=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
@@ -77,10 +79,3 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-def _fail(message: str) -> None:
-    line = " ".join(message.split())
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(line, err=True)
-    sys.exit(2)

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -129,7 +128,7 @@ class _Walk:
                 return token, child
             target = _subtract(target, draft)
         u = uniform(seed, Stream.TARGET, position)
-        return draw(torch.from_numpy(target), u), None
+        return draw(target, u), None
 
     def _target(self, node: int) -> Probs:
         """The target's distribution (V,) after `node`."""

@@ -63,18 +63,18 @@ class Controller(Protocol):
         ...
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """What of these drafts is verified, by sequence."""
-        ...
+        """What of these drafts is verified, by sequence: all unless a controller says otherwise."""
+        return drafts
 
     def learn(
         self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """The step is over. `num_rows` is None if its pass also read prompts: its time is not used then."""
-        ...
+        return
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Controller):
     """The same budget for every sequence, always: for comparisons."""
 
     budget: int
@@ -83,17 +83,8 @@ class Fixed:
         """The budget."""
         return {seq.id: self.budget for seq in seqs}
 
-    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """All of it."""
-        return drafts
 
-    def learn(
-        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
-    ) -> None:
-        """Nothing to learn."""
-
-
-class Adaptive:
+class Adaptive(Controller):
     """Chooses the budgets with the most expected tokens a second; `full` is the largest."""
 
     def __init__(self, full: int, *, keeps_seeds: bool = False, prior: Prior | None = None) -> None:

@@ -53,7 +53,9 @@ class Engine:
         self.model = model
         self.stats = SpecStats()
         self.drafter = Guard(drafter, self.stats) if config.controller else drafter
-        self.controller = _controller(drafter, config, prior)
+        self.controller: Controller = Fixed(config.draft_budget)
+        if config.controller:
+            self.controller = Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
@@ -264,9 +266,3 @@ class Engine:
         finally:
             self.scheduler.release(request.seq)
             del self.requests[request.seq.id]
-
-
-def _controller(drafter: Drafter, config: EngineConfig, prior: Prior | None) -> Controller:
-    if not config.controller:
-        return Fixed(config.draft_budget)
-    return Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
@@ -87,7 +87,8 @@ class EngineLoop:
                 self.engine.add(prompt_ids, replace(params, seed=seed), self._new_text())
                 for seed in seeds
             )
-            handle = RequestHandle(self, tuple(prompt_ids), runs, sink)
+            news: deque[Event] = deque()
+            handle = RequestHandle(self, tuple(prompt_ids), runs, news, sink or news.append)
             self._handles |= {run.seq.id: handle for run in runs}
             return handle
 
@@ -146,22 +147,17 @@ class EngineLoop:
         self._handles.clear()
 
 
+@dataclass(slots=True, eq=False)
 class RequestHandle:
-    """A submitted prompt and its sequences. `error` is what ended it before its time."""
+    """A submitted prompt and its sequences: `news` are the events that `events` has not given yet."""
 
-    def __init__(
-        self,
-        loop: EngineLoop,
-        prompt_token_ids: tuple[int, ...],
-        runs: tuple[RequestState, ...],
-        sink: Sink | None,
-    ) -> None:
-        self.prompt_token_ids = prompt_token_ids
-        self.runs = runs
-        self.error: BaseException | None = None
-        self._loop = loop
-        self.news: deque[Event] = deque()  # what `events` has not given yet
-        self.sink: Sink = sink or self.news.append
+    loop: EngineLoop
+    prompt_token_ids: tuple[int, ...]
+    runs: tuple[RequestState, ...]
+    news: deque[Event]
+    sink: Sink
+    error: BaseException | None = None
+    """What ended it before its time."""
 
     @property
     def is_finished(self) -> bool:
@@ -173,7 +169,7 @@ class RequestHandle:
         try:
             while self.news or not self.is_finished:
                 if not self.news:
-                    self._loop.step(self)
+                    self.loop.step(self)
                 while self.news:
                     yield self.news.popleft()
             self._raise()
@@ -184,13 +180,13 @@ class RequestHandle:
         """Run to the end. Raises what ended the request before its time."""
         while not self.is_finished:
             self.news.clear()
-            self._loop.step(self)
+            self.loop.step(self)
         self._raise()
 
     def cancel(self) -> None:
         """End it, from any thread; harmless if it has ended."""
         if not self.is_finished:
-            self._loop.cancel(self)
+            self.loop.cancel(self)
 
     def output(self) -> RequestOutput:
         """What was generated so far."""
