@@ -41,7 +41,10 @@ class GgufCheckpoint(Checkpoint):
             self._tensors = _tensors(header, data)
         except LoadError as error:
             raise LoadError(f"{path}: {error}") from error
-        self.architecture = self._read_architecture()
+        architecture = self._metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise LoadError(f"{path}: the metadata has no general.architecture")
+        self.architecture = architecture
         self.config: Mapping[str, object] = {
             key: value
             for key, value in self._metadata.items()
@@ -57,12 +60,6 @@ class GgufCheckpoint(Checkpoint):
         embedding = self._tensors.get("token_embd.weight")
         num_rows = None if embedding is None else embedding.shape[0]
         return self._checked(tokenizer, "'token_embd.weight'", num_rows)
-
-    def _read_architecture(self) -> str:
-        architecture = self._metadata.get("general.architecture")
-        if not isinstance(architecture, str):
-            raise LoadError(f"{self.path}: the metadata has no general.architecture")
-        return architecture
 
 
 def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:

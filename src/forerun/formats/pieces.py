@@ -13,21 +13,9 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 END_TEXTS = frozenset(
     (
-        "</s>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<end_of_turn>",
-        "<eos>",
-        "<end_of_utterance>",
-        "<EOT>",
-        "_<EOT>",
-        "<｜end▁of▁sentence｜>",
-    )
+        "</s> <|endoftext|> <|end_of_text|> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> "
+        "<end_of_turn> <eos> <end_of_utterance> <EOT> _<EOT> <｜end▁of▁sentence｜>"
+    ).split()
 )
 """How end tokens are written in the vocabularies of the known models."""
 
