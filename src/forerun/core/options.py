@@ -1,8 +1,7 @@
 """Options are frozen dataclasses; this module spells them as text, reads and describes them.
 
-A plug-in's `Options` is the only place where its options are written down: the command line's
-`name:key=value,key=value`, JSON and TOML tables, `--help` and the documentation's tables all come
-from it. What values mean, and which go together, the dataclass checks itself in `__post_init__`.
+The command line's `name:key=value,key=value`, JSON and TOML tables, `--help` and the documentation's
+tables all come from them. What values mean, and which go together, `__post_init__` checks.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ class TokenType(IntEnum):
 _SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 _LONGEST_TOKEN = 4096  # all cuts of a token are tried
-_NO_IDS: Mapping[str, int] = {}
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Value]) -> Tokenizer:
@@ -157,7 +156,8 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
         sentencepiece_piece,
         adds_bos=True,
         adds_space=adds_space,
-        default_ids={"bos": 1, "eos": 2},
+        default_bos=1,
+        default_eos=2,
     )
 
 
@@ -181,21 +181,20 @@ def _encoding(
     *,
     adds_bos: bool,
     adds_space: bool = False,
-    default_ids: Mapping[str, int] = _NO_IDS,
+    default_bos: int | None = None,
+    default_eos: int | None = None,
 ) -> Encoding:
     """What both kinds have in common: special tokens, BOS and EOS, the chat template."""
     fields = vocabulary.fields
     _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
     special = {i: vocabulary.tokens[i] for i, t in enumerate(vocabulary.types) if t in _SPECIAL}
-    bos_id, eos_id, eot_id, eom_id = (
-        vocabulary.id_of(key, default_ids.get(key)) for key in ("bos", "eos", "eot", "eom")
-    )
+    bos_id, eos_id = vocabulary.id_of("bos", default_bos), vocabulary.id_of("eos", default_eos)
     said = fields.get("add_bos_token", bool)
     return Encoding(
         encoder=encoder,
         pieces=[_piece(*pair, normal_piece) for pair in zip(vocabulary.tokens, vocabulary.types)],
         special_ids=frozenset(special),
-        eos_ids=end_ids(special, (eos_id, eot_id, eom_id)),
+        eos_ids=end_ids(special, (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))),
         bos_id=bos_id,
         eos_id=eos_id,
         adds_bos=bos_id is not None and (adds_bos if said is None else said),

