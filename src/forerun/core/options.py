@@ -99,7 +99,11 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
             raise ConfigError(unknown("option", key, fields))
         if name in arguments:
             raise ConfigError(f"option '{name}' is given twice")
-        arguments[name] = _read(name, value, hints[name])
+        try:
+            arguments[name] = _convert(value, hints[name])
+        except ValueError:
+            allowed = _type_name(hints[name])
+            raise ConfigError(f"option '{name}' must be {allowed}, got {value!r}") from None
     missing = [n for n, f in fields.items() if _is_required(f) and n not in arguments]
     if missing:
         raise ConfigError(f"option '{missing[0]}' must be given: {missing[0]}=...")
@@ -150,13 +154,6 @@ def _attribute_docstrings(options: type) -> dict[str, str]:
                 ):
                     helps[name] = inspect.cleandoc(text)
     return helps
-
-
-def _read(name: str, value: object, hint: object) -> object:
-    try:
-        return _convert(value, hint)
-    except ValueError:
-        raise ConfigError(f"option '{name}' must be {_type_name(hint)}, got {value!r}") from None
 
 
 def _convert(value: object, hint: object) -> object:
