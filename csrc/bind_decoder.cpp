@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "isa.h"
 #include "model.h"
 
 namespace nb = nanobind;
@@ -26,6 +25,8 @@ using Array2 = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Array3 = nb::ndarray<T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
+using OptionalFloats = std::optional<Array1<const float>>;
+
 constexpr int kLargest = 1 << 28;  // no dimension of a model or a cache is larger
 
 void need(bool holds, const std::string& message) {
@@ -33,14 +34,19 @@ void need(bool holds, const std::string& message) {
 }
 
 template <class Array>
-bool is_shaped(const Array& array, std::initializer_list<std::size_t> shape) {
-    return std::equal(shape.begin(), shape.end(), array.shape_ptr());
+void need_shape(const Array& array, std::initializer_list<std::size_t> shape,
+                const std::string& message) {
+    need(std::equal(shape.begin(), shape.end(), array.shape_ptr()), message);
 }
 
-int dimension(nb::handle config, const char* name, int least = 1) {
-    const auto value = nb::cast<long long>(config[name]);
-    need(value >= least && value <= kLargest, std::string(name) + " is out of range");
-    return static_cast<int>(value);
+template <class Array>
+auto data(const std::optional<Array>& array) {
+    return array ? array->data() : nullptr;
+}
+
+template <class T>
+T get(nb::handle object, const char* name) {
+    return nb::cast<T>(object.attr(name));
 }
 
 Activation activation_of(const std::string& name) {
@@ -51,86 +57,85 @@ Activation activation_of(const std::string& name) {
     return Activation::Relu;
 }
 
-Shape shape_of(nb::dict config) {
-    Shape s;
-    s.vocab_size = dimension(config, "vocab_size");
-    s.hidden_size = dimension(config, "hidden_size");
-    s.intermediate_size = dimension(config, "intermediate_size");
-    s.num_layers = dimension(config, "num_layers");
-    s.num_heads = dimension(config, "num_heads");
-    s.num_kv_heads = dimension(config, "num_kv_heads");
-    s.head_dim = dimension(config, "head_dim");
-    s.max_position = dimension(config, "max_position");
-    s.activation = activation_of(nb::cast<std::string>(config["activation"]));
-    s.is_gated = nb::cast<bool>(config["is_gated"]);
-    s.is_layer_norm = nb::cast<bool>(config["is_layer_norm"]);
-    s.norm_eps = nb::cast<float>(config["norm_eps"]);
-    s.sliding_window = dimension(config, "sliding_window", 0);
-    s.position_offset = dimension(config, "position_offset", -1);
-    s.embedding_multiplier = nb::cast<float>(config["embedding_multiplier"]);
-    s.residual_multiplier = nb::cast<float>(config["residual_multiplier"]);
-    s.attention_scale = nb::cast<float>(config["attention_scale"]);
-    s.logits_divisor = nb::cast<float>(config["logits_divisor"]);
-    return s;
+// Of a ModelConfig.
+Shape shape_of(nb::handle config) {
+    const auto size = [&](const char* name, int least = 1) {  // or none: the least
+        const auto value = get<std::optional<long long>>(config, name).value_or(least);
+        need(value >= least && value <= kLargest, std::string(name) + " is out of range");
+        return static_cast<int>(value);
+    };
+    return {.vocab_size = size("vocab_size"),
+            .hidden_size = size("hidden_size"),
+            .intermediate_size = size("intermediate_size"),
+            .num_layers = size("num_layers"),
+            .num_heads = size("num_heads"),
+            .num_kv_heads = size("num_kv_heads"),
+            .head_dim = size("head_dim"),
+            .max_position = size("max_position"),
+            .activation = activation_of(get<std::string>(config, "activation")),
+            .is_gated = get<bool>(config, "gated_mlp"),
+            .is_layer_norm = get<std::string>(config, "norm") == "layer",
+            .norm_eps = get<float>(config, "norm_eps"),
+            .sliding_window = size("sliding_window", 0),
+            .position_offset = size("learned_position_offset", -1),
+            .embedding_multiplier = get<float>(config, "embedding_multiplier"),
+            .residual_multiplier = get<float>(config, "residual_multiplier"),
+            .attention_scale = get<float>(config, "scale"),
+            .logits_divisor = get<float>(config, "logits_divisor")};
 }
 
 std::span<const float> values(const Array1<const float>& array) {
     return {array.data(), array.shape(0)};
 }
 
-Segment segment_of(nb::handle object) {
-    Segment s;
-    s.slot = nb::cast<int>(object.attr("slot"));
-    s.base = nb::cast<int>(object.attr("base"));
-    s.first = nb::cast<int>(object.attr("first"));
-    s.stop = nb::cast<int>(object.attr("stop"));
-    s.tokens = nb::cast<std::vector<int>>(object.attr("tokens"));
-    nb::object parents = object.attr("parents");
-    if (!parents.is_none()) s.parents = nb::cast<std::vector<int>>(parents);
-    return s;
+Segment segment_of(nb::handle s) {
+    return {get<int>(s, "slot"),
+            get<int>(s, "base"),
+            get<int>(s, "first"),
+            get<int>(s, "stop"),
+            get<std::vector<int>>(s, "tokens"),
+            get<std::optional<std::vector<int>>>(s, "parents").value_or(std::vector<int>())};
 }
 
-void check_shape(const std::string& name, int num_out, int num_in,
-                 const std::optional<Array1<const float>>& bias) {
-    need(num_out > 0 && num_out <= kLargest && num_in > 0 && num_in <= kLargest,
-         "a weight's shape is out of range");
-    need(!bias || bias->shape(0) == static_cast<std::size_t>(num_out),
-         name + ": the bias has the wrong length");
+int dimension(std::size_t size) {
+    need(size >= 1 && size <= kLargest, "a weight's shape is out of range");
+    return static_cast<int>(size);
+}
+
+void check_bias(const std::string& name, int num_out, const OptionalFloats& bias) {
+    if (bias) need_shape(*bias, {std::size_t(num_out)}, name + ": the bias has the wrong length");
 }
 
 void set(Decoder& self, const std::string& name, const std::string& format, int num_in,
-         const Array2<const std::uint8_t>& rows, std::optional<Array1<const float>> bias) {
-    const int num_out = static_cast<int>(std::min<std::size_t>(rows.shape(0), kLargest + 1));
-    check_shape(name, num_out, num_in, bias);
+         const Array2<const std::uint8_t>& rows, OptionalFloats bias) {
+    const int num_out = dimension(rows.shape(0));
+    check_bias(name, num_out, bias);
     const WeightFormat& f = weight_format(format);
-    need(rows.shape(1) == stored_row_nbytes(f, num_in),
+    need(rows.shape(1) == stored_row_nbytes(f, dimension(num_in)),
          name + ": the data has not the size of its shape");
     nb::gil_scoped_release unlocked;
-    self.set(name, pack(f, num_out, num_in, rows.data(), bias ? bias->data() : nullptr,
-                        self.num_threads()));
+    self.set(name, pack(f, num_out, num_in, rows.data(), data(bias), self.num_threads()));
 }
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,
                const Array2<const std::int8_t>& codes, const Array2<const float>& scales,
-               std::optional<Array2<const float>> mins, std::optional<Array1<const float>> bias) {
-    const int num_out = static_cast<int>(std::min<std::size_t>(codes.shape(0), kLargest + 1)),
-              num_in = static_cast<int>(std::min<std::size_t>(codes.shape(1), kLargest + 1));
-    check_shape(name, num_out, num_in, bias);
-    const std::size_t rows = codes.shape(0), groups = scales.shape(1);
-    need(is_shaped(scales, {rows, groups}) && (!mins || is_shaped(*mins, {rows, groups})) &&
-             groups > 0 && codes.shape(1) % groups == 0,
-         name + ": scales and minima must be (outputs, groups)");
-    const int group = static_cast<int>(codes.shape(1) / groups);
+               std::optional<Array2<const float>> mins, OptionalFloats bias) {
+    const int num_out = dimension(codes.shape(0)), num_in = dimension(codes.shape(1));
+    check_bias(name, num_out, bias);
+    const std::size_t groups = scales.shape(1);
+    const std::string complaint = name + ": scales and minima must be (outputs, groups)";
+    need(groups > 0 && codes.shape(1) % groups == 0, complaint);
+    need_shape(scales, {codes.shape(0), groups}, complaint);
+    if (mins) need_shape(*mins, {codes.shape(0), groups}, complaint);
+    const Codes source{codes.data(), scales.data(), data(mins), num_in / static_cast<int>(groups)};
     nb::gil_scoped_release unlocked;
-    self.set(name, pack(weight_format(format), num_out, num_in,
-                        Codes{codes.data(), scales.data(), mins ? mins->data() : nullptr, group},
-                        bias ? bias->data() : nullptr, self.num_threads()));
+    self.set(name,
+             pack(weight_format(format), num_out, num_in, source, data(bias), self.num_threads()));
 }
 
 void set_blank(Decoder& self, const std::string& name, const std::string& format, int num_out,
                int num_in, bool has_bias) {
-    check_shape(name, num_out, num_in, {});
-    self.set(name, blank(weight_format(format), num_out, num_in, has_bias));
+    self.set(name, blank(weight_format(format), dimension(num_out), dimension(num_in), has_bias));
 }
 
 nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> view(const Buffer& buffer, nb::handle owner) {
@@ -142,25 +147,20 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> view(const Buffer& buffer, nb:
 nb::tuple packed(nb::handle self, const std::string& name) {
     const Packed& packed = nb::cast<const Decoder&>(self).packed(name);
     const Linear& linear = packed.linear;
-    if (linear.format)
-        return nb::make_tuple(linear.format->name, nb::make_tuple(linear.num_out, linear.num_in),
-                              view(packed.memory, self), view(packed.bias, self));
-    return nb::make_tuple(nb::none(), nb::make_tuple(packed.memory.nbytes() / sizeof(float)),
+    nb::object shape = nb::make_tuple(packed.memory.nbytes() / sizeof(float));
+    if (linear.format) shape = nb::make_tuple(linear.num_out, linear.num_in);
+    return nb::make_tuple(linear.format ? linear.format->name : nullptr, shape,
                           view(packed.memory, self), view(packed.bias, self));
 }
 
 void set_norm(Decoder& self, const std::string& name, const Array1<const float>& weight,
-              std::optional<Array1<const float>> bias) {
+              OptionalFloats bias) {
     self.set_norm(name, values(weight), bias ? values(*bias) : std::span<const float>());
-}
-
-void set_rope(Decoder& self, const Array1<const float>& frequencies, float factor) {
-    self.set_rope(values(frequencies), factor);
 }
 
 void embed(Decoder& self, const Array1<const std::int64_t>& ids, const Array2<float>& rows) {
     const std::size_t width = self.shape().hidden_size;
-    need(is_shaped(rows, {ids.shape(0), width}), "rows must be (ids, hidden size)");
+    need_shape(rows, {ids.shape(0), width}, "rows must be (ids, hidden size)");
     nb::gil_scoped_release unlocked;
     self.embed({ids.data(), ids.shape(0)}, rows.data());
 }
@@ -174,50 +174,48 @@ void forward(Decoder& self, Cache& cache, nb::sequence segments,
     std::size_t num_rows = 0;
     for (const Segment& s : read) num_rows += std::max(0, s.stop - s.first);
     const std::size_t width = self.shape().hidden_size;
-    need(is_shaped(hidden, {num_rows, width}), "hidden must be (rows, hidden size)");
-    need(!inputs || is_shaped(*inputs, {num_rows, width}), "inputs must be (rows, hidden size)");
-    need(taps.empty() || is_shaped(tapped, {taps.size(), num_rows, width}),
-         "taps must be (layers, rows, hidden size)");
+    need_shape(hidden, {num_rows, width}, "hidden must be (rows, hidden size)");
+    if (inputs) need_shape(*inputs, {num_rows, width}, "inputs must be (rows, hidden size)");
+    if (!taps.empty())
+        need_shape(tapped, {taps.size(), num_rows, width},
+                   "taps must be (layers, rows, hidden size)");
     nb::gil_scoped_release unlocked;
-    self.forward(cache, read, inputs ? inputs->data() : nullptr, hidden.data(), taps, tapped.data(),
-                 sublayers);
+    self.forward(cache, read, data(inputs), hidden.data(), taps, tapped.data(), sublayers);
 }
 
-void check_hidden(const Decoder& self, const Array2<const float>& hidden) {
-    const std::size_t num_rows = hidden.shape(0), width = self.shape().hidden_size;
-    need(is_shaped(hidden, {num_rows, width}) && num_rows <= 1 << 16,
-         "hidden must be (rows, hidden size)");
+int num_rows_of(const Array2<const float>& rows, int width) {
+    const std::size_t num_rows = rows.shape(0);
+    need(num_rows <= 1 << 16, "too many rows");
+    need_shape(rows, {num_rows, std::size_t(width)}, "rows must be (rows, hidden size)");
+    return static_cast<int>(num_rows);
 }
 
 void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>& logits) {
-    check_hidden(self, hidden);
-    const std::size_t vocab_size = self.shape().vocab_size;
-    need(is_shaped(logits, {hidden.shape(0), vocab_size}), "logits must be (rows, vocabulary)");
+    const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
+    need_shape(logits, {hidden.shape(0), std::size_t(self.shape().vocab_size)},
+               "logits must be (rows, vocabulary)");
     nb::gil_scoped_release unlocked;
-    self.head(hidden.data(), static_cast<int>(hidden.shape(0)), logits.data());
+    self.head(hidden.data(), num_rows, logits.data());
 }
 
 void topk(Decoder& self, const Array2<const float>& hidden, const Array2<std::int64_t>& ids,
           const Array2<float>& logits) {
-    check_hidden(self, hidden);
-    const std::size_t num_rows = hidden.shape(0), k = ids.shape(1);
-    need(is_shaped(ids, {num_rows, k}) && is_shaped(logits, {num_rows, k}),
-         "ids and values must be (rows, k)");
-    need(k >= 1 && k <= static_cast<std::size_t>(self.shape().vocab_size),
-         "k must be 1 to " + std::to_string(self.shape().vocab_size));
+    const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
+    const std::size_t k = ids.shape(1), vocab_size = self.shape().vocab_size;
+    need_shape(ids, {hidden.shape(0), k}, "ids must be (rows, k)");
+    need_shape(logits, {hidden.shape(0), k}, "values must be (rows, k)");
+    need(k >= 1 && k <= vocab_size, "k must be 1 to " + std::to_string(vocab_size));
     nb::gil_scoped_release unlocked;
-    self.topk(hidden.data(), static_cast<int>(num_rows), static_cast<int>(k), ids.data(),
-              logits.data());
+    self.topk(hidden.data(), num_rows, static_cast<int>(k), ids.data(), logits.data());
 }
 
 void head_rows(Decoder& self, const Array2<const float>& hidden,
                const Array1<const std::int64_t>& ids, const Array2<float>& logits) {
-    check_hidden(self, hidden);
-    need(is_shaped(logits, {hidden.shape(0), ids.shape(0)}) && ids.shape(0) <= kLargest,
-         "logits must be (rows, ids)");
+    const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
+    need(ids.shape(0) <= kLargest, "too many ids");
+    need_shape(logits, {hidden.shape(0), ids.shape(0)}, "logits must be (rows, ids)");
     nb::gil_scoped_release unlocked;
-    self.head_rows(hidden.data(), static_cast<int>(hidden.shape(0)), {ids.data(), ids.shape(0)},
-                   logits.data());
+    self.head_rows(hidden.data(), num_rows, {ids.data(), ids.shape(0)}, logits.data());
 }
 
 const Linear& matrix(const Decoder& self, const std::string& name) {
@@ -229,7 +227,7 @@ const Linear& matrix(const Decoder& self, const std::string& name) {
 void unpack(const Decoder& self, const std::string& name, const Array2<float>& out) {
     const Linear& linear = matrix(self, name);
     const std::size_t num_out = linear.num_out, num_in = linear.num_in;
-    need(is_shaped(out, {num_out, num_in}), "out has the wrong shape");
+    need_shape(out, {num_out, num_in}, "out has the wrong shape");
     for (int row = 0; row < linear.num_out; ++row)
         unpack_row(linear, row, out.data() + row * num_in);
 }
@@ -238,27 +236,11 @@ void unpack(const Decoder& self, const std::string& name, const Array2<float>& o
 void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
            const Array2<float>& out) {
     const Linear& linear = matrix(self, name);
-    const std::size_t width = linear.num_in, padded = linear.num_tiles() * kTile;
-    need(is_shaped(x, {x.shape(0), width}) && x.shape(0) <= 1 << 16, "x must be (rows, in)");
-    need(is_shaped(out, {x.shape(0), padded}), "out must be (rows, outputs in whole tiles)");
+    const int num_rows = num_rows_of(x, linear.num_in);
+    need_shape(out, {x.shape(0), std::size_t(linear.num_tiles() * kTile)},
+               "out must be (rows, outputs in whole tiles)");
     nb::gil_scoped_release unlocked;
-    self.apply(linear, x.data(), static_cast<int>(x.shape(0)), out.data());
-}
-
-Cache make_cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
-                 bool is_half, std::vector<std::int32_t> pages) {
-    for (int n : {num_layers, num_heads, head_dim, num_slots, max_len})
-        need(n > 0 && n <= kLargest, "a cache's dimensions must be positive");
-    need(head_dim % kTile == 0, "head size must be a multiple of 16");
-    const double nbytes =
-        4.0 * num_layers * num_heads * head_dim * num_slots * (max_len + 64.0) * (is_half ? 1 : 2);
-    need(nbytes < 1e15 && num_slots * (max_len + 64.0) < 0x1p31,
-         "the cache would be absurdly large");
-    return Cache(num_layers, num_heads, head_dim, num_slots, max_len, is_half, std::move(pages));
-}
-
-void check_slot(const Cache& cache, int slot) {
-    need(slot >= 0 && slot < cache.num_slots, "no cache slot " + std::to_string(slot));
+    self.apply(linear, x.data(), num_rows, out.data());
 }
 
 // The bytes of keys and values as they lie in memory: for tests.
@@ -267,48 +249,22 @@ nb::tuple memory(nb::handle self) {
     return nb::make_tuple(view(cache.keys(), self), view(cache.values(), self));
 }
 
-void move(Cache& cache, int slot, const std::vector<int>& rows, int start) {
-    check_slot(cache, slot);
-    for (int to = start; int row : rows)
-        need(to >= 0 && row >= to++ && row < cache.max_len, "rows can only move down");
-    cache.move(slot, rows, start);
-}
-
-void copy(Cache& cache, int source, int target, int length) {
-    check_slot(cache, source);
-    check_slot(cache, target);
-    need(source != target && length <= cache.max_len, "the rows do not fit the cache");
-    cache.copy(source, target, length);
-}
-
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
     m.def("runnable_isas", &runnable_isas, "Instruction sets this processor can run, best first.");
 
     nb::class_<Cache>(m, "Cache", "Keys and values of some sequences.")
-        .def(
-            "__init__",
-            [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
-               bool is_half, std::vector<std::int32_t> pages) {
-                new (self) Cache(make_cache(num_layers, num_heads, head_dim, num_slots, max_len,
-                                            is_half, std::move(pages)));
-            },
-            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a,
-            "pages"_a = std::vector<std::int32_t>())
-        .def("move", &move, "slot"_a, "rows"_a, "start"_a)
-        .def("copy", &copy, "source"_a, "target"_a, "length"_a)
+        .def(nb::init<int, int, int, int, int, bool, std::vector<std::int32_t>>(), "num_layers"_a,
+             "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a,
+             "pages"_a = std::vector<std::int32_t>())
+        .def("move", &Cache::move, "slot"_a, "rows"_a, "start"_a)
+        .def("copy", &Cache::copy, "source"_a, "target"_a, "length"_a)
         .def("memory", &memory)
         .def("nbytes", &Cache::nbytes);
 
     nb::class_<Runtime>(m, "Runtime", "Kernels, threads and scratch memory that networks share.")
-        .def(
-            "__init__",
-            [](Runtime* self, const std::string& isa, int num_threads) {
-                need(num_threads >= 1 && num_threads <= 1024, "threads must be 1 to 1024");
-                new (self) Runtime(kernels_for(isa), num_threads);
-            },
-            "isa"_a, "num_threads"_a)
+        .def(nb::init<const std::string&, int>(), "isa"_a, "num_threads"_a)
         .def_prop_ro("isa", [](const Runtime& self) { return std::string(self.kernels.name); })
         .def_prop_ro("num_threads", [](const Runtime& self) { return self.pool.size(); })
         .def("nbytes", &Runtime::nbytes);
@@ -316,7 +272,7 @@ void bind_decoder(nb::module_& m) {
     nb::class_<Decoder>(m, "Decoder", "A decoder whose pass is one call.")
         .def(
             "__init__",
-            [](Decoder* self, Runtime& runtime, nb::dict config) {
+            [](Decoder* self, Runtime& runtime, nb::handle config) {
                 new (self) Decoder(runtime, shape_of(config));
             },
             "runtime"_a, "config"_a, nb::keep_alive<1, 2>())
@@ -326,7 +282,12 @@ void bind_decoder(nb::module_& m) {
         .def("set_blank", &set_blank, "name"_a, "format"_a, "num_out"_a, "num_in"_a, "has_bias"_a)
         .def("packed", &packed, "name"_a)
         .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none())
-        .def("set_rope", &set_rope, "frequencies"_a.noconvert(), "factor"_a)
+        .def(
+            "set_rope",
+            [](Decoder& self, const Array1<const float>& frequencies, float factor) {
+                self.set_rope(values(frequencies), factor);
+            },
+            "frequencies"_a.noconvert(), "factor"_a)
         .def("check", &Decoder::check)
         .def("embed", &embed, "ids"_a.noconvert(), "rows"_a.noconvert())
         .def("forward", &forward, "cache"_a, "segments"_a, "inputs"_a.none(),

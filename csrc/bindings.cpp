@@ -50,9 +50,7 @@ NB_MODULE(_native, m) {
     m.def(
         "wrong_kernels",
         [](const std::string& isa, const std::string& broken) {
-            const forerun::Kernels& kernels = forerun::kernels_for(isa);
-            return forerun::wrong_kernels(broken.empty() ? kernels
-                                                         : forerun::broken(kernels, broken));
+            return forerun::wrong_kernels(forerun::kernels_for(isa), broken);
         },
         nb::arg("isa"), nb::arg("broken") = "",
         "Kernels of an instruction set without the portable kernels' bits; tests break one first.");

@@ -4,8 +4,27 @@
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 
 namespace forerun {
+
+namespace {
+
+void need(bool holds, const char* message) {
+    if (!holds) throw std::invalid_argument(message);
+}
+
+template <class T>
+void move_row(const KvHead& head, int from, int to) {
+    const std::size_t dim = head.head_dim, source = head.row(from), target = head.row(to);
+    T *keys = static_cast<T*>(head.keys), *values = static_cast<T*>(head.values);
+    for (std::size_t e = 0; e < dim; ++e)
+        keys[(target / kTile * dim + e) * kTile + target % kTile] =
+            keys[(source / kTile * dim + e) * kTile + source % kTile];
+    std::copy_n(values + source * dim, dim, values + target * dim);
+}
+
+}  // namespace
 
 Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half,
              std::vector<std::int32_t> pages)
@@ -16,20 +35,19 @@ Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half,
       max_len(most),
       is_half(half),
       pages_(std::move(pages)) {
+    need(std::min({layers, heads, dim, slots, most}) > 0, "a cache's dimensions must be positive");
+    need(dim % kTile == 0, "head size must be a multiple of 16");
+    const double rows = slots * (most + double{kChunk});
+    need(rows < 0x1p31 && (half ? 4.0 : 8.0) * layers * heads * dim * rows < 1e15,
+         "the cache would be absurdly large");
     const std::size_t num_pages = static_cast<std::size_t>(num_slots * pages_per_slot());
-    if (pages_.empty()) {
-        pages_.resize(num_pages);
-        std::iota(pages_.begin(), pages_.end(), 0);
-    }
-    std::vector<bool> is_used(num_pages, false);
-    for (std::int32_t page : pages_) {
-        const std::size_t p = static_cast<std::size_t>(page);
-        if (page < 0 || p >= num_pages || is_used[p] || pages_.size() != num_pages)
-            throw std::invalid_argument("a page table must name each page once");
-        is_used[p] = true;
-    }
-    const std::size_t nbytes = static_cast<std::size_t>(num_layers) *
-                               static_cast<std::size_t>(num_heads) * num_pages * page_nbytes();
+    std::vector<std::int32_t> ascending(num_pages);
+    std::iota(ascending.begin(), ascending.end(), 0);
+    if (pages_.empty()) pages_ = ascending;
+    std::vector<std::int32_t> sorted = pages_;
+    std::sort(sorted.begin(), sorted.end());
+    need(sorted == ascending, "a page table must name each page once");
+    const std::size_t nbytes = std::size_t(num_layers) * num_heads * num_pages * page_nbytes();
     keys_ = Buffer(nbytes);
     values_ = Buffer(nbytes);
 }
@@ -45,23 +63,15 @@ KvHead Cache::head(int layer, int slot, int head) const {
             pages_.data() + slot * pages_per_slot(), is_half, head_dim};
 }
 
-namespace {
-
-template <class T>
-void move_row(const KvHead& head, int from, int to) {
-    const std::size_t dim = static_cast<std::size_t>(head.head_dim),
-                      source = static_cast<std::size_t>(head.row(from)),
-                      target = static_cast<std::size_t>(head.row(to));
-    T *keys = static_cast<T*>(head.keys), *values = static_cast<T*>(head.values);
-    for (std::size_t e = 0; e < dim; ++e)
-        keys[(target / kTile * dim + e) * kTile + target % kTile] =
-            keys[(source / kTile * dim + e) * kTile + source % kTile];
-    std::copy_n(values + source * dim, dim, values + target * dim);
+void Cache::check_slot(int slot) const {
+    if (slot < 0 || slot >= num_slots)
+        throw std::invalid_argument("no cache slot " + std::to_string(slot));
 }
 
-}  // namespace
-
-void Cache::move(int slot, std::span<const int> rows, int start) {
+void Cache::move(int slot, const std::vector<int>& rows, int start) {
+    check_slot(slot);
+    for (int to = start; int row : rows)
+        need(to >= 0 && row >= to++ && row < max_len, "rows can only move down");
     const auto move_one = is_half ? move_row<std::uint16_t> : move_row<float>;
     for (int layer = 0; layer < num_layers; ++layer)
         for (int h = 0; h < num_heads; ++h)
@@ -70,10 +80,13 @@ void Cache::move(int slot, std::span<const int> rows, int start) {
 }
 
 void Cache::copy(int source, int target, int length) {
+    check_slot(source);
+    check_slot(target);
+    need(source != target && length <= max_len, "the rows do not fit the cache");
     const std::size_t nbytes = page_nbytes();
-    const auto copy_page = [&](void* from, int page, void* to, int to_page) {
-        std::memcpy(static_cast<char*>(to) + static_cast<std::size_t>(to_page) * nbytes,
-                    static_cast<char*>(from) + static_cast<std::size_t>(page) * nbytes, nbytes);
+    const auto copy_page = [&](const void* from, std::size_t page, void* to, std::size_t to_page) {
+        std::memcpy(static_cast<char*>(to) + to_page * nbytes,
+                    static_cast<const char*>(from) + page * nbytes, nbytes);
     };
     for (int layer = 0; layer < num_layers; ++layer)
         for (int h = 0; h < num_heads; ++h) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "memory.h"
@@ -15,13 +14,16 @@ namespace forerun {
 class Cache {
   public:
     // `pages`: the ids of all slots' pages in order, every page once; ascending if there are none.
+    // Throws std::invalid_argument.
     Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, bool is_half,
           std::vector<std::int32_t> pages);
 
     std::size_t nbytes() const { return keys_.nbytes() + values_.nbytes(); }
 
+    // Throws std::invalid_argument for a slot that the cache has not; so do the next two.
+    void check_slot(int slot) const;
     // Rows start, start + 1, ... of a slot become what `rows` are: ascending and no lower.
-    void move(int slot, std::span<const int> rows, int start);
+    void move(int slot, const std::vector<int>& rows, int start);
     // The first `length` rows of `target` become those of `source`.
     void copy(int source, int target, int length);
 

@@ -296,10 +296,11 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& so
                              const std::size_t k = static_cast<std::size_t>(g) * format.group;
                              const std::size_t s = row * num_scales + k / source.group;
                              StoredGroup group{};
-                             const std::int8_t* codes = source.codes + row * std::size_t(num_in) + k;
-                for (int i = 0; i < format.group; ++i)
-                    group.codes[i] = static_cast<std::uint8_t>(codes[i] + format.zero);
-                group.scale = float_to_half(source.scales[s]);
+                             const std::int8_t* codes =
+                                 source.codes + row * std::size_t(num_in) + k;
+                             for (int i = 0; i < format.group; ++i)
+                                 group.codes[i] = static_cast<std::uint8_t>(codes[i] + format.zero);
+                             group.scale = float_to_half(source.scales[s]);
                              if (has_min) group.minimum = float_to_half(source.mins[s]);
                              return group;
                          });

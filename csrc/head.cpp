@@ -73,8 +73,7 @@ void Decoder::head_tiles(int thread, int tile, int num_tiles, const Take& take) 
     float* aside = scratch_ + thread * scratch_stride_;
     for (int first = 0; first < num_rows_; first += kHeadRows) {
         const int rows = std::min(kHeadRows, num_rows_ - first);
-        kernels_.linear(head_weights(), tile, num_tiles, normed_, first, rows,
-                        {aside, stride, false, 1.0f});
+        kernels_.linear(head_weights(), tile, num_tiles, normed_, first, rows, {aside, stride});
         for (int i = 0; i < rows; ++i) {
             float* logits = aside + i * stride;
             if (shape_.logits_divisor != 1.0f)
@@ -104,8 +103,7 @@ void Decoder::note_largest(Worker& worker, const Part& tiles) {
         head_tiles(worker.thread, tile, num_tiles, [&](std::size_t row, const float* logits) {
             Scored* list = lists + row * k;
             const float least = list[k - 1].value;
-            int is_news =
-                0;  // most tiles hold nothing better, and many lanes at a time find that out
+            int is_news = 0;  // most tiles hold none, and many lanes at a time find that out
             for (int i = 0; i < count; ++i) is_news |= !(logits[i] < least);
             if (!is_news) return;
             for (int i = 0; i < count; ++i)
@@ -150,7 +148,7 @@ void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, 
 
 void Decoder::head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
                         float* logits) {
-    check_ids(ids);
+    for (std::int64_t id : ids) check_id(id);
     const std::scoped_lock lock(runtime_.busy);
     run_head(
         {hidden, num_rows, static_cast<int>(ids.size()), &Decoder::pick_columns, logits, ids, 0});
@@ -166,7 +164,7 @@ void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* o
         for (int row = 0; row < num_rows; ++row)
             kernels_.quantize(x + row * width, rows, row, 0, linear.num_in);
     kernels_.linear(linear, 0, linear.num_tiles(), rows, 0, num_rows,
-                    {out, static_cast<std::size_t>(linear.num_tiles() * kTile), false, 1.0f});
+                    {out, static_cast<std::size_t>(linear.num_tiles() * kTile)});
 }
 
 }  // namespace forerun

@@ -14,12 +14,9 @@ std::vector<std::string> runnable_isas();
 // "auto" or a name. "auto" takes the best one that agrees with the portable kernels here.
 // Throws std::invalid_argument for one that is unknown or cannot run here.
 const Kernels& kernels_for(const std::string& name);
-// The kernels whose results on a small sample have not the portable kernels' bits; none if all is
-// well.
-std::vector<std::string> wrong_kernels(const Kernels& kernels);
-
-// For tests of that check: the names in the table, and a table with one kernel wrong on purpose.
+// Names of all kernels, and of those whose results on a small sample have not the portable kernels'
+// bits. Tests break one on purpose first.
 std::vector<std::string> checked_kernels();
-Kernels broken(Kernels kernels, const std::string& kernel);
+std::vector<std::string> wrong_kernels(Kernels kernels, const std::string& broken = "");
 
 }  // namespace forerun

@@ -1,6 +1,6 @@
 // Does an instruction set compute what the portable kernels compute, on this very processor? Every
-// kernel of the table has a check here: it runs the kernel on a small sample with odd sizes and
-// awkward numbers, and notes all that it wrote. A check uses its own kernel and no other.
+// kernel has a check here that runs it, and no other, on a small sample with odd sizes and awkward
+// numbers, and notes all that it wrote.
 
 #include <algorithm>
 #include <cmath>
@@ -19,25 +19,22 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // What a kernel wrote, byte by byte. A NaN is a NaN: its sign and payload may differ.
-class Results {
-  public:
+struct Results {
+    std::vector<std::uint8_t> bytes;
+
     template <class T>
     void note(std::vector<T> values) {
         if constexpr (std::is_same_v<T, float>)
             for (float& value : values)
                 if (std::isnan(value)) value = kNaN;
-        const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
-        bytes_.insert(bytes_.end(), bytes, bytes + values.size() * sizeof(T));
+        const auto* first = reinterpret_cast<const std::uint8_t*>(values.data());
+        bytes.insert(bytes.end(), first, first + values.size() * sizeof(T));
     }
-    bool operator==(const Results&) const = default;
-
-  private:
-    std::vector<std::uint8_t> bytes_;
 };
 
 // Numbers between -4 and 4.
-std::vector<float> numbers(int count, std::uint32_t seed = 1) {
-    std::vector<float> values(static_cast<std::size_t>(count));
+std::vector<float> numbers(std::size_t count, std::uint32_t seed = 1) {
+    std::vector<float> values(count);
     for (float& value : values) {
         seed = seed * 1664525u + 1013904223u;
         value = static_cast<float>(static_cast<std::int32_t>(seed)) * 0x1p-29f;
@@ -46,13 +43,12 @@ std::vector<float> numbers(int count, std::uint32_t seed = 1) {
 }
 
 // Ends of the ranges of exp, of fp16 and of int8 groups; ties of roundings.
-constexpr float kAwkward[] = {-0.0f,  kNaN,     kInfinity, -kInfinity, 1e-38f, 1e-41f, -87.4f,
-                              88.5f,  65520.0f, -65519.0f, 6e-8f,      127.0f, 4.5f,   2049.0f};
-constexpr int kNumAwkward = static_cast<int>(std::size(kAwkward)) * kGroup;
+constexpr float kAwkward[] = {-0.0f, kNaN,     kInfinity, -kInfinity, 1e-38f, 1e-41f, -87.4f,
+                              88.5f, 65520.0f, -65519.0f, 6e-8f,      127.0f, 4.5f,   2049.0f};
 
 // Groups of 32 numbers, each with an awkward one among them; then one of zeros.
 std::vector<float> awkward() {
-    std::vector<float> values = numbers(kNumAwkward + kGroup);
+    std::vector<float> values = numbers((std::size(kAwkward) + 1) * kGroup);
     for (std::size_t i = 0; i < std::size(kAwkward); ++i)
         values[i * kGroup + (7 * i + 3) % kGroup] = kAwkward[i];
     std::fill(values.end() - kGroup, values.end(), 0.0f);
@@ -125,8 +121,7 @@ void check_quantize(const Kernels& kernels, Results& results) {
 
 void check_norm(const Kernels& kernels, Results& results) {
     constexpr int width = 80;
-    const std::vector<float> x = numbers(width, 2), weight = numbers(width, 3),
-                             bias = numbers(width, 4);
+    const auto x = numbers(width, 2), weight = numbers(width, 3), bias = numbers(width, 4);
     std::vector<float> out(width);
     for (int form = 0; form < 4; ++form) {
         kernels.norm(x.data(), {weight.data(), form % 2 ? bias.data() : nullptr, 1e-5f, form > 1},
@@ -136,9 +131,8 @@ void check_norm(const Kernels& kernels, Results& results) {
 }
 
 void check_activate(const Kernels& kernels, Results& results) {
-    const std::vector<float> gate = awkward();
+    const std::vector<float> gate = awkward(), up = numbers(gate.size(), 2);
     const int count = static_cast<int>(gate.size());
-    const std::vector<float> up = numbers(count, 2);
     std::vector<float> out(gate.size());
     for (const Activation activation :
          {Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu})
@@ -177,24 +171,16 @@ struct CacheSample {
           head{keys.data(), values.data(), pages, is_half, kHeadDim} {}
 };
 
-template <class Write>
-void check_write(Write write, Results& results) {
+template <auto Write>
+void check_write(const Kernels& kernels, Results& results) {
     const std::vector<float> x = awkward();
     for (const bool is_half : {true, false}) {
         CacheSample cache(is_half);
         for (int i = 0; (i + 1) * kHeadDim <= static_cast<int>(x.size()); ++i)
-            write(cache.head, 11 * i, x.data() + i * kHeadDim);
+            (kernels.*Write)(cache.head, 11 * i, x.data() + i * kHeadDim);
         results.note(cache.keys);
         results.note(cache.values);
     }
-}
-
-void check_write_key(const Kernels& kernels, Results& results) {
-    check_write(kernels.write_key, results);
-}
-
-void check_write_value(const Kernels& kernels, Results& results) {
-    check_write(kernels.write_value, results);
 }
 
 // Three queries of a tree at the end of the first chunk, one of which sees a window only, or the
@@ -260,17 +246,14 @@ void check_peak(const Kernels& kernels, Results& results) {
 
 // Changes the first byte of what a kernel wrote.
 template <class T>
-void spoil(const T&) {}
-template <class T>
-void spoil(T* written) {
-    if constexpr (!std::is_const_v<T>) ++*reinterpret_cast<std::uint8_t*>(written);
-}
-void spoil(Attended& state) { spoil(state.out); }
-void spoil(const Rows& rows) { spoil(rows.q); }
-void spoil(const Output& output) { spoil(output.out); }
-void spoil(const KvHead& head) {
-    spoil(head.keys);
-    spoil(head.values);
+void spoil(T& argument) {
+    if constexpr (std::is_same_v<T, Attended>) spoil(argument.out);
+    if constexpr (std::is_same_v<T, const Rows>) spoil(argument.q);
+    if constexpr (std::is_same_v<T, const Output>) spoil(argument.out);
+    if constexpr (std::is_same_v<T, const KvHead>)
+        for (void* written : {argument.keys, argument.values}) spoil(written);
+    if constexpr (std::is_convertible_v<T, void*>)  // not const
+        ++*static_cast<std::uint8_t*>(static_cast<void*>(argument));
 }
 
 template <auto Member, class Result, class... Args>
@@ -291,14 +274,21 @@ struct Check {
     void (*breaks)(Kernels&);
 };
 
-#define CHECK(kernel)                                                    \
-    {#kernel, check_##kernel, [](Kernels& kernels) {                     \
-         break_kernel<&Kernels::kernel>(kernels, kernels.kernel);        \
-     }}
-constexpr Check kChecks[] = {CHECK(linear),      CHECK(quantize), CHECK(norm),  CHECK(activate),
-                             CHECK(rotate),      CHECK(scale),    CHECK(write_key),
-                             CHECK(write_value), CHECK(attend),   CHECK(merge), CHECK(finish),
-                             CHECK(peak)};
+#define CHECK(kernel, check) \
+    {#kernel, check,         \
+     [](Kernels& kernels) { break_kernel<&Kernels::kernel>(kernels, kernels.kernel); }}
+constexpr Check kChecks[] = {CHECK(linear, check_linear),
+                             CHECK(quantize, check_quantize),
+                             CHECK(norm, check_norm),
+                             CHECK(activate, check_activate),
+                             CHECK(rotate, check_rotate),
+                             CHECK(scale, check_scale),
+                             CHECK(write_key, check_write<&Kernels::write_key>),
+                             CHECK(write_value, check_write<&Kernels::write_value>),
+                             CHECK(attend, check_attend),
+                             CHECK(merge, check_merge),
+                             CHECK(finish, check_finish),
+                             CHECK(peak, check_peak)};
 #undef CHECK
 static_assert(sizeof(Kernels) == (1 + std::size(kChecks)) * sizeof(void*),
               "every kernel of the table has its check");
@@ -311,24 +301,22 @@ std::vector<std::string> checked_kernels() {
     return names;
 }
 
-std::vector<std::string> wrong_kernels(const Kernels& kernels) {
+std::vector<std::string> wrong_kernels(Kernels kernels, const std::string& broken) {
+    bool is_known = broken.empty();
+    for (const Check& check : kChecks) {
+        if (broken != check.kernel) continue;
+        check.breaks(kernels);
+        is_known = true;
+    }
+    if (!is_known) throw std::invalid_argument("no kernel is called " + broken);
     std::vector<std::string> names;
     for (const Check& check : kChecks) {
         Results here, expected;
         check.run(kernels, here);
         check.run(portable_kernels(), expected);
-        if (!(here == expected)) names.emplace_back(check.kernel);
+        if (here.bytes != expected.bytes) names.emplace_back(check.kernel);
     }
     return names;
-}
-
-Kernels broken(Kernels kernels, const std::string& kernel) {
-    for (const Check& check : kChecks)
-        if (kernel == check.kernel) {
-            check.breaks(kernels);
-            return kernels;
-        }
-    throw std::invalid_argument("no kernel is called " + kernel);
 }
 
 }  // namespace forerun

@@ -10,80 +10,59 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <utility>
 
 namespace forerun {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// A mapping of its own.
-class Mapping {
+class Buffer {
   public:
-    explicit Mapping(std::size_t nbytes) : nbytes_(nbytes) {
+    Buffer() = default;
+    // A mapping of its own.
+    explicit Buffer(std::size_t nbytes) : nbytes_(nbytes) {
+        if (nbytes == 0) return;
         void* p = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) throw std::bad_alloc();
-        data_ = static_cast<std::uint8_t*>(p);
 #ifdef MADV_HUGEPAGE
         // Only advice: without it everything works, a little slower.
         if (nbytes >= kHugePage) madvise(p, nbytes, MADV_HUGEPAGE);
 #endif
+        data_.reset(static_cast<std::uint8_t*>(p),
+                    [nbytes](void* mapped) { munmap(mapped, nbytes); });
     }
-    ~Mapping() { munmap(data_, nbytes_); }
-    Mapping(const Mapping&) = delete;
-    Mapping& operator=(const Mapping&) = delete;
-
-    std::uint8_t* data() const { return data_; }
-    std::size_t nbytes() const { return nbytes_; }
-
-  private:
-    std::uint8_t* data_;
-    std::size_t nbytes_;
-};
-
-class Buffer {
-  public:
-    Buffer() = default;
-    explicit Buffer(std::size_t nbytes) : nbytes_(nbytes) {
-        if (nbytes == 0) return;
-        mapping_ = std::make_shared<Mapping>(nbytes);
-        data_ = mapping_->data();
-    }
+    // A part of another buffer, whose mapping lives as long as one of its parts.
+    Buffer(const Buffer& whole, std::size_t offset, std::size_t nbytes)
+        : data_(whole.data_, whole.data_.get() + offset), nbytes_(nbytes) {}
 
     template <class T>
     T* as() const {
-        return reinterpret_cast<T*>(data_);
+        return reinterpret_cast<T*>(data_.get());
     }
     std::size_t nbytes() const { return nbytes_; }
 
   private:
-    friend class Arena;
-    std::shared_ptr<const Mapping> mapping_;
-    std::uint8_t* data_ = nullptr;
+    std::shared_ptr<std::uint8_t> data_;
     std::size_t nbytes_ = 0;
 };
 
-// Buffers too small for huge pages of their own, side by side in a mapping that lives as long as
-// one of them.
+// Buffers too small for huge pages of their own, side by side in a mapping.
 class Arena {
   public:
     Buffer take(std::size_t nbytes) {
         if (nbytes == 0 || nbytes >= kHugePage) return Buffer(nbytes);
         const std::scoped_lock lock(busy_);
-        if (!mapping_ || mapping_->nbytes() - used_ < nbytes) {
-            mapping_ = std::make_shared<Mapping>(8 * kHugePage);
+        if (mapping_.nbytes() - used_ < nbytes) {
+            mapping_ = Buffer(8 * kHugePage);
             used_ = 0;
         }
-        Buffer buffer;
-        buffer.mapping_ = mapping_;
-        buffer.data_ = mapping_->data() + used_;
-        buffer.nbytes_ = nbytes;
+        const std::size_t offset = used_;
         used_ += (nbytes + 63) / 64 * 64;
-        return buffer;
+        return Buffer(mapping_, offset, nbytes);
     }
 
   private:
     std::mutex busy_;
-    std::shared_ptr<const Mapping> mapping_;
+    Buffer mapping_;
     std::size_t used_ = 0;
 };
 

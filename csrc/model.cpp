@@ -112,11 +112,10 @@ void Decoder::check() {
     is_checked_ = true;
 }
 
-void Decoder::check_ids(std::span<const std::int64_t> ids) const {
-    for (std::int64_t id : ids)
-        if (id < 0 || id >= shape_.vocab_size)
-            throw std::invalid_argument("token id " + std::to_string(id) +
-                                        " is outside the vocabulary");
+void Decoder::check_id(std::int64_t id) const {
+    if (id < 0 || id >= shape_.vocab_size)
+        throw std::invalid_argument("token id " + std::to_string(id) +
+                                    " is outside the vocabulary");
 }
 
 const Packed& Decoder::packed(const std::string& name) const {

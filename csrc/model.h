@@ -127,16 +127,16 @@ class Decoder {
 
     Weight& find(const std::string& name);
     void name_weights();
-    void check_ids(std::span<const std::int64_t> ids) const;
+    void check_id(std::int64_t id) const;
     const Linear& head_weights() const;
     bool quantizes_after_attention(const Layer& layer) const;
     int mlp_units() const;
 
-    void check_segments(const Cache& cache, std::span<const Segment> segments) const;
-    void plan(std::span<const Segment> segments);
+    void check_segments() const;
+    void plan();
     void plan_rows(const Segment& segment);
     void plan_rope();
-    void plan_attention(std::span<const Segment> segments);
+    void plan_attention();
     void plan_phases();
     void lay_out(Scratch& scratch, int rows_above);
 
@@ -147,7 +147,6 @@ class Decoder {
     void take_tap(int row, int layer);
     void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
-    void place_head(int layer, int head, int row);
     void attend(Worker& worker, int layer);
     void attend_task(const Task& task, int layer, float* scratch, Attended* states);
     void merge_tasks(int unit);

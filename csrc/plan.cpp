@@ -9,26 +9,34 @@
 #include "model.h"
 
 namespace forerun {
+namespace {
 
-void Decoder::check_segments(const Cache& cache, std::span<const Segment> segments) const {
+void check_ascending(std::span<const int> indices, int stop, const char* message) {
+    for (int least = 0; int index : indices) {
+        if (index < least || index >= stop) throw std::invalid_argument(message);
+        least = index + 1;
+    }
+}
+
+}  // namespace
+
+void Decoder::check_segments() const {
+    const Cache& cache = *cache_;
     if (cache.num_layers != shape_.num_layers || cache.num_heads != shape_.num_kv_heads ||
         cache.head_dim != shape_.head_dim)
         throw std::invalid_argument("the cache was made for another model");
-    for (const Segment& s : segments) {
+    for (const Segment& s : segments_) {
         const int count = static_cast<int>(s.tokens.size());
-        if (s.slot < 0 || s.slot >= cache.num_slots)
-            throw std::invalid_argument("no cache slot " + std::to_string(s.slot));
-        for (const Segment* other = segments.data(); other != &s; ++other)
+        cache.check_slot(s.slot);
+        for (const Segment* other = segments_.data(); other != &s; ++other)
             if (other->slot == s.slot)
                 throw std::invalid_argument("two segments of one cache slot");
         if (s.base < 0 || s.first < 0 || s.stop < s.first || s.stop > count)
             throw std::invalid_argument("a segment's rows lie outside its tokens");
         if (s.stop > cache.max_len - s.base)
             throw std::out_of_range("the sequence does not fit the cache");
-        for (int token : s.tokens)
-            if (!inputs_ && (token < 0 || token >= shape_.vocab_size))
-                throw std::invalid_argument("token id " + std::to_string(token) +
-                                            " is outside the vocabulary");
+        if (!inputs_)
+            for (int token : s.tokens) check_id(token);
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
             throw std::invalid_argument("a parent is needed for every token");
         for (int i = 0; i < static_cast<int>(s.parents.size()); ++i)
@@ -61,56 +69,52 @@ void Decoder::plan_rows(const Segment& s) {
     }
 }
 
-void Decoder::plan(std::span<const Segment> segments) {
-    segments_ = segments;
+void Decoder::plan() {
     tokens_.clear();
     queries_.clear();
     paths_.clear();
     cache_rows_.clear();
     row_segment_.clear();
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-        plan_rows(segments[i]);
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+        plan_rows(segments_[i]);
         row_segment_.resize(tokens_.size(), static_cast<int>(i));
     }
     num_rows_ = static_cast<int>(tokens_.size());
     const std::int32_t* path = paths_.data();
     for (Query& query : queries_) {
-        if (query.position >= shape_.max_position)
+        if (query.position >= shape_.max_position ||
+            (positions_.tiles && query.position + shape_.position_offset >= positions_.num_out))
             throw std::out_of_range("a position lies beyond the model's context");
-        if (shape_.position_offset >= 0 &&
-            query.position + shape_.position_offset >= positions_.num_out)
-            throw std::out_of_range("a position lies beyond the model's context");
-        if (segments[row_segment_[query.row]].parents.empty()) continue;
+        if (segments_[row_segment_[query.row]].parents.empty()) continue;
         query.path = path;
         path += query.position - query.base + 1;
     }
     plan_rope();
-    plan_attention(segments);
+    plan_attention();
 }
 
 void Decoder::plan_rope() {
     cos_.clear();
     sin_.clear();
-    for (const Query& query : queries_) {
+    for (const Query& query : queries_)
         for (float frequency : frequencies_) {
             const float angle = static_cast<float>(query.position) * frequency;
             cos_.push_back(std::cos(angle) * rope_factor_);
             sin_.push_back(std::sin(angle) * rope_factor_);
         }
-    }
     rope_ = {cos_.data(), sin_.data(), static_cast<int>(frequencies_.size())};
 }
 
 // Cuts attention into units, and units into tasks of some chunks where there are too few units to
 // go round.
-void Decoder::plan_attention(std::span<const Segment> segments) {
+void Decoder::plan_attention() {
     units_.clear();
     tasks_.clear();
     const int group = shape_.num_heads / shape_.num_kv_heads, heads = std::min(group, kMaxPairs),
               rows = kMaxPairs / heads;
     int query = 0, most_chunks = 0;
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-        const int stop = query + segments[i].stop - segments[i].first;
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+        const int stop = query + segments_[i].stop - segments_[i].first;
         for (; query < stop; query += std::min(rows, stop - query)) {
             const int count = std::min(rows, stop - query);
             int first = queries_[query].first, last = 0;
@@ -164,27 +168,23 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
                       std::span<const int> sublayers) {
     const std::scoped_lock lock(runtime_.busy);
     if (!is_checked_) check();
+    check_ascending(tap_layers, shape_.num_layers, "taps must be layers in ascending order");
+    check_ascending(sublayers, 2 * shape_.num_layers,
+                    "sublayers must be those of layers in ascending order");
+    cache_ = &cache;
+    segments_ = segments;
     inputs_ = inputs;
-    check_segments(cache, segments);
-    for (std::size_t i = 0; i < tap_layers.size(); ++i)
-        if (tap_layers[i] < 0 || tap_layers[i] >= shape_.num_layers ||
-            (i > 0 && tap_layers[i] <= tap_layers[i - 1]))
-            throw std::invalid_argument("taps must be layers in ascending order");
-    for (std::size_t i = 0; i < sublayers.size(); ++i)
-        if (sublayers[i] < 0 || sublayers[i] >= 2 * shape_.num_layers ||
-            (i > 0 && sublayers[i] <= sublayers[i - 1]))
-            throw std::invalid_argument("sublayers must be those of layers in ascending order");
-    plan(segments);
+    hidden_ = hidden;
+    tap_layers_ = tap_layers;
+    taps_ = taps;
+    sublayers_ = sublayers;
+    check_segments();
+    plan();
     if (num_rows_ == 0) return;
     int rows_above = 0;
     for (const Segment& s : segments)
         rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
     runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above); });
-    cache_ = &cache;
-    hidden_ = hidden;
-    tap_layers_ = tap_layers;
-    taps_ = taps;
-    sublayers_ = sublayers;
     plan_phases();
     pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
               phases_);

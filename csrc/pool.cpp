@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <stdexcept>
 
 namespace forerun {
 namespace {
@@ -47,6 +48,11 @@ void Worker::wait(std::uint32_t num_done) {
         relax();
         if (spins > 2048) std::this_thread::yield();  // a piece's thread has lost its core
     }
+}
+
+Pool::Pool(int num_threads) : num_threads_(num_threads) {
+    if (num_threads < 1 || num_threads > 1024)
+        throw std::invalid_argument("threads must be 1 to 1024");
 }
 
 Pool::~Pool() {

@@ -1,9 +1,9 @@
 // Threads that work through the phases of a job together.
 //
-// A job is a fixed sequence of phases, a phase a number of pieces; each thread claims the next piece,
-// and a phase begins when all pieces of the one before are done. A thread that is not running holds
-// nothing up: the others claim its pieces, and it joins in when it runs again. Between jobs threads
-// spin for a moment, then sleep. The calling thread takes part as thread 0.
+// A job is a fixed sequence of phases, a phase a number of pieces; each thread claims the next
+// piece, and a phase begins when all pieces of the one before are done. A thread that is not
+// running holds nothing up: the others claim its pieces, and it joins in when it runs again.
+// Between jobs threads spin for a moment, then sleep. The calling thread takes part as thread 0.
 
 #pragma once
 
@@ -53,7 +53,7 @@ class Pool {
   public:
     using Job = void (*)(void* self, Worker& worker);
 
-    explicit Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {}
+    explicit Pool(int num_threads);  // 1 to 1024, else throws std::invalid_argument
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <mutex>
 
+#include "isa.h"
 #include "memory.h"
 #include "pool.h"
-#include "types.h"
 
 namespace forerun {
 
@@ -45,7 +45,9 @@ class Scratch {
 
 class Runtime {
   public:
-    Runtime(const Kernels& kernels, int num_threads) : kernels(kernels), pool(num_threads) {}
+    // Throws std::invalid_argument for an instruction set that cannot run here.
+    Runtime(const std::string& isa, int num_threads)
+        : kernels(kernels_for(isa)), pool(num_threads) {}
 
     // Lays out a pass: calls lay_out(Scratch&) to learn how much it takes, then to take it. Memory
     // is allocated only for a larger pass than all before. Its contents are what the last pass

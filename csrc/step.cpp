@@ -50,7 +50,7 @@ void Decoder::embed_row(std::int64_t id, float* x) const {
 
 void Decoder::embed(std::span<const std::int64_t> ids, float* rows) {
     if (!is_checked_) check();
-    check_ids(ids);
+    for (std::int64_t id : ids) check_id(id);
     for (std::size_t i = 0; i < ids.size(); ++i) embed_row(ids[i], rows + i * shape_.hidden_size);
 }
 
@@ -87,34 +87,27 @@ void Decoder::norm(int row, const Norm& norm, std::initializer_list<const Linear
 // computed it.
 void Decoder::project_head(int index, int head) {
     const Layer& layer = layers_[index];
-    const int tiles = shape_.head_dim / kTile, kv = shape_.num_kv_heads, heads = shape_.num_heads;
-    const std::size_t stride = (heads + 2 * kv) * shape_.head_dim;
-    const Linear& linear = head < heads ? layer.q : head < heads + kv ? layer.k : layer.v;
-    const int local = head < heads ? head : (head - heads) % kv;
-    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_,
-                    {qkv_ + head * shape_.head_dim, stride, false, 1.0f});
-    for (int row = 0; row < num_rows_; ++row) place_head(index, head, row);
-}
-
-void Decoder::place_head(int index, int h, int row) {
-    const Layer& layer = layers_[index];
-    const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim;
+    const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim,
+              tiles = dim / kTile;
     const std::size_t stride = (heads + 2 * kv) * dim;
-    float* x = qkv_ + row * stride + h * dim;
-    const Segment& segment = segments_[row_segment_[row]];
-    if (h >= heads + kv) {
-        kernels_.write_value(cache_->head(index, segment.slot, h - heads - kv), cache_rows_[row],
-                             x);
-        return;
+    const bool is_query = head < heads, is_value = head >= heads + kv;
+    const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
+    const int local = is_query ? head : (head - heads) % kv;
+    float* x = qkv_ + head * dim;
+    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_, {x, stride});
+    for (int row = 0; row < num_rows_; ++row, x += stride) {
+        if (!is_value) {
+            const Norm& norm = is_query ? layer.q_norm : layer.k_norm;
+            if (norm.weight) kernels_.norm(x, norm, dim, x);
+            if (rope_.half > 0) kernels_.rotate(rope_, row, x);
+        }
+        if (is_query) {
+            kernels_.scale(x, dim, shape_.attention_scale);
+            continue;
+        }
+        const auto write = is_value ? kernels_.write_value : kernels_.write_key;
+        write(cache_->head(index, segments_[row_segment_[row]].slot, local), cache_rows_[row], x);
     }
-    const Norm& norm = h < heads ? layer.q_norm : layer.k_norm;
-    if (norm.weight) kernels_.norm(x, norm, dim, x);
-    if (rope_.half > 0) kernels_.rotate(rope_, row, x);
-    if (h < heads) {
-        kernels_.scale(x, dim, shape_.attention_scale);
-        return;
-    }
-    kernels_.write_key(cache_->head(index, segment.slot, h - heads), cache_rows_[row], x);
 }
 
 bool Decoder::quantizes_after_attention(const Layer& layer) const {
@@ -210,18 +203,18 @@ void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int 
     const std::size_t stride = channels, width = shape_.intermediate_size;
     float* up = scratch_ + thread * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
-    kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride, false, 1.0f});
+    kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride});
     if (shape_.is_gated)
-        kernels_.linear(layer.gate, tile, tiles, normed_, first, count,
-                        {gate, stride, false, 1.0f});
+        kernels_.linear(layer.gate, tile, tiles, normed_, first, count, {gate, stride});
     const bool is_quantized = !layer.down.is_float();
     for (int i = 0; i < count; ++i) {
         float* u = up + i * stride;
-        const float* g = gate + i * stride;
         // Quantized rows are read as codes only: their floats stay here, in the cache.
         float* out = is_quantized ? u : activated_.x + (first + i) * width + tile * kTile;
-        kernels_.activate(shape_.activation, shape_.is_gated ? g : u, shape_.is_gated ? u : nullptr,
-                          channels, out);
+        if (shape_.is_gated)
+            kernels_.activate(shape_.activation, gate + i * stride, u, channels, out);
+        else
+            kernels_.activate(shape_.activation, u, nullptr, channels, out);
         if (is_quantized) kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
     }
 }

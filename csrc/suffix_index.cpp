@@ -122,7 +122,7 @@ std::vector<Occurrence> SuffixIndex::occurrences(std::span<const int> context, i
 }
 
 std::optional<Continuation> SuffixIndex::continuation(std::span<const int> context,
-                                                       const Limits& limits, double score) const {
+                                                      const Limits& limits, double score) const {
     std::optional<Continuation> best;
     const std::vector<Occurrence> found = occurrences(context, limits.most);
     std::vector<Position> positions;
@@ -145,7 +145,7 @@ std::optional<Continuation> SuffixIndex::continuation(std::span<const int> conte
 }
 
 Continuation SuffixIndex::make_tree(std::vector<Position> occurrences, int match, int num_nodes,
-                                double min_token_prob) const {
+                                    double min_token_prob) const {
     const double num_occurrences = static_cast<double>(occurrences.size());
     const double least = min_token_prob * num_occurrences;
     Continuation tree;

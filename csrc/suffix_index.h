@@ -51,7 +51,7 @@ class SuffixIndex {
     std::vector<Position>::const_iterator place(const Context& key) const;
     std::vector<Followers> followers(std::span<const Position> positions) const;
     Continuation make_tree(std::vector<Position> occurrences, int match, int num_nodes,
-                      double min_token_prob) const;
+                           double min_token_prob) const;
     std::size_t size() const;
     void evict(std::size_t size);
 

@@ -1,11 +1,12 @@
 """Types of the optional native extension; built from csrc/, absent where there was no C++ compiler."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.batch import Segment
+from forerun.nn.config import ModelConfig
 
 def runnable_isas() -> list[str]: ...
 def checked_kernels() -> list[str]: ...
@@ -55,9 +56,7 @@ class Runtime:
     def nbytes(self) -> int: ...
 
 class Decoder:
-    def __init__(
-        self, runtime: Runtime, config: Mapping[str, int | float | bool | str]
-    ) -> None: ...
+    def __init__(self, runtime: Runtime, config: ModelConfig) -> None: ...
     def set(
         self,
         name: str,

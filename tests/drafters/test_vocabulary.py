@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafters._vocabulary import compare_vocabularies
+from forerun.drafters._vocabulary import vocabulary_difference
 
 
 @dataclass
@@ -21,17 +21,11 @@ class Pieces:
 
 def test_equal_and_padded_vocabularies_agree() -> None:
     plain = Pieces([b"a", b"b", b"\xff"])
-    assert compare_vocabularies(plain, plain) is None
-    assert compare_vocabularies(plain, Pieces([*plain.pieces, None, b"extra"])) is None
-    assert compare_vocabularies(Pieces([b"a", None, b"\xff"]), plain) is None
+    assert vocabulary_difference(plain, plain) is None
+    assert vocabulary_difference(plain, Pieces([*plain.pieces, None, b"extra"])) is None
+    assert vocabulary_difference(Pieces([b"a", None, b"\xff"]), plain) is None
 
 
 def test_the_first_difference_is_named_with_both_pieces() -> None:
-    difference = compare_vocabularies(Pieces([b"a", b"b", b"c"]), Pieces([b"a", b"\xff", b"d"]))
-    assert difference is not None
-    assert (difference.token_id, difference.target_piece, difference.draft_piece) == (
-        1,
-        b"b",
-        b"\xff",
-    )
-    assert str(difference) == r"token id 1 is 'b' to the target and '\\xff' to the draft"
+    difference = vocabulary_difference(Pieces([b"a", b"b", b"c"]), Pieces([b"a", b"\xff", b"d"]))
+    assert difference == r"token id 1 is 'b' to the target and '\\xff' to the draft"

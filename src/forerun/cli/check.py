@@ -25,7 +25,7 @@ def command(
 ) -> None:
     """Say whether DRAFT can draft for TARGET, and how often it must be right to be faster. Exits 1 if it cannot."""
     from forerun.cli import _console as console
-    from forerun.drafters.draft_model import compare_vocabularies
+    from forerun.drafters._vocabulary import vocabulary_difference
     from forerun.engine.speedup_model import break_even
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
@@ -39,7 +39,7 @@ def command(
         for checkpoint, scheme in zip(pair, (quant, draft_quant), strict=True)
     ]
     vocabularies = [checkpoint.tokenizer() for checkpoint in pair]
-    difference = compare_vocabularies(*vocabularies)
+    difference = vocabulary_difference(*vocabularies)
     cost = sizes[1] / sizes[0]
     needed = {num_draft: break_even(num_draft, cost) for num_draft in NUM_DRAFTS}
     document = {
@@ -47,7 +47,7 @@ def command(
         "draft": draft,
         "compatible": difference is None,
         "vocabulary": [vocabulary.vocab_size for vocabulary in vocabularies],
-        "difference": None if difference is None else str(difference),
+        "difference": difference,
         "context": [config.max_position for config in configs],
         "weights_mb": [round(size / 1e6, 1) for size in sizes],
         "cost": round(cost, 4),

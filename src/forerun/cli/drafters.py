@@ -64,6 +64,7 @@ def _show(doc: DrafterDoc) -> None:
         table.add_column(column, overflow="fold")
     for option in doc.options:
         default = "required" if option.default is None else option.default
-        elsewhere = f" Elsewhere: {', '.join(option.aliases)}." if option.aliases else ""
-        table.add_row(option.name, option.type, default, option.help + elsewhere)
+        aliases = ", ".join(doc.option_aliases.get(option.name, ()))
+        what = " ".join(option.help.split()) + (f" Elsewhere: {aliases}." if aliases else "")
+        table.add_row(option.name, option.type, default, what)
     out.print(table if doc.options else "no options")

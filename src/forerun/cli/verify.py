@@ -13,8 +13,8 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
+    from forerun.core.types import TaskPrompt
     from forerun.engine.outputs import CompletionOutput
-    from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM
 
 

@@ -108,16 +108,8 @@ def from_paths(paths: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], tuple[i
     >>> from_paths([[5, 6], [5, 7], [8]])
     ((5, 6, 7, 8), (-1, 0, 0, -1))
     """
-    tokens: list[int] = []
-    parents: list[int] = []
-    seen: dict[tuple[int, int], int] = {}
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
     for path in paths:
-        node = -1
-        for token in path:
-            child = seen.get((node, token))
-            if child is None:
-                child = seen[node, token] = len(tokens)
-                tokens.append(token)
-                parents.append(node)
-            node = child
-    return tuple(tokens), tuple(parents)
+        tokens, parents = graft(tokens, parents, path, chain(len(path)))
+    return tokens, parents

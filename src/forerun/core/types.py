@@ -207,3 +207,13 @@ class Event:
     def text(self) -> str:
         """The new text."""
         return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrompt:
+    """One conversation to run: the user's turns in order."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+    reference: object = None

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forerun.core import options, registry
 from forerun.core.errors import ConfigError
 from forerun.drafters._find import find, is_file
 from forerun.drafters._spec import METHODS, OPTION_ALIASES
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterOption:
-    """One option; `default` is None if it must be given, `aliases` are other engines' names of it."""
-
-    name: str
-    type: str
-    default: str | None
-    help: str
-    aliases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +20,9 @@ class DrafterDoc:
     summary: str
     origin: str
     aliases: tuple[str, ...]
-    options: tuple[DrafterOption, ...]
+    options: tuple[options.OptionDoc, ...]
+    option_aliases: dict[str, tuple[str, ...]]
+    """By option; of those that have some."""
 
 
 def describe(name: str) -> DrafterDoc:
@@ -48,15 +40,13 @@ def describe(name: str) -> DrafterDoc:
         except ConfigError as error:
             if origin == "forerun":
                 raise
-            return DrafterDoc(name, f"cannot be loaded: {error}", origin, (), ())
+            return DrafterDoc(name, f"cannot be loaded: {error}", origin, (), (), {})
     summary = (inspect.getdoc(module) or "").partition("\n")[0]
-    found = [
-        DrafterOption(o.name, o.type, o.default, " ".join(o.help.split()), _aliases(o.name))
-        for o in options.describe(module.Options)
-    ]
-    aliases = tuple(alias for alias, method in METHODS.items() if method == name)
-    return DrafterDoc(name, summary, origin, aliases, tuple(found))
+    described = tuple(options.describe(module.Options))
+    elsewhere = {option.name: _names_of(option.name, OPTION_ALIASES) for option in described}
+    elsewhere = {option: names for option, names in elsewhere.items() if names}
+    return DrafterDoc(name, summary, origin, _names_of(name, METHODS), described, elsewhere)
 
 
-def _aliases(option: str) -> tuple[str, ...]:
-    return tuple(alias for alias, name in OPTION_ALIASES.items() if name == option)
+def _names_of(ours: str, aliases: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(alias for alias, name in aliases.items() if name == ours)

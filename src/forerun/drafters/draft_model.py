@@ -27,7 +27,7 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
-from forerun.drafters._vocabulary import compare_vocabularies
+from forerun.drafters._vocabulary import vocabulary_difference
 from forerun.drafters.base import SELF, Search, Target
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
@@ -36,9 +36,6 @@ MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
 GRIDS = {"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12)}
 """What `forerun autotune` tries."""
-
-
-__all__ = ["DraftModel", "Options", "build", "compare_vocabularies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +53,12 @@ class Options(BuilderOptions):
 def build(options: Options, target: Target) -> DraftModel:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     model, vocabulary = target.load(options.model, quant=options.quant, head_bits=options.head_bits)
-    if target.vocabulary is not None and vocabulary is not None:
-        difference = compare_vocabularies(target.vocabulary, vocabulary)
-        if difference is not None:
-            raise ConfigError(
-                f"'{options.model}' cannot draft for this model: {difference}; "
-                "choose a draft of the same family"
-            )
+    known = target.vocabulary
+    if known and vocabulary and (difference := vocabulary_difference(known, vocabulary)):
+        raise ConfigError(
+            f"'{options.model}' cannot draft for this model: {difference}; "
+            "choose a draft of the same family"
+        )
     return DraftModel(model, options, target)
 
 

@@ -69,7 +69,7 @@ class NativeDecoder:
         self.config = config
         self.runtime = runtime
         """Threads and scratch memory; models that share one compute in turn."""
-        self._native = _native.Decoder(runtime, _settings(config))
+        self._native = _native.Decoder(runtime, config)
         self._names: dict[str, None] = {}
         self._whole = LayerPlan.of(config.num_layers)
         if config.rope is not None:
@@ -283,30 +283,6 @@ def _with_rounded_head(
             stored.release()
         if name != source or is_tied:
             yield name, stored, bias
-
-
-def _settings(config: ModelConfig) -> dict[str, int | float | bool | str]:
-    offset = config.learned_position_offset
-    return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "max_position": config.max_position,
-        "activation": config.activation,
-        "is_gated": config.gated_mlp,
-        "is_layer_norm": config.norm == "layer",
-        "norm_eps": config.norm_eps,
-        "sliding_window": config.sliding_window or 0,
-        "position_offset": -1 if offset is None else offset,
-        "embedding_multiplier": config.embedding_multiplier,
-        "residual_multiplier": config.residual_multiplier,
-        "attention_scale": config.scale,
-        "logits_divisor": config.logits_divisor,
-    }
 
 
 def _rows(hidden: Tensor) -> np.ndarray:
