@@ -13,6 +13,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -68,7 +69,10 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
     `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
     """
     names = [field.name for field in fields(EngineConfig) if field.name not in without]
-    extra = [_SPECULATIVE_CONFIG] if "drafter" in names else []
+    extra = []
+    if "drafter" in names:
+        what = "vLLM's JSON, instead of -d."
+        extra.append(_keyword("speculative_config", None, str | None, what))
 
     def build(values: dict[str, Any]) -> EngineConfig:
         text = values.pop("speculative_config", None)
@@ -94,23 +98,17 @@ def _read(values: dict[str, Any]) -> SamplingParams:
 
 def _derive(
     name: str,
-    cls: type[EngineConfig] | type[SamplingParams],
+    cls: type[Any],
     shown: Collection[str],
     defaults: Mapping[str, object],
     build: Callable[[dict[str, Any]], object],
     extra: Collection[inspect.Parameter] = (),
 ) -> Callable[[Command], Command]:
     """A decorator that replaces a command's parameter `name` by an option a field."""
-    hints = typing.get_type_hints(cls)
-    helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
-    known = {field.name: field for field in fields(cls)}
     added = [
-        _keyword(
-            field,
-            defaults.get(field, known[field].default),
-            Annotated[_type(hints[field]), typer.Option(*_flags(field, hints), help=helps[field])],
-        )
-        for field in shown
+        own.replace(default=defaults.get(own.name, own.default))
+        for own in _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
+        if own.name in shown
     ]
     added += extra
 
@@ -132,23 +130,24 @@ def _derive(
     return decorate
 
 
-def _keyword(name: str, default: object, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+@cache
+def _parameters(cls: type[Any]) -> list[inspect.Parameter]:
+    """An option a field, in the order of the class."""
+    hints = typing.get_type_hints(cls)
+    helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
+    return [
+        _keyword(field.name, field.default, hints[field.name], helps[field.name])
+        for field in fields(cls)
+        if field.name in helps
+    ]
 
 
-_SPECULATIVE_CONFIG = _keyword(
-    "speculative_config",
-    None,
-    Annotated[str | None, typer.Option("--speculative-config", help="vLLM's JSON, instead of -d.")],
-)
-
-
-def _flags(field: str, hints: Mapping[str, object]) -> tuple[str, ...]:
-    word = field.replace("_", "-")
-    own = f"--{word}/--no-{word}" if hints[field] is bool else f"--{word}"
-    return FLAGS.get(field, (own,))
+def _keyword(name: str, default: object, hint: object, text: str) -> inspect.Parameter:
+    word = name.replace("_", "-")
+    own = f"--{word}/--no-{word}" if hint is bool else f"--{word}"
+    option = typer.Option(*FLAGS.get(name, (own,)), help=text)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=Annotated[_type(hint), option])
 
 
 def _type(hint: Any) -> Any:

@@ -35,15 +35,12 @@ def _converse(llm: LLM, params: SamplingParams, opening: list[dict[str, str]]) -
         if not said:
             continue
         asked = [*messages, {"role": "user", "content": said}]
-        meter = console.Meter(llm.engine)
         try:
-            request = llm.submit(asked, params)
+            answer, measured, _ = console.answer(llm, asked, params)
         except CapacityError as error:
             console.stderr().print(f"{error}; /clear starts anew", style="red")
             continue
-        console.show(request.events())
-        answer = request.output().outputs[0]
-        console.stderr().print(meter.read([answer]).line(llm.drafter_spec.name), style="dim")
+        console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
         messages = [*asked, {"role": "assistant", "content": answer.text}]
 
 

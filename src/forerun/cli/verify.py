@@ -53,9 +53,8 @@ def command(
             verify_s=llm.engine.timers.verify_s,
             ttft_s=None,
         )
-        figures = console.environment(config.model, llm.drafter_spec.name) | measured.document()
         outcome = {"prompts": len(tasks), "identical": not different, "different": different}
-        console.print_json(figures | outcome)
+        console.print_json(measured.document(llm) | outcome)
     if different:
         raise typer.Exit(1)
 

@@ -124,6 +124,11 @@ class Engine:
         self._forget(request)
         return Event(seq_id, (), pieces, None, FinishReason.ABORT)
 
+    def start_trace(self) -> Trace:
+        """Trace every step from here on; seconds added up so far stand."""
+        self.timers = self.trace = Trace(self.timers.seconds, self.timers.clock)
+        return self.trace
+
     def preempt(self, seq_id: int) -> None:
         """Take a running sequence's slot away; it goes on later, exactly where it was."""
         request = self.requests[seq_id]
@@ -234,11 +239,8 @@ class Engine:
                 request.prompt_features.clear()
                 self.drafter.begin(request.seq, replace(result.outcome, hidden=prompt))
         if observed:
-            self.drafter.observe(
-                [r.request.seq for r in observed],
-                [r.rows.draft for r in observed],
-                [r.outcome for r in observed],
-            )
+            each = ((r.request.seq, r.rows.draft, r.outcome) for r in observed)
+            self.drafter.observe(*map(list, zip(*each, strict=True)))
 
     def _learn(
         self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
@@ -248,10 +250,8 @@ class Engine:
             DraftResult(r.rows.seq.id, len(r.rows.draft), r.outcome.path, r.outcome.emitted)
             for r in results
         ]
-        is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.seq_rows)
-        self.controller.learn(
-            trials, work.batch.num_rows if is_decoding else None, draft_s, verify_s
-        )
+        num_rows = work.batch.num_rows if work.is_decoding else None
+        self.controller.learn(trials, num_rows, draft_s, verify_s)
 
     def _end_drafting(self, request: RequestState) -> None:
         self.drafter.end(request.seq)
