@@ -58,7 +58,7 @@ def command(
     from forerun.bench import kernels
     from forerun.bench.peers import base
     from forerun.cli import _console as console
-    from forerun.nn.cost import flops_per_token
+    from forerun.nn.config import flops_per_token
 
     shapes = [kernels.Case.of(text, context) for text in opt.names(cases)]
     alone: dict[str, kernels.Passes] = {}
