@@ -69,15 +69,14 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
     `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
     """
     names = [field.name for field in fields(EngineConfig) if field.name not in without]
-    extra = []
-    if "drafter" in names:
-        what = "vLLM's JSON, instead of -d."
-        extra.append(_keyword("speculative_config", None, str | None, what))
+    what = "vLLM's JSON, instead of -d."
+    spec = _keyword("speculative_config", None, str | None, what)
 
     def build(values: dict[str, Any]) -> EngineConfig:
         text = values.pop("speculative_config", None)
         return EngineConfig.of(**values, speculative_config=_read_json(text))
 
+    extra = [spec] if "drafter" in names else []
     return _derive("config", EngineConfig, names, defaults, build, extra)
 
 

@@ -9,6 +9,8 @@ import typer
 from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from forerun.drafters._describe import DrafterDoc
 
 
@@ -26,27 +28,20 @@ def command(
     from forerun.drafters._describe import describe
 
     docs = [describe(each) for each in ([name] if name else registry.names("drafters"))]
+    out = console.stdout()
     if as_json:
         console.print_json({"drafters": [asdict(doc) for doc in docs]})
     elif name:
-        _show(docs[0])
+        _show(docs[0], out)
     else:
-        _list(docs)
+        lines = [(doc.name, doc.summary, ", ".join(doc.aliases)) for doc in docs]
+        out.print(console.table(("name", "what", "elsewhere"), lines, num_left=3))
+        out.print("\n-d NAME:option=value,...; forerun drafters NAME explains the options")
 
 
-def _list(docs: list[DrafterDoc]) -> None:
+def _show(doc: DrafterDoc, out: Console) -> None:
     from forerun.cli import _console as console
 
-    out = console.stdout()
-    lines = [(doc.name, doc.summary, ", ".join(doc.aliases)) for doc in docs]
-    out.print(console.table(("name", "what", "elsewhere"), lines, num_left=3))
-    out.print("\n-d NAME:option=value,...; forerun drafters NAME explains the options")
-
-
-def _show(doc: DrafterDoc) -> None:
-    from forerun.cli import _console as console
-
-    out = console.stdout()
     out.print(f"{doc.name} ({doc.origin}): {doc.summary}")
     if doc.aliases:
         out.print(f"elsewhere: {', '.join(doc.aliases)}")

@@ -39,11 +39,8 @@ def command(
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
     _print(tasks, pairs)
-    different = [
-        task.id
-        for task, (plain, drafted) in zip(tasks, pairs, strict=True)
-        if plain.token_ids != drafted.token_ids
-    ]
+    same = [plain.token_ids == drafted.token_ids for plain, drafted in pairs]
+    different = [task.id for task, is_same in zip(tasks, same, strict=True) if not is_same]
     if as_json:
         measured = console.Measured(
             tokens=sum(len(drafted.token_ids) for _, drafted in pairs),

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
-from forerun.core.types import Seq, TokenLogprob
+from forerun.core.types import TokenLogprob
 
 Row = NDArray[np.float32]
 
@@ -72,14 +72,6 @@ class LogitsPipeline:
         self._prompt_ids = np.unique(_ids(prompt)) if params.has_penalties else _ids(())
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
-
-    @classmethod
-    def of(
-        cls, seq: Seq, *, eos_ids: frozenset[int] = frozenset(), grammar: GrammarState | None = None
-    ) -> LogitsPipeline:
-        """The pipeline of a sequence."""
-        prompt = seq.tokens[: seq.num_prompt]
-        return cls(seq.params, prompt, seed=seq.seed, eos_ids=eos_ids, grammar=grammar)
 
     def grammar_after(self, generated: Sequence[int]) -> GrammarState | None:
         """The grammar's state after the committed tokens, each read once; None without a grammar.

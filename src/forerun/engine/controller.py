@@ -118,7 +118,8 @@ class Adaptive(Controller):
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """The plan, a trial, or none to measure the plain pass; all for requests whose seed binds them."""
         self._trimmer.follow(seq.id for seq in seqs)
-        self._bound = frozenset(seq.id for seq in seqs if self._is_bound(seq))
+        drawn = (s for s in seqs if self.keeps_seeds and not s.params.is_greedy)
+        self._bound = frozenset(seq.id for seq in drawn if seq.params.seed is not None)
         free = [seq.id for seq in seqs if seq.id not in self._bound]
         self._granted = dict.fromkeys(self._bound, self.full) | self._choose(free)
         return self._granted
@@ -143,9 +144,6 @@ class Adaptive(Controller):
         self._charge(tried, draft_s, pass_s)
         self._asked_before = frozenset(result.seq_id for result in tried)
         self._granted = {}
-
-    def _is_bound(self, seq: Seq) -> bool:
-        return self.keeps_seeds and not seq.params.is_greedy and seq.params.seed is not None
 
     def _choose(self, ids: list[int]) -> dict[int, int]:
         off = dict.fromkeys(ids, 0)

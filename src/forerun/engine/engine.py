@@ -76,7 +76,8 @@ class Engine:
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
-        request = RequestState(seq, stops, LogitsPipeline.of(seq, eos_ids=self.eos_ids))
+        pipeline = LogitsPipeline(params, prompt, seed=seed, eos_ids=self.eos_ids)
+        request = RequestState(seq, stops, pipeline)
         self._next_id += 1
         self.requests[seq.id] = request
         self.scheduler.add(seq)
@@ -191,7 +192,8 @@ class Engine:
 
     def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends."""
-        features = self._features(hidden)
+        wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
+        features = torch.cat(wanted, dim=-1) if wanted else None  # what the drafter asked to see
         results = []
         for seq_rows, rows, logit_rows in work.spans():
             request = self.requests[seq_rows.seq.id]
@@ -209,11 +211,6 @@ class Engine:
                 )
                 results.append(StepResult.of(request, seq_rows, outcome))
         return results
-
-    def _features(self, hidden: Hidden) -> Tensor | None:
-        """What the drafter asked to see of the pass, one row a row."""
-        wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
-        return torch.cat(wanted, dim=-1) if wanted else None
 
     def _keep(self, work: Pass, results: list[StepResult]) -> None:
         """Commit what was fed and what was accepted; the other scratch rows are forgotten."""

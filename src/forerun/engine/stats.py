@@ -101,11 +101,15 @@ class Timers:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time a block as `phase`."""
-        start = self.clock()
+        start_s = self.clock()
         try:
             yield
         finally:
-            self.seconds[phase] += self.clock() - start
+            self.record(phase, start_s, self.clock())
+
+    def record(self, phase: str, start_s: float, stop_s: float) -> None:
+        """Add the time of a block."""
+        self.seconds[phase] += stop_s - start_s
 
     @property
     def draft_s(self) -> float:

@@ -7,8 +7,7 @@ Logits processing (`process`) happens inside `verify`; its time is not counted t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forerun.engine.batch import Pass
@@ -60,16 +59,10 @@ class Trace(Timers):
     steps: list[TraceStep] = field(default_factory=list)
     _spans: list[Span] = field(default_factory=list)
 
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Time a block as `phase`."""
-        start_s = self.clock()
-        try:
-            yield
-        finally:
-            span = Span(phase, start_s, self.clock())
-            self.seconds[phase] += span.seconds
-            self._spans.append(span)
+    def record(self, phase: str, start_s: float, stop_s: float) -> None:
+        """Add the time of a block, and remember the block."""
+        Timers.record(self, phase, start_s, stop_s)
+        self._spans.append(Span(phase, start_s, stop_s))
 
     def end_step(self, work: Pass, results: Sequence[StepResult], granted: int) -> None:
         """The step is over: `granted` is what its sequences might have drafted together."""
