@@ -104,11 +104,8 @@ def _derive(
     extra: Collection[inspect.Parameter] = (),
 ) -> Callable[[Command], Command]:
     """A decorator that replaces a command's parameter `name` by an option a field."""
-    added = [
-        own.replace(default=defaults.get(own.name, own.default))
-        for own in _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
-        if own.name in shown
-    ]
+    known = _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
+    added = [known[n].replace(default=defaults.get(n, known[n].default)) for n in shown]
     added += extra
 
     def decorate(command: Command) -> Command:
@@ -130,14 +127,14 @@ def _derive(
 
 
 @cache
-def _parameters(cls: type[Any]) -> list[inspect.Parameter]:
-    """An option a field, in the order of the class."""
+def _parameters(cls: type[Any]) -> dict[str, inspect.Parameter]:
+    """An option a field."""
     hints = typing.get_type_hints(cls)
     helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
-    return [
-        _keyword(field.name, field.default, hints[field.name], helps[field.name])
+    return {
+        field.name: _keyword(field.name, field.default, hints[field.name], helps[field.name])
         for field in fields(cls)
-    ]
+    }
 
 
 def _keyword(name: str, default: object, hint: object, text: str) -> inspect.Parameter:
