@@ -135,7 +135,6 @@ class Decoder {
     void enter(int row, int sublayer);
     void start(int row);
     void embed_row(std::int64_t id, float* x) const;
-    void take_tap(int row, int layer);
     void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
     void attend(Worker& worker, int layer);

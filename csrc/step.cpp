@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "model.h"
 
@@ -36,10 +35,14 @@ void Decoder::run(Worker& worker) {
 // A row before a sublayer, or at the end: embedded if none was run before, else tapped where layers
 // have ended since.
 void Decoder::enter(int row, int sublayer) {
+    const std::size_t width = shape_.hidden_size;
     const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
     const bool is_first = next == sublayers_.begin();
     if (is_first) start(row);
-    for (int i = is_first ? 0 : next[-1] / 2; i < sublayer / 2; ++i) take_tap(row, i);
+    const int first_ended = is_first ? 0 : next[-1] / 2;
+    for (std::size_t i = 0; i < tap_layers_.size(); ++i)
+        if (tap_layers_[i] >= first_ended && tap_layers_[i] < sublayer / 2)
+            std::copy_n(x_ + row * width, width, taps_ + (i * num_rows_ + row) * width);
 }
 
 void Decoder::embed_row(std::int64_t id, float* x) const {
@@ -58,21 +61,13 @@ void Decoder::start(int row) {
     const std::size_t width = shape_.hidden_size;
     float* x = x_ + row * width;
     if (inputs_)
-        std::memcpy(x, inputs_ + row * width, width * sizeof(float));
+        std::copy_n(inputs_ + row * width, width, x);
     else
         embed_row(tokens_[row], x);
     if (shape_.position_offset < 0) return;
     float* position = normed_.x + row * width;
     unpack_row(positions_, queries_[row].position + shape_.position_offset, position);
     for (std::size_t i = 0; i < width; ++i) x[i] += position[i];
-}
-
-void Decoder::take_tap(int row, int layer) {
-    const std::size_t width = shape_.hidden_size;
-    for (std::size_t i = 0; i < tap_layers_.size(); ++i)
-        if (tap_layers_[i] == layer)
-            std::memcpy(taps_ + (i * num_rows_ + row) * width, x_ + row * width,
-                        width * sizeof(float));
 }
 
 void Decoder::norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers) {
