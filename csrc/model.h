@@ -126,7 +126,6 @@ class Decoder {
     void check_segments() const;
     void plan();
     void plan_rows(const Segment& segment);
-    void plan_rope();
     void plan_attention();
     void plan_phases();
     void lay_out(Scratch& scratch, int rows_above);
@@ -142,7 +141,6 @@ class Decoder {
     void merge_tasks(int unit);
     void finish_unit(const Unit& unit, const Attended* states);
     void mlp_up(const Layer& layer, int piece, int thread);
-    void mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
 
     // A pass of the head. The units are cut into pieces; piece(thread, units) computes one. `k` as

@@ -85,11 +85,6 @@ void Decoder::plan() {
         query.path = path;
         path += query.position - query.base + 1;
     }
-    plan_rope();
-    plan_attention();
-}
-
-void Decoder::plan_rope() {
     cos_.clear();
     sin_.clear();
     for (const Query& query : queries_)
@@ -99,6 +94,7 @@ void Decoder::plan_rope() {
             sin_.push_back(std::sin(angle) * rope_factor_);
         }
     rope_ = {cos_.data(), sin_.data(), static_cast<int>(frequencies_.size())};
+    plan_attention();
 }
 
 // Cuts attention into units, and units into tasks of some chunks where there are too few units to

@@ -187,31 +187,29 @@ int Decoder::mlp_units() const {
 void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
     const int units = mlp_units(), tiles = shape_.intermediate_size / units / kTile;
     const Part part(units, piece, std::min(8 * pool_.size(), units));
-    for (int unit = part.first; unit < part.stop; ++unit)
-        for (int first = 0; first < num_rows_; first += kRowBlock)
-            mlp_block(layer, unit * tiles, tiles, first, std::min(kRowBlock, num_rows_ - first),
-                      thread);
-}
-
-void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread) {
     const int channels = tiles * kTile;
     const std::size_t stride = channels, width = shape_.intermediate_size;
     float* up = scratch_ + thread * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
-    kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride});
-    if (shape_.is_gated)
-        kernels_.linear(layer.gate, tile, tiles, normed_, first, count, {gate, stride});
     const bool is_quantized = !layer.down.is_float();
-    for (int i = 0; i < count; ++i) {
-        float* u = up + i * stride;
-        // Quantized rows are read as codes only: their floats stay here, in the cache.
-        float* out = is_quantized ? u : activated_.x + (first + i) * width + tile * kTile;
-        if (shape_.is_gated)
-            kernels_.activate(shape_.activation, gate + i * stride, u, channels, out);
-        else
-            kernels_.activate(shape_.activation, u, nullptr, channels, out);
-        if (is_quantized) kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
-    }
+    for (int tile = part.first * tiles; tile < part.stop * tiles; tile += tiles)
+        for (int first = 0; first < num_rows_; first += kRowBlock) {
+            const int count = std::min(kRowBlock, num_rows_ - first);
+            kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride});
+            if (shape_.is_gated)
+                kernels_.linear(layer.gate, tile, tiles, normed_, first, count, {gate, stride});
+            for (int i = 0; i < count; ++i) {
+                float* u = up + i * stride;
+                // Quantized rows are read as codes only: their floats stay here, in the cache.
+                float* out = is_quantized ? u : activated_.x + (first + i) * width + tile * kTile;
+                if (shape_.is_gated)
+                    kernels_.activate(shape_.activation, gate + i * stride, u, channels, out);
+                else
+                    kernels_.activate(shape_.activation, u, nullptr, channels, out);
+                if (is_quantized)
+                    kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
+            }
+        }
 }
 
 // A piece of a linear layer, added to the residual stream.
