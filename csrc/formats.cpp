@@ -141,8 +141,13 @@ std::size_t byte_of(int bits, int lane, int i) {
 }
 int shift_of(int bits, int i) { return i % (32 / bits) / 4 * bits; }
 
-void put_bits(std::uint8_t* lines, int bits, int lane, int i, int value) {  // over zeros
-    lines[byte_of(bits, lane, i)] |= static_cast<std::uint8_t>(value << shift_of(bits, i));
+// Values i..i+3, a byte each, over zeros.
+void put_bits(std::uint8_t* lines, int bits, int lane, int i, std::uint32_t values) {
+    std::uint8_t* at = lines + byte_of(bits, lane, i);
+    std::uint32_t word;
+    std::memcpy(&word, at, 4);
+    word |= values << shift_of(bits, i);
+    std::memcpy(at, &word, 4);
 }
 int bits_at(const std::uint8_t* lines, int bits, int lane, int i) {
     return lines[byte_of(bits, lane, i)] >> shift_of(bits, i) & ((1 << bits) - 1);
@@ -156,11 +161,12 @@ int read_code(const WeightFormat& f, const std::uint8_t* at, int lane, int i) {
 
 // Writes one output's group into lane `lane` of its tile.
 void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const StoredGroup& group) {
-    for (int i = 0; i < f.group; ++i) {
-        const int code = group.codes[i];
-        if (f.bits == 8) put_bits(at, 8, lane, i, code);
-        if (f.bits < 8) put_bits(at, 4, lane, i, code & 15);
-        if (f.bits == 6) put_bits(at + 8 * f.group, 2, lane, i, code >> 4);
+    for (int i = 0; i < f.group; i += 4) {
+        std::uint32_t codes;
+        std::memcpy(&codes, group.codes + i, 4);
+        if (f.bits == 8) put_bits(at, 8, lane, i, codes);
+        if (f.bits < 8) put_bits(at, 4, lane, i, codes & 0x0F0F0F0F);
+        if (f.bits == 6) put_bits(at + 8 * f.group, 2, lane, i, codes >> 4 & 0x03030303);
     }
     std::uint8_t* scales = at + codes_nbytes(f);
     if (f.scales == Scales::Super) {

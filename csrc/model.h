@@ -137,7 +137,7 @@ class Decoder {
     void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
     void attend(Worker& worker, int layer);
-    void attend_task(const Task& task, int layer, float* scratch, Attended* states);
+    void attend_task(int task, int layer, int thread);
     void merge_tasks(int unit);
     void finish_unit(const Unit& unit, const Attended* states);
     void mlp_up(const Layer& layer, int piece, int thread);

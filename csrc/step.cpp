@@ -2,7 +2,7 @@
 // gets.
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "model.h"
 
@@ -110,16 +110,7 @@ bool Decoder::quantizes_after_attention(const Layer& layer) const {
 }
 
 void Decoder::attend(Worker& worker, int index) {
-    worker.each([&](int i) {
-        const std::size_t dim = shape_.head_dim;
-        float* scratch = scratch_ + worker.thread * scratch_stride_;
-        const Task& task = tasks_[i];
-        Attended own[kMaxPairs];
-        for (std::size_t p = 0; p < kMaxPairs; ++p) own[p].out = scratch + p * dim;
-        attend_task(task, index, scratch + kMaxPairs * dim,
-                    is_split_ ? &states_[i * kMaxPairs] : own);
-        if (!is_split_) finish_unit(units_[task.unit], own);
-    });
+    worker.each([&](int task) { attend_task(task, index, worker.thread); });
     worker.each([&](int unit) { merge_tasks(unit); });
     if (!quantizes_after_attention(layers_[index])) return;
     worker.each([&](int row) {
@@ -128,29 +119,32 @@ void Decoder::attend(Worker& worker, int index) {
     });
 }
 
-// One task's chunks in ascending order, merged into `states`.
-void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended* states) {
+// One task's chunks in ascending order, merged.
+void Decoder::attend_task(int index, int layer, int thread) {
+    const Task& task = tasks_[index];
     const Unit& unit = units_[task.unit];
     const Segment& segment = segments_[unit.segment];
     const std::size_t dim = shape_.head_dim;
-    Attention a;
-    a.head = cache_->head(layer, segment.slot, unit.kv_head);
-    a.queries = &queries_[unit.query];
-    a.num_queries = unit.num_queries;
-    a.group = unit.num_heads;
-    a.q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim;
-    a.q = qkv_ + unit.head * dim;
-    a.row_stop = segment.base + segment.stop;
-    a.scratch = scratch + kMaxPairs * dim;
+    float* scratch = scratch_ + thread * scratch_stride_;
+    Attended own[kMaxPairs], next[kMaxPairs];
+    for (Attended& state : own) state.out = std::exchange(scratch, scratch + dim);
+    for (Attended& state : next) state.out = std::exchange(scratch, scratch + dim);
+    Attended* states = is_split_ ? &states_[index * kMaxPairs] : own;
+    const Attention a{.head = cache_->head(layer, segment.slot, unit.kv_head),
+                      .queries = &queries_[unit.query],
+                      .num_queries = unit.num_queries,
+                      .group = unit.num_heads,
+                      .q = qkv_ + unit.head * dim,
+                      .q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim,
+                      .row_stop = segment.base + segment.stop,
+                      .scratch = scratch};
     kernels_.attend(a, task.first_chunk, states);
-    if (task.stop_chunk == task.first_chunk + 1) return;
-    Attended next[kMaxPairs];
-    for (std::size_t p = 0; p < kMaxPairs; ++p) next[p].out = scratch + p * dim;
     for (int chunk = task.first_chunk + 1; chunk < task.stop_chunk; ++chunk) {
         kernels_.attend(a, chunk, next);
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
             kernels_.merge(next[p], states[p], shape_.head_dim);
     }
+    if (!is_split_) finish_unit(unit, own);
 }
 
 // All tasks of a unit, in ascending order of chunks, into the first one's states.
