@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -29,11 +30,10 @@ from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.outputs import RequestOutput
-from forerun.formats.checkpoint import Checkpoint, open_checkpoint
+from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
 from forerun.formats.tokenizer import TextStream
 from forerun.nn.loader import load_model
-from forerun.nn.model import Model
 from forerun.tune import profile
 
 DEFAULT_MAX_LEN = 4096
@@ -52,11 +52,6 @@ _log = logging.getLogger(__name__)
 def is_prompt(value: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
     """True for one prompt, False for a list of prompts."""
     return isinstance(value, str) or (bool(value) and isinstance(value[0], int | Mapping))
-
-
-def is_chat(prompt: Prompt) -> TypeGuard[Sequence[Message]]:
-    """True for chat messages."""
-    return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
 
 
 class LLM:
@@ -79,7 +74,10 @@ class LLM:
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
-        self.model = self._load(checkpoint, config.quant, config.head_bits)
+        self._load_model = partial(
+            load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
+        )
+        self.model = self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
         longest, asked = self.model.config.max_position, config.max_model_len
         self.max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
         if not 2 <= self.max_len <= longest:
@@ -105,19 +103,14 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the outputs come in the prompts' order. Raises RequestError, CapacityError."""
-        batch: list[Prompt] = (
-            [prompts] if is_prompt(prompts) else [*cast(Sequence[Prompt], prompts)]
-        )
-        each = (
-            [params or SamplingParams()] * len(batch)
-            if not isinstance(params, Sequence)
-            else params
-        )
-        if len(each) != len(batch):
-            raise RequestError(f"{len(batch)} prompts but {len(each)} sampling params")
+        batch = [prompts] if is_prompt(prompts) else [*cast(Sequence[Prompt], prompts)]
+        if not isinstance(params, Sequence):
+            params = [params or SamplingParams()] * len(batch)
+        if len(params) != len(batch):
+            raise RequestError(f"{len(batch)} prompts but {len(params)} sampling params")
         requests: list[RequestHandle] = []
         try:
-            for prompt, wanted in zip(batch, each, strict=True):
+            for prompt, wanted in zip(batch, params, strict=True):
                 requests.append(self.submit(prompt, wanted))
             for request in requests:
                 request.wait()
@@ -136,10 +129,6 @@ class LLM:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest."""
         return self.submit(prompt, params or SamplingParams()).events()
 
-    def events(self, request: RequestHandle) -> Iterator[Event]:
-        """Run a submitted request to its end, yielding what each step made final for it."""
-        return request.events()
-
     def submit(
         self, prompt: Prompt, params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
@@ -155,8 +144,9 @@ class LLM:
         """Token ids of text, of chat messages (through the template), or the ids themselves."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
-        if is_chat(prompt):
-            return self.tokenizer.encode(self.tokenizer.apply_chat_template(prompt), bos=False)
+        if prompt and isinstance(prompt[0], Mapping):
+            messages = cast(Sequence[Message], prompt)
+            return self.tokenizer.encode(self.tokenizer.apply_chat_template(messages), bos=False)
         return [*cast(Sequence[int], prompt)]
 
     def load(
@@ -164,30 +154,12 @@ class LLM:
     ) -> LoadedModel:
         """Another model, to run beside this one: a draft. `self` is this one's own file, such as with fewer bits."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        return LoadedModel(
-            self._load(checkpoint, quant, head_bits, self.model), checkpoint.tokenizer()
-        )
+        loaded = self._load_model(checkpoint, beside=self.model, quant=quant, head_bits=head_bits)
+        return LoadedModel(loaded, checkpoint.tokenizer())
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
         return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
-
-    def _load(
-        self,
-        checkpoint: Checkpoint,
-        quant: Quant,
-        head_bits: int | None,
-        beside: Model | None = None,
-    ) -> Model:
-        return load_model(
-            checkpoint,
-            device=self.device,
-            backend=self.config.backend,
-            beside=beside,
-            quant=quant,
-            head_bits=head_bits,
-            weight_cache=self.config.weight_cache,
-        )
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
         num_seqs = self.config.max_num_seqs

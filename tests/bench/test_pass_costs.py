@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.bench.pass_costs import PassCosts, is_document, read
+from forerun.bench.pass_costs import PassCosts, read
 from forerun.bench.report import markdown, markdown_of_passes, rows_a_pass
 from forerun.core.errors import ConfigError
 from tests.bench.samples import ORIGIN, costs, measured, rows
@@ -23,8 +23,6 @@ def test_what_kernels_saves_is_read_back(tmp_path):
         8.0,
         None,
     )
-    assert is_document(path)
-    assert not is_document(tmp_path / "run.jsonl")
 
 
 WIDTHS = st.dictionaries(st.integers(2, 64), st.floats(0.1, 100), min_size=1, max_size=6)

@@ -7,8 +7,8 @@ from forerun.bench.run import Answer, Bench, EngineSystem, PeerError
 from forerun.bench.workload import PromptGroup
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
+from forerun.core.types import TaskPrompt
 from forerun.drafters.suffix import Options, Suffix
-from forerun.eval.prompts import TaskPrompt
 from tests.bench.samples import ORIGIN, Bytes
 from tests.engine.harness import LOOPING, complete, engine_for
 from tests.tiny import tiny_model
@@ -87,6 +87,14 @@ def test_everyone_gets_the_same_prompts_and_peers_the_plain_lengths():
     drafted = [m for m in measurements(store) if m.system == "suffix"]
     assert [m.token_ids for m in drafted] == [m.token_ids for m in plain]
     assert sum(m.stats.accepted for m in drafted) > 0
+
+
+def test_a_conversation_that_has_ended_is_not_asked_again():
+    prompts = (TaskPrompt("x", "toy", ("", "")), TaskPrompt("y", "toy", ("",)))
+    peer = Peer()
+    run(Bench([PromptGroup(prompts)], [system(), peer], encode, Store(ORIGIN)))
+    assert [len(asked) for asked in peer.asked] == [2, 1]
+    assert len(peer.asked[1][0]) == len(peer.asked[0][0]) + 2
 
 
 def test_figures_are_what_the_engine_counts():

@@ -2,9 +2,10 @@
 
 import pytest
 
-from forerun.bench.workload import Conversations, PromptGroup, choose, groups, only
+from forerun.bench.workload import choose, groups, only
 from forerun.core.errors import ConfigError
-from forerun.eval.prompts import TaskPrompt, read
+from forerun.core.types import TaskPrompt
+from forerun.eval.prompts import read
 
 PROMPTS = [
     TaskPrompt(f"{c}{i}", c, (f"{c}{i}?",))
@@ -43,19 +44,6 @@ def test_units_hold_one_category_and_every_prompt_once():
     found = groups(PROMPTS, 2)
     assert [group.id for group in found] == ["a0+a1", "a2+a3", "a4", "b0+b1", "c0"]
     assert all({p.category for p in group.prompts} == {group.category} for group in found)
-
-
-def test_a_conversation_goes_on_with_the_answers_it_was_given():
-    two, one = TaskPrompt("x", "a", ("first?", "second?")), TaskPrompt("y", "a", ("only?",))
-    chats = Conversations(PromptGroup((two, one)))
-    assert [messages[-1]["content"] for messages in chats.ask(0)] == ["first?", "only?"]
-    chats.answer(0, ["one", "done"])
-    (messages,) = chats.ask(1)
-    assert [(m["role"], m["content"]) for m in messages] == [
-        ("user", "first?"),
-        ("assistant", "one"),
-        ("user", "second?"),
-    ]
 
 
 def test_our_own_prompts_cover_what_people_do():

@@ -75,7 +75,12 @@ def verified(
     params: SamplingParams, grammar: Automaton | None, draft: Draft, logits: Tensor
 ) -> Outcome:
     seq = Seq(0, list(PROMPT), params, seed=0)
-    return verify(seq, draft, logits, LogitsPipeline.of(seq, grammar=grammar))
+    return verify(
+        seq,
+        draft,
+        logits,
+        LogitsPipeline(seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed, grammar=grammar),
+    )
 
 
 def holds(tokens: tuple[int, ...]) -> bool:
@@ -151,7 +156,9 @@ def test_the_walk_ends_where_the_grammar_does() -> None:
     grammar = Automaton(({2: 1}, {3: None}))
     logits = torch.zeros(5, V)
     seq = Seq(0, list(PROMPT), SamplingParams(temperature=0), seed=0)
-    pipeline = LogitsPipeline.of(seq, grammar=grammar)
+    pipeline = LogitsPipeline(
+        seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed, grammar=grammar
+    )
     outcome = verify(seq, Draft.chain([2, 3, 1, 1]), logits, pipeline)
     assert outcome.emitted == (2, 3)
     assert outcome.path == (0,)

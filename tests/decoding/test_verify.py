@@ -30,7 +30,9 @@ def verify(
     eos_ids: frozenset[int] = frozenset(),
     hidden: torch.Tensor | None = None,
 ) -> Outcome:
-    pipeline = LogitsPipeline.of(seq, eos_ids=eos_ids)
+    pipeline = LogitsPipeline(
+        seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed, eos_ids=eos_ids
+    )
     return verify_module.verify(seq, draft, logits, pipeline, hidden=hidden)
 
 

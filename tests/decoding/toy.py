@@ -154,7 +154,9 @@ def generate(
 ) -> Tokens:
     """Decode speculatively: draft, look at all nodes at once, verify."""
     seq = Seq(0, list(PROMPT), params, seed)
-    pipeline = LogitsPipeline.of(seq, grammar=grammar)
+    pipeline = LogitsPipeline(
+        seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed, grammar=grammar
+    )
     while len(seq.generated) < length:
         draft = drafting(seq)
         outcome = verify(seq, draft, toy.node_logits(seq.tokens, draft), pipeline)

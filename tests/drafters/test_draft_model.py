@@ -72,7 +72,9 @@ def judge(seq: Seq, draft: Draft) -> Outcome:
     paths = [tree.path_to(i, draft.parents) for i in range(len(draft))]
     contexts = [seq.tokens, *(seq.tokens + [draft.tokens[i] for i in p] for p in paths)]
     logits = torch.stack([logits_of(TARGET_MODEL, c) for c in contexts])
-    outcome = verify(seq, draft, logits, LogitsPipeline.of(seq))
+    outcome = verify(
+        seq, draft, logits, LogitsPipeline(seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed)
+    )
     seq.tokens.extend(outcome.emitted)
     return outcome
 

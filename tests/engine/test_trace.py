@@ -11,7 +11,6 @@ from forerun.core.params import SamplingParams
 from forerun.drafters import draft_model, suffix
 from forerun.drafters.base import Target
 from forerun.engine.stats import PHASES, Timers
-from forerun.engine.trace import Trace
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model
 
@@ -30,7 +29,7 @@ def engine(name: str = "suffix"):
 
 def traced(name: str = "suffix", params: SamplingParams = GREEDY):
     running = engine(name)
-    trace = Trace.attach(running)
+    trace = running.start_trace()
     return running, trace, complete(running, LOOPING, params)
 
 
@@ -45,12 +44,14 @@ def test_looking_changes_no_token(name, params):
 @pytest.mark.parametrize("name", ["suffix", "draft_model"])
 def test_its_counts_are_the_engines(name):
     running, trace, runs = traced(name, SAMPLED)
-    assert sum(step.drafted for step in trace.steps) == running.stats.drafted > 0
-    assert sum(step.accepted for step in trace.steps) == running.stats.accepted > 0
-    assert sum(step.emitted for step in trace.steps) == sum(len(r.seq.generated) for r in runs)
+    assert sum(step.counts["drafted"] for step in trace.steps) == running.stats.drafted > 0
+    assert sum(step.counts["accepted"] for step in trace.steps) == running.stats.accepted > 0
+    assert sum(step.counts["emitted"] for step in trace.steps) == sum(
+        len(r.seq.generated) for r in runs
+    )
     for step in trace.steps:
-        assert step.accepted <= step.drafted <= step.budget
-        assert step.rows > step.drafted
+        assert step.counts["accepted"] <= step.counts["drafted"] <= step.counts["budget"]
+        assert step.counts["rows"] > step.counts["drafted"]
     assert [step.reads_prompt for step in trace.steps[:2]] == [True, False]
 
 
@@ -76,7 +77,7 @@ def test_greedy_requests_process_no_logits():
 def test_a_clock_that_ticks_once_a_reading_is_shared_out_without_loss():
     running = engine()
     running.timers.clock = itertools.count().__next__
-    trace = Trace.attach(running)
+    trace = running.start_trace()
     complete(running, LOOPING[:1], SAMPLED)
     for step in trace.steps:
         seconds = step.seconds()

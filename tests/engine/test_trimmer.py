@@ -238,7 +238,7 @@ def test_a_seeded_request_is_not_cut_where_drafts_are_drawn():
 
 
 def test_what_is_said_of_a_draft_fits_it():
-    with pytest.raises(ValueError, match="2 tokens but 1 confidences"):
+    with pytest.raises(ValueError, match="2 tokens but 1 of confidence"):
         Draft((1, 2), (-1, 0), None, (0.5,))
     with pytest.raises(ValueError, match="would bias"):
         Draft((1,), (-1,), (None,), (0.5,))

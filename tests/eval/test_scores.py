@@ -9,8 +9,10 @@ from scipy import stats
 
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
+from forerun.core.types import TaskPrompt
+from forerun.engine.outputs import CompletionOutput
+from forerun.engine.stats import SpecStats
 from forerun.eval import scores
-from forerun.eval.prompts import TaskPrompt
 from forerun.eval.scores import GradedAnswer
 from forerun.eval.tasks import gsm8k
 from forerun.llm import LLM
@@ -36,10 +38,7 @@ def graded(llm: LLM, batch: int = 1) -> list[GradedAnswer]:
     def ask(questions):
         prompts = [[{"role": "user", "content": question}] for question in questions]
         outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=48))
-        return [
-            GradedAnswer.of(o.outputs[0].text, o.outputs[0].token_ids, o.outputs[0].stats)
-            for o in outputs
-        ]
+        return [output.outputs[0] for output in outputs]
 
     return list(scores.grade(gsm8k, PROMPTS, ask, Store({}), batch=batch))
 
@@ -61,7 +60,12 @@ def test_drafting_moves_no_score_and_no_word(llm):
 
 
 def echo(questions):
-    return [GradedAnswer(text.split()[0], (1, 2), passes=1, emitted=2) for text in questions]
+    return [
+        CompletionOutput(
+            0, text.split()[0], (1, 2), None, None, SpecStats(passes=1, emitted=2), None
+        )
+        for text in questions
+    ]
 
 
 def test_an_interrupted_task_goes_on_and_asks_nothing_twice(tmp_path):

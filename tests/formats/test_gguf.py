@@ -125,7 +125,7 @@ def test_codes_are_what_the_format_says(name: str) -> None:
     assert codes.codes.min() >= low
     assert codes.codes.max() < low + (1 << format.bits)
     as_half = codes.scales.astype(np.float16).astype(np.float32)
-    assert np.array_equal(as_half, codes.scales) == (format.scale_dtype == "f16")
+    assert np.array_equal(as_half, codes.scales) == (format.block == 32)
     scales, mins = (
         0 if x is None else x.repeat(format.group, 1) for x in (codes.scales, codes.mins)
     )

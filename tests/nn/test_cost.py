@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from forerun.nn import cost
-from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.nn.config import ModelConfig, RopeConfig, flops_per_token, weight_shapes
 
 SMOLLM2 = ModelConfig(
     family="llama",
@@ -27,10 +26,10 @@ def test_flops_are_two_a_weight_and_grow_with_the_context() -> None:
     num_weights = sum(map(math.prod, weight_shapes(SMOLLM2).values()))
     assert num_weights == 134_515_008
     norms = (2 * SMOLLM2.num_layers + 1) * SMOLLM2.hidden_size
-    assert cost.flops_per_token(SMOLLM2) == 2 * (num_weights - norms)
+    assert flops_per_token(SMOLLM2) == 2 * (num_weights - norms)
     untied = replace(SMOLLM2, tied_head=False)
-    assert cost.flops_per_token(untied) == cost.flops_per_token(SMOLLM2)
-    seen = cost.flops_per_token(SMOLLM2, 100) - cost.flops_per_token(SMOLLM2)
+    assert flops_per_token(untied) == flops_per_token(SMOLLM2)
+    seen = flops_per_token(SMOLLM2, 100) - flops_per_token(SMOLLM2)
     assert seen == 100 * 4 * SMOLLM2.num_layers * 576
     windowed = replace(SMOLLM2, sliding_window=10)
-    assert cost.flops_per_token(windowed, 100) == cost.flops_per_token(SMOLLM2, 10)
+    assert flops_per_token(windowed, 100) == flops_per_token(SMOLLM2, 10)

@@ -28,7 +28,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.kernels import native
 from forerun.nn.backends.native import NativeDecoder
-from forerun.nn.cost import flops_per_token
+from forerun.nn.config import flops_per_token
 from forerun.nn.model import Model
 
 OURS = "forerun"

@@ -7,7 +7,7 @@ comes from it. Nothing is averaged here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -71,13 +71,9 @@ class Round:
         """A system's measurement, unless it could not run."""
         return next((m for m in self.measurements if m.system == system and not m.error), None)
 
-    def result(self) -> store.Result:
-        """As JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, result: store.Result) -> Round:
-        """Read what `result` made. Raises TypeError, KeyError."""
+        """Read what `asdict` and JSON made of it. Raises TypeError, KeyError."""
         given: dict = {**result}
         rows = given.pop("measurements")
         return cls(

@@ -47,11 +47,6 @@ class PassCosts:
         return CostCurve(self.ms).v(rows)
 
 
-def is_document(path: Path) -> bool:
-    """True for a file that holds pass costs rather than measurements: one JSON document, not a line each."""
-    return path.suffix == ".json"
-
-
 def read(path: Path) -> list[PassCosts]:
     """The costs of a file, one a system, above the context of its first pass of one row. Raises ConfigError."""
     try:

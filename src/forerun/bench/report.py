@@ -103,32 +103,37 @@ def totals(rows: Sequence[Row]) -> str:
 
 def by_category(rows: Sequence[Row]) -> str:
     """A table with a line a category and a column a system, plain decoding in tok/s."""
-    labels = list(dict.fromkeys(label(row) for row in rows if "error" not in row))
-    cells = {(row["category"], label(row)): row for row in rows}
-    categories = list(dict.fromkeys(row["category"] for row in rows if "error" not in row))
+    cells = {(label(row), row["category"]): row for row in rows if "error" not in row}
+    names, categories = _names_and_categories(cells)
     lines = []
-    for category in [c for c in categories if c != ALL] + [ALL]:
-        found = [cells.get((category, name)) for name in labels]
+    for category in categories:
+        found = [cells.get((name, category)) for name in names]
         figures = [NOTHING if row is None else speedup(row) for row in found]
         if found[0] is not None:
             figures[0] = f"{number(found[0]['tok_s'], 1)} tok/s"
-        lines.append([str(category), *figures])
-    return table(["category", *labels], lines)
+        lines.append([category, *figures])
+    return table(["category", *names], lines)
 
 
 def taus(rows: Sequence[Row], costs: PassCosts | None = None) -> str:
     """A table with a line a drafter and a column a category: tau, and the speed-up it gives at these costs."""
     cells = {(label(row), row["category"]): row for row in rows if rows_a_pass(row) is not None}
-    names = dict.fromkeys(name for name, _ in cells)
-    categories = dict.fromkeys(category for _, category in cells)
-    order = [str(category) for category in categories if category != ALL] + [ALL]
+    names, categories = _names_and_categories(cells)
     lines = []
     for name in names:
         width = rows_a_pass(cells[name, ALL]) or 1.0
         cost = [] if costs is None else [_cost(costs, width)]
-        found = [_tau(cells.get((name, category)), costs) for category in order]
+        found = [_tau(cells.get((name, category)), costs) for category in categories]
         lines.append([name, number(width, 1), *cost, *found])
-    return table(["", "rows", *(["v"] if costs else []), *order], lines)
+    return table(["", "rows", *(["v"] if costs else []), *categories], lines)
+
+
+def _names_and_categories(cells: Mapping[tuple[str, str], Row]) -> tuple[list[str], list[str]]:
+    """Names, and categories with `all` last."""
+    categories = dict.fromkeys(category for _, category in cells)
+    return [*dict.fromkeys(name for name, _ in cells)], sorted(
+        categories, key=lambda category: category == ALL
+    )
 
 
 def label(row: Row) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from forerun.bench.measurement import Measurement, Round
 from forerun.bench.peers._worker import peak_rss_mb
-from forerun.bench.workload import Conversations, Message, PromptGroup
+from forerun.bench.workload import PromptGroup
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
 from forerun.engine.engine import Engine
@@ -27,6 +27,7 @@ PLAIN = "none"
 WARM_UP_TOKENS = 8
 
 Prompt = Sequence[int]
+Message = dict[str, str]
 Encode = Callable[[Sequence[Message]], list[int]]
 T = TypeVar("T")
 
@@ -62,26 +63,20 @@ class System(ABC):
         """Free what it holds."""
 
 
+@dataclass(slots=True)
 class EngineSystem(System):
     """A drafter in our engine; `new_engine` builds both over the loaded weights."""
 
-    def __init__(
-        self,
-        name: str,
-        new_engine: Callable[[], Engine],
-        tokenizer: Tokenizer,
-        params: SamplingParams,
-    ) -> None:
-        self.name = name
-        self._new_engine = new_engine
-        self._tokenizer = tokenizer
-        self._params = params
-        self._engine: Engine | None = None
+    name: str
+    new_engine: Callable[[], Engine]
+    tokenizer: Tokenizer
+    params: SamplingParams
+    _engine: Engine | None = None
 
     def restart(self, warm_up: Prompt) -> None:
         """A new engine, whose memory a short answer has touched."""
         self._engine = None  # freed before the next one is built
-        engine = self._engine = self._new_engine()
+        engine = self._engine = self.new_engine()
         engine.add(warm_up, SamplingParams(temperature=0, max_tokens=WARM_UP_TOKENS))
         while engine.has_work:
             engine.step()
@@ -91,7 +86,7 @@ class EngineSystem(System):
         engine = self._engine
         assert engine is not None, "restart comes first"
         start_s = time.perf_counter()
-        runs = [engine.add(p, self._params, TextStream(self._tokenizer)) for p in prompts]
+        runs = [engine.add(p, self.params, TextStream(self.tokenizer)) for p in prompts]
         while any(run.first_token_s is None for run in runs):
             engine.step()
         begin_s, num_early = time.perf_counter(), sum(len(run.seq.generated) for run in runs)
@@ -120,26 +115,17 @@ class EngineSystem(System):
         self._engine = None
 
 
+@dataclass(slots=True)
 class Bench:
     """All measurements of a run. `systems[0]` is plain decoding: its answers are the others' measure."""
 
-    def __init__(
-        self,
-        groups: Sequence[PromptGroup],
-        systems: Sequence[System],
-        encode: Encode,
-        store: Store,
-        *,
-        num_rounds: int = 1,
-    ) -> None:
-        assert systems[0].name == PLAIN
-        self.groups = groups
-        self.systems = systems
-        self.store = store
-        self.num_rounds = num_rounds
-        self._encode = encode
-        self._lost: dict[str, str] = {}
-        """Systems that cannot run, and why."""
+    groups: Sequence[PromptGroup]
+    systems: Sequence[System]
+    encode: Encode
+    store: Store
+    num_rounds: int = 1
+    _lost: dict[str, str] = field(default_factory=dict)
+    """Systems that cannot run, and why."""
 
     @property
     def num_steps(self) -> int:
@@ -164,27 +150,31 @@ class Bench:
                         self._restart()
                         is_fresh = True
                     found = replace(found, measurements=self._measure(group))
-                    self.store.add(found.key, found.result())
+                    self.store.add(found.key, asdict(found))
                 yield group
 
     def _restart(self) -> None:
-        warm_up = self._encode([{"role": "user", "content": "Say hello."}])
+        warm_up = self.encode([{"role": "user", "content": "Say hello."}])
         for system in self.systems:
             self._attempt(system, partial(system.restart, warm_up))
 
     def _measure(self, group: PromptGroup) -> list[Measurement]:
-        """All steps of a group, answered by every system."""
-        chats = Conversations(group)
+        """All steps of a group, answered by every system; each conversation goes on with the plain answers."""
+        chats: list[list[Message]] = [[] for _ in group.prompts]
         done: dict[str, list[Answer]] = {system.name: [] for system in self.systems}
         for step in range(group.num_steps):
-            prompts = [self._encode(messages) for messages in chats.ask(step)]
+            asked = [i for i, prompt in enumerate(group.prompts) if step < len(prompt.turns)]
+            for i in asked:
+                chats[i].append({"role": "user", "content": group.prompts[i].turns[step]})
+            prompts = [self.encode(chats[i]) for i in asked]
             lengths: list[int] | None = None
             for system in self.systems:
                 answer = self._attempt(system, partial(system.answer, prompts, lengths))
                 if answer is not None:
                     done[system.name].append(answer)
                     lengths = lengths or [len(ids) for ids in answer.token_ids]
-            chats.answer(step, done[PLAIN][step].texts)
+            for i, text in zip(asked, done[PLAIN][step].texts, strict=True):
+                chats[i].append({"role": "assistant", "content": text})
         return [self._measurement(system, done[system.name]) for system in self.systems]
 
     def _attempt(self, system: System, action: Callable[[], T]) -> T | None:

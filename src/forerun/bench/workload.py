@@ -8,37 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Protocol
 
 from forerun.core.errors import ConfigError, unknown
-
-Message = dict[str, str]
-
-
-class Prompt(Protocol):
-    """One conversation to run: the user's turns in order."""
-
-    @property
-    def id(self) -> str:
-        """Its name in the task."""
-        ...
-
-    @property
-    def category(self) -> str:
-        """What kind of work it is."""
-        ...
-
-    @property
-    def turns(self) -> tuple[str, ...]:
-        """The user's messages."""
-        ...
+from forerun.core.types import TaskPrompt
 
 
 @dataclass(frozen=True, slots=True)
 class PromptGroup:
     """Prompts of one category that are decoded together; measuring and resuming go by groups."""
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[TaskPrompt, ...]
 
     @property
     def id(self) -> str:
@@ -56,30 +35,7 @@ class PromptGroup:
         return max(len(prompt.turns) for prompt in self.prompts)
 
 
-class Conversations:
-    """The chats of a group, step by step; the answers put into them are the plain ones, whoever is measured."""
-
-    def __init__(self, group: PromptGroup) -> None:
-        self._prompts = group.prompts
-        self._messages: list[list[Message]] = [[] for _ in group.prompts]
-
-    def ask(self, step: int) -> list[list[Message]]:
-        """The conversations that have this step, each ending with its question."""
-        asked = []
-        for prompt, messages in zip(self._prompts, self._messages, strict=True):
-            if step < len(prompt.turns):
-                messages.append({"role": "user", "content": prompt.turns[step]})
-                asked.append(list(messages))
-        return asked
-
-    def answer(self, step: int, texts: Sequence[str]) -> None:
-        """Note the plain answers to this step."""
-        having = [i for i, prompt in enumerate(self._prompts) if step < len(prompt.turns)]
-        for i, text in zip(having, texts, strict=True):
-            self._messages[i].append({"role": "assistant", "content": text})
-
-
-def only(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]:
+def only(prompts: Sequence[TaskPrompt], categories: Sequence[str]) -> list[TaskPrompt]:
     """The prompts of these categories, in the file's order; all of them if none is named. Raises ConfigError."""
     known = dict.fromkeys(prompt.category for prompt in prompts)
     for category in categories:
@@ -88,7 +44,7 @@ def only(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]:
     return [prompt for prompt in prompts if not categories or prompt.category in categories]
 
 
-def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
+def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]:
     """`limit` prompts spread evenly over the categories, in the file's order."""
     if limit is None or limit >= len(prompts):
         return list(prompts)
@@ -101,11 +57,11 @@ def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     return [prompts[i] for i in sorted(dealt[:limit])]
 
 
-def groups(prompts: Sequence[Prompt], batch: int) -> list[PromptGroup]:
+def groups(prompts: Sequence[TaskPrompt], batch: int) -> list[PromptGroup]:
     """Groups of at most `batch` prompts of one category, in the order in which they begin."""
     if batch < 1:
         raise ConfigError(f"batch must be at least 1, got {batch}")
-    by_category: dict[str, list[Prompt]] = {}
+    by_category: dict[str, list[TaskPrompt]] = {}
     for prompt in prompts:
         by_category.setdefault(prompt.category, []).append(prompt)
     return [

@@ -19,9 +19,10 @@ from rich.text import Text
 from forerun.engine.stats import SpecStats
 
 if TYPE_CHECKING:
+    from forerun.core.params import SamplingParams
     from forerun.core.types import Event
-    from forerun.engine.engine import Engine
     from forerun.engine.outputs import CompletionOutput
+    from forerun.llm import LLM, Prompt
 
 T = TypeVar("T")
 
@@ -49,9 +50,9 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def show(events: Iterable[Event], console: Console | None = None) -> bool:
+def show(events: Iterable[Event]) -> bool:
     """Print text as it becomes final, guessed tokens tinted. False if Ctrl-C ended it; what was printed stands."""
-    console = console or stdout()
+    console = stdout()
     try:
         for event in events:
             for piece in event.pieces:
@@ -84,10 +85,10 @@ class Measured:
         decode_s = self.seconds - self.ttft_s
         return max(self.tokens - 1, 0) / decode_s if decode_s > 0 else 0.0
 
-    def document(self) -> dict[str, object]:
-        """The results as JSON values."""
+    def document(self, llm: LLM) -> dict[str, object]:
+        """The results as JSON values, after those of `environment`."""
         stats = self.stats
-        return {
+        return environment(llm.config.model, llm.drafter_spec.name) | {
             "tokens": self.tokens,
             "seconds": round(self.seconds, 4),
             "tok_s": round(self.tok_s, 2),
@@ -114,24 +115,24 @@ class Measured:
         return text
 
 
-class Meter:
-    """Measures what an engine does from here on."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._timers = engine.timers
-        self._start_s = time.perf_counter()
-        self._draft_s, self._verify_s = engine.timers.draft_s, engine.timers.verify_s
-
-    def read(self, completions: Sequence[CompletionOutput]) -> Measured:
-        """Results of these completions, which are all the engine did since."""
-        return Measured(
-            tokens=sum(len(completion.token_ids) for completion in completions),
-            seconds=time.perf_counter() - self._start_s,
-            stats=SpecStats.total(each.stats for each in completions),
-            draft_s=self._timers.draft_s - self._draft_s,
-            verify_s=self._timers.verify_s - self._verify_s,
-            ttft_s=completions[0].ttft_s,
-        )
+def answer(
+    llm: LLM, prompt: Prompt, params: SamplingParams
+) -> tuple[CompletionOutput, Measured, bool]:
+    """Show the answer to a prompt as it comes: the completion, its results, and False if Ctrl-C ended it."""
+    timers, start_s = llm.engine.timers, time.perf_counter()
+    draft_s, verify_s = timers.draft_s, timers.verify_s
+    request = llm.submit(prompt, params)
+    is_whole = show(request.events())
+    completion = request.output().outputs[0]
+    measured = Measured(
+        tokens=len(completion.token_ids),
+        seconds=time.perf_counter() - start_s,
+        stats=completion.stats,
+        draft_s=timers.draft_s - draft_s,
+        verify_s=timers.verify_s - verify_s,
+        ttft_s=completion.ttft_s,
+    )
+    return completion, measured, is_whole
 
 
 def environment(model: str, drafter: str) -> dict[str, object]:
@@ -160,12 +161,12 @@ def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterable[T
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:
-    """A plain table; all but the first columns are aligned to the right."""
-    result = Table(box=None, pad_edge=False)
+    """A plain table; all but the first columns are aligned to the right. No header if the columns have no names."""
+    result = Table(box=None, pad_edge=False, show_header=any(columns))
     for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i < num_left else "right")
+        result.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
     for line in lines:
-        result.add_row(*map(str, line))
+        result.add_row(*(each if isinstance(each, Text) else str(each) for each in line))
     return result
 
 

@@ -13,6 +13,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -68,12 +69,14 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
     `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
     """
     names = [field.name for field in fields(EngineConfig) if field.name not in without]
-    extra = [_SPECULATIVE_CONFIG] if "drafter" in names else []
+    what = "vLLM's JSON, instead of -d."
+    spec = _keyword("speculative_config", None, str | None, what)
 
     def build(values: dict[str, Any]) -> EngineConfig:
         text = values.pop("speculative_config", None)
         return EngineConfig.of(**values, speculative_config=_read_json(text))
 
+    extra = [spec] if "drafter" in names else []
     return _derive("config", EngineConfig, names, defaults, build, extra)
 
 
@@ -94,24 +97,15 @@ def _read(values: dict[str, Any]) -> SamplingParams:
 
 def _derive(
     name: str,
-    cls: type[EngineConfig] | type[SamplingParams],
+    cls: type[Any],
     shown: Collection[str],
     defaults: Mapping[str, object],
     build: Callable[[dict[str, Any]], object],
     extra: Collection[inspect.Parameter] = (),
 ) -> Callable[[Command], Command]:
     """A decorator that replaces a command's parameter `name` by an option a field."""
-    hints = typing.get_type_hints(cls)
-    helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
-    known = {field.name: field for field in fields(cls)}
-    added = [
-        _keyword(
-            field,
-            defaults.get(field, known[field].default),
-            Annotated[_type(hints[field]), typer.Option(*_flags(field, hints), help=helps[field])],
-        )
-        for field in shown
-    ]
+    known = _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
+    added = [known[n].replace(default=defaults.get(n, known[n].default)) for n in shown]
     added += extra
 
     def decorate(command: Command) -> Command:
@@ -132,23 +126,23 @@ def _derive(
     return decorate
 
 
-def _keyword(name: str, default: object, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+@cache
+def _parameters(cls: type[Any]) -> dict[str, inspect.Parameter]:
+    """An option a field."""
+    hints = typing.get_type_hints(cls)
+    helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
+    return {
+        field.name: _keyword(field.name, field.default, hints[field.name], helps[field.name])
+        for field in fields(cls)
+    }
 
 
-_SPECULATIVE_CONFIG = _keyword(
-    "speculative_config",
-    None,
-    Annotated[str | None, typer.Option("--speculative-config", help="vLLM's JSON, instead of -d.")],
-)
-
-
-def _flags(field: str, hints: Mapping[str, object]) -> tuple[str, ...]:
-    word = field.replace("_", "-")
-    own = f"--{word}/--no-{word}" if hints[field] is bool else f"--{word}"
-    return FLAGS.get(field, (own,))
+def _keyword(name: str, default: object, hint: object, text: str) -> inspect.Parameter:
+    word = name.replace("_", "-")
+    own = f"--{word}/--no-{word}" if hint is bool else f"--{word}"
+    option = typer.Option(*FLAGS.get(name, (own,)), help=text)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=Annotated[_type(hint), option])
 
 
 def _type(hint: Any) -> Any:

@@ -15,7 +15,7 @@ from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.bench.run import Bench, System
-    from forerun.eval.prompts import TaskPrompt
+    from forerun.core.types import TaskPrompt
     from forerun.llm import LLM
 
 

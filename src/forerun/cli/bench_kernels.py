@@ -12,11 +12,8 @@ from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from forerun.bench.kernels import Case, Passes
-    from forerun.bench.peers.base import PeerSystem
-    from forerun.llm import LLM
 
 REPEATS, REPEATS_BESIDE = 30, 5
 
@@ -61,14 +58,17 @@ def command(
     from forerun.bench import kernels
     from forerun.bench.peers import base
     from forerun.cli import _console as console
-    from forerun.nn.cost import flops_per_token
+    from forerun.nn.config import flops_per_token
 
     shapes = [kernels.Case.of(text, context) for text in opt.names(cases)]
-    single = opt.load(config, threads=1) if one_thread else None
+    alone: dict[str, kernels.Passes] = {}
+    if one_thread:  # first, because torch has as many threads as the model loaded last
+        timers = kernels.timers(opt.load(config, threads=1).model, shapes, kernels.BURST_S)
+        alone[f"{kernels.OURS}, 1 thread"] = lambda case: timers[case]()
     llm = opt.load(config)
     setup = base.Setup(llm.path, torch.get_num_threads(), 0, peers_dir)
     workers = [base.passes(name, setup) for name in opt.names(peers)]
-    others = _others(single, shapes, workers)
+    others = {str(peer.peer): peer.seconds for peer in workers} | alone
     if repeats is None:
         repeats = REPEATS_BESIDE if others else REPEATS
     try:
@@ -93,39 +93,24 @@ def command(
         console.print_json(document)
 
 
-def _others(single: LLM | None, shapes: list[Case], peers: list[PeerSystem]) -> dict[str, Passes]:
-    """The peers to be timed beside ours."""
-    from forerun.bench import kernels
-
-    found: dict[str, Passes] = {str(peer.peer): peer.seconds for peer in peers}
-    if single is not None:
-        timers = kernels.timers(single.model, shapes, kernels.BURST_S)
-        found[f"{kernels.OURS}, 1 thread"] = lambda case: timers[case]()
-    return found
-
-
 def _print(document: Mapping[str, Any]) -> None:
     from forerun.bench.kernels import OURS
     from forerun.bench.report import number, percent
     from forerun.cli import _console as console
 
-    columns: dict[str, Callable[[Mapping[str, Any]], object]] = {
-        "pass": lambda row: row["case"],
-        "rows": lambda row: row["k"],
-        "ms": lambda row: number(row["ms"], 2),
-        "v": lambda row: number(row["v"], 2),
-        "tok/s": lambda row: number(row["tok_s"], 0),
-        "GB/s": lambda row: number(row["gb_s"], 1),
-        "of the bandwidth": lambda row: percent(row["bandwidth_share"]),
-        "of the int8 peak": lambda row: percent(row["peak_share"]),
-    }
-    if any("peer" in row for row in document["rows"]):
-        columns["who"] = lambda row: row.get("peer", OURS)
-        columns["times ours"] = lambda row: number(row["times_ours"], 2)
-        columns["range"] = lambda row: f"{row['lo']:.2f}-{row['hi']:.2f}"
-    lines = ([cell(row) for cell in columns.values()] for row in document["rows"])
+    columns = ["pass", "rows", "ms", "v", "tok/s", "GB/s", "of the bandwidth", "of the int8 peak"]
+    digits = {"ms": 2, "v": 2, "tok_s": 0, "gb_s": 1}
+    has_peers = any("peer" in row for row in document["rows"])
+    columns += ["who", "times ours", "range"] if has_peers else []
+    lines = []
+    for row in document["rows"]:
+        figures = [number(row[key], places) for key, places in digits.items()]
+        shares = [percent(row["bandwidth_share"]), percent(row["peak_share"])]
+        range_ = f"{row['lo']:.2f}-{row['hi']:.2f}"
+        beside = [row.get("peer", OURS), number(row["times_ours"], 2), range_] if has_peers else []
+        lines.append([row["case"], row["k"], *figures, *shares, *beside])
     out = console.stdout()
-    out.print(console.table([*columns], lines))
+    out.print(console.table(columns, lines))
     step = document["step_over_stream"]
     out.print(
         f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: {document['stream_ms']} ms"

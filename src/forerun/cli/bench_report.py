@@ -28,7 +28,7 @@ def command(
 
     folder = files[0].parent if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
-    of_passes = [file for file in files if pass_costs.is_document(file)]
+    of_passes = [file for file in files if file.suffix == ".json"]
     costs = [found for file in of_passes for found in pass_costs.read(file)]
     sections, documents, drawn = ["# Benchmark\n"], [], {}
     for file in files:

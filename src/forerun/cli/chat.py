@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
+from forerun.core.errors import CapacityError
 from forerun.core.params import SamplingParams
-
-if TYPE_CHECKING:
-    from forerun.llm import LLM
 
 HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -18,32 +14,25 @@ HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an a
 @opt.sampling()
 def command(config: EngineConfig, params: SamplingParams, system: opt.System = None) -> None:
     """Talk with the model; tokens the drafter guessed are tinted."""
-    llm = opt.load(config)
-    _converse(llm, params, [{"role": "system", "content": system}] if system else [])
-
-
-def _converse(llm: LLM, params: SamplingParams, opening: list[dict[str, str]]) -> None:
     from forerun.cli import _console as console
-    from forerun.core.errors import CapacityError
 
+    llm = opt.load(config)
     console.stderr().print(HELP, style="dim")
-    messages = list(opening)
+    opening = [{"role": "system", "content": system}] if system else []
+    messages = opening
     while (said := _ask()) is not None:
         if said == "/clear":
-            messages = list(opening)
+            messages = opening
             continue
         if not said:
             continue
         asked = [*messages, {"role": "user", "content": said}]
-        meter = console.Meter(llm.engine)
         try:
-            request = llm.submit(asked, params)
+            answer, measured, _ = console.answer(llm, asked, params)
         except CapacityError as error:
             console.stderr().print(f"{error}; /clear starts anew", style="red")
             continue
-        console.show(request.events())
-        answer = request.output().outputs[0]
-        console.stderr().print(meter.read([answer]).line(llm.drafter_spec.name), style="dim")
+        console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
         messages = [*asked, {"role": "assistant", "content": answer.text}]
 
 

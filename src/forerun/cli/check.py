@@ -63,25 +63,24 @@ def command(
 
 
 def _report(document: dict[str, Any]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from forerun.cli import _console as console
 
-    table = Table(box=None, show_header=False, pad_edge=False)
     context, weights, fits = document["context"], document["weights_mb"], document["compatible"]
-    same = f"the same {document['vocabulary'][0]} tokens"
-    table.add_row("tokenizer", same if fits else document["difference"])
     note = "" if context[1] >= context[0] else f"; beyond {context[1]} tokens nothing is drafted"
-    table.add_row("context", f"target {context[0]}, draft {context[1]} tokens{note}")
-    table.add_row("weights", f"target {weights[0]} MB, draft {weights[1]} MB")
-    table.add_row("cost", f"one draft step reads {document['cost']:.1%} of a target pass")
     rates = ", ".join(
         f"{rate:.0%} for {gamma}" if rate is not None else f"never for {gamma}"
         for gamma, rate in document["break_even_acceptance"].items()
     )
-    table.add_row("break-even", f"acceptance {rates} drafted tokens a step")
-    profiles = ", ".join(document["profiles"])
-    table.add_row("profile", profiles or "none yet: forerun autotune measures whether it is faster")
-    table.add_row("verdict", Text("fits", "green") if fits else Text("does not fit", "red"))
-    console.stdout().print(table)
+    same, profiles = f"the same {document['vocabulary'][0]} tokens", ", ".join(document["profiles"])
+    lines = [
+        ("tokenizer", same if fits else document["difference"]),
+        ("context", f"target {context[0]}, draft {context[1]} tokens{note}"),
+        ("weights", f"target {weights[0]} MB, draft {weights[1]} MB"),
+        ("cost", f"one draft step reads {document['cost']:.1%} of a target pass"),
+        ("break-even", f"acceptance {rates} drafted tokens a step"),
+        ("profile", profiles or "none yet: forerun autotune measures whether it is faster"),
+        ("verdict", Text("fits", "green") if fits else Text("does not fit", "red")),
+    ]
+    console.stdout().print(console.table(("", ""), lines, num_left=2))

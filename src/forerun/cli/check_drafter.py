@@ -27,7 +27,7 @@ def command(
         rows.append({"check": what, "holds": broken is None, "broken": broken})
         if not as_json:
             mark, why = ("holds ", "") if broken is None else ("BROKEN", f": {broken}")
-            out.print(f"{mark} {what}{why}", highlight=False, soft_wrap=True)
+            out.print(f"{mark} {what}{why}")
     holds = all(row["holds"] for row in rows)
     if as_json:
         console.print_json({"drafter": drafter, "holds": holds, "rows": rows})

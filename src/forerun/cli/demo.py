@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,8 +41,8 @@ def command(
     out = console.stdout()
     out.print(Text(prompts[prompt_id], style="italic"))
     plain_llm = llm.with_drafter("none")
-    _warm_up(plain_llm)
-    _warm_up(llm)
+    for each in (plain_llm, llm):  # the first request is slower
+        each.generate([opt.conversation("Say hello.")], replace(params, max_tokens=4))
     plain_out, plain = _run(plain_llm, prompts[prompt_id], params, "plain")
     drafted_out, drafted = _run(llm, prompts[prompt_id], params, f"with {llm.drafter_spec.name}")
     identical = plain_out.token_ids == drafted_out.token_ids
@@ -57,14 +58,10 @@ def command(
         )
     )
     if as_json:
-        figures = console.environment(config.model, llm.drafter_spec.name) | drafted.document()
-        console.print_json({**figures, "speedup": round(speedup, 3), "identical": identical})
+        outcome = {"speedup": round(speedup, 3), "identical": identical}
+        console.print_json(drafted.document(llm) | outcome)
     if not identical:
         raise typer.Exit(1)
-
-
-def _warm_up(llm: LLM) -> None:
-    llm.generate([opt.conversation("Say hello.")], SamplingParams(temperature=0.0, max_tokens=4))
 
 
 def _run(
@@ -73,9 +70,7 @@ def _run(
     from forerun.cli import _console as console
 
     console.stdout().rule(how)
-    meter = console.Meter(llm.engine)
-    request = llm.submit(opt.conversation(prompt), params)
-    if not console.show(request.events()):
+    completion, measured, is_whole = console.answer(llm, opt.conversation(prompt), params)
+    if not is_whole:
         raise typer.Exit(130)
-    completion = request.output().outputs[0]
-    return completion, meter.read([completion])
+    return completion, measured

@@ -9,6 +9,8 @@ import typer
 from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from forerun.drafters._describe import DrafterDoc
 
 
@@ -26,45 +28,28 @@ def command(
     from forerun.drafters._describe import describe
 
     docs = [describe(each) for each in ([name] if name else registry.names("drafters"))]
+    out = console.stdout()
     if as_json:
         console.print_json({"drafters": [asdict(doc) for doc in docs]})
     elif name:
-        _show(docs[0])
+        _show(docs[0], out)
     else:
-        _list(docs)
+        lines = [(doc.name, doc.summary, ", ".join(doc.aliases)) for doc in docs]
+        out.print(console.table(("name", "what", "elsewhere"), lines, num_left=3))
+        out.print("\n-d NAME:option=value,...; forerun drafters NAME explains the options")
 
 
-def _list(docs: list[DrafterDoc]) -> None:
-    from rich.table import Table
-
+def _show(doc: DrafterDoc, out: Console) -> None:
     from forerun.cli import _console as console
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "what", "elsewhere"):
-        table.add_column(column, overflow="fold")
-    for doc in docs:
-        table.add_row(doc.name, doc.summary, ", ".join(doc.aliases))
-    console.stdout().print(table)
-    console.stdout().print(
-        "\n-d NAME:option=value,...; forerun drafters NAME explains the options", highlight=False
-    )
-
-
-def _show(doc: DrafterDoc) -> None:
-    from rich.table import Table
-
-    from forerun.cli import _console as console
-
-    out = console.stdout()
-    out.print(f"{doc.name} ({doc.origin}): {doc.summary}", highlight=False)
+    out.print(f"{doc.name} ({doc.origin}): {doc.summary}")
     if doc.aliases:
-        out.print(f"elsewhere: {', '.join(doc.aliases)}", highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for column in ("option", "takes", "default", "what"):
-        table.add_column(column, overflow="fold")
+        out.print(f"elsewhere: {', '.join(doc.aliases)}")
+    lines = []
     for option in doc.options:
         default = "required" if option.default is None else option.default
         aliases = ", ".join(doc.option_aliases.get(option.name, ()))
         what = " ".join(option.help.split()) + (f" Elsewhere: {aliases}." if aliases else "")
-        table.add_row(option.name, option.type, default, what)
-    out.print(table if doc.options else "no options")
+        lines.append((option.name, option.type, default, what))
+    shown = console.table(("option", "takes", "default", "what"), lines, num_left=4)
+    out.print(shown if lines else "no options")

@@ -79,8 +79,8 @@ def _watch(steps: Iterator[Score], num_steps: int, hint: str) -> Score:
 
     score, done = Score(), 0
     try:
-        for part in console.track(steps, "reading", num_steps):
-            score, done = score + part, done + 1
+        for done, part in enumerate(console.track(steps, "reading", num_steps), 1):  # noqa: B007
+            score += part
     except KeyboardInterrupt:
         console.stderr().print(
             f"perplexity {score.ppl:.4f} after {done} of {num_steps} windows; {hint}", style="dim"

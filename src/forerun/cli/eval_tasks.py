@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -16,9 +15,8 @@ from forerun.core.params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forerun.eval.scores import GradedAnswer
+    from forerun.engine.outputs import CompletionOutput
     from forerun.eval.tasks.base import Task
-    from forerun.llm import LLM
 
 
 @opt.engine(without=("max_num_seqs",))
@@ -68,7 +66,12 @@ def command(
         max_model_len=llm.max_len,
     )
 
-    ask = partial(_ask, llm, max_tokens)
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+
+    def ask(questions: Sequence[str]) -> list[CompletionOutput]:
+        outputs = llm.generate([opt.conversation(question) for question in questions], params)
+        return [output.outputs[0] for output in outputs]
+
     steps = scores.grade(rules, prompts, ask, Store(origin, out), batch=batch)
     figures = scores.document([*console.track(steps, "answering", len(prompts))])
     console.stdout().print(
@@ -92,12 +95,3 @@ def _rules(task: str, run_code: bool) -> Task:
             "(in a process of its own, with limits)"
         )
     return rules
-
-
-def _ask(llm: LLM, max_tokens: int, questions: Sequence[str]) -> list[GradedAnswer]:
-    from forerun.eval.scores import GradedAnswer
-
-    prompts = [opt.conversation(question) for question in questions]
-    outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=max_tokens))
-    completions = [output.outputs[0] for output in outputs]
-    return [GradedAnswer.of(c.text, c.token_ids, c.stats) for c in completions]

@@ -32,16 +32,12 @@ def command(
 ) -> None:
     """Complete a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there."""
     from forerun.cli import _console as console
-    from forerun.engine.trace import Trace
 
     text = opt.read_prompt(prompt, file)
     llm = opt.load(config)
-    tracer = Trace.attach(llm.engine) if profile or trace is not None else None
-    meter = console.Meter(llm.engine)
-    request = llm.submit(text if raw else opt.conversation(text, system), params)
-    is_whole = console.show(request.events())
-    completion = request.output().outputs[0]
-    measured = meter.read([completion])
+    tracer = llm.engine.start_trace() if profile or trace is not None else None
+    asked = text if raw else opt.conversation(text, system)
+    completion, measured, is_whole = console.answer(llm, asked, params)
     console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
     found = tracer.profile() if profile and tracer is not None else None
     if found is not None:
@@ -49,10 +45,9 @@ def command(
     if trace is not None and tracer is not None:
         _write(trace, tracer.chrome())
     if as_json:
-        figures = console.environment(config.model, llm.drafter_spec.name) | measured.document()
-        reason = completion.finish_reason
-        outcome = {"text": completion.text, "finish_reason": reason, "identical": None}
-        console.print_json(figures | outcome | ({} if found is None else {"profile": found}))
+        outcome = {"text": completion.text, "finish_reason": completion.finish_reason}
+        profiled = {} if found is None else {"profile": found}
+        console.print_json(measured.document(llm) | outcome | {"identical": None} | profiled)
     if not is_whole:
         raise typer.Exit(130)
 

@@ -6,15 +6,15 @@ Commands import what they need when they run, so `forerun --help` never waits fo
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 from typing import Annotated
 
 import typer
 
-from forerun.core import registry
+from forerun import cli
 from forerun.core.errors import ForerunError
 
-NOT_COMMANDS = ("main",)
 NOT_GROUPED = ("check_drafter",)
 """Commands of their own, though their first word is another command."""
 
@@ -30,7 +30,8 @@ def app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     result.callback()(_root)
-    names = [name for name in registry.names("cli") if name not in NOT_COMMANDS]
+    names = [m.name for m in pkgutil.iter_modules(cli.__path__)]
+    names = sorted(name for name in names if not name.startswith("_") and name != "main")
     modules = {name: importlib.import_module(f"forerun.cli.{name}") for name in names}
     groups = {
         name: typer.Typer(invoke_without_command=True, callback=modules[name].command)
@@ -54,7 +55,9 @@ def main() -> None:
     try:
         app()()
     except ForerunError as error:
-        _fail(str(error))
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(" ".join(str(error).split()), err=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
@@ -76,10 +79,3 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-def _fail(message: str) -> None:
-    line = " ".join(message.split())
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(line, err=True)
-    sys.exit(2)

@@ -18,8 +18,6 @@ def command(
     """List the models forerun knows by name and those in the cache, and what packed weights take."""
     from dataclasses import asdict
 
-    from rich.table import Table
-
     from forerun.cli import _console as console
     from forerun.formats.hub import known_models
     from forerun.nn import packed
@@ -27,9 +25,7 @@ def command(
 
     if clear_cache:
         freed = packed.clear()
-        console.stderr().print(
-            f"deleted {freed / 2**20:.0f} MiB of packed weights", highlight=False
-        )
+        console.stderr().print(f"deleted {freed / 2**20:.0f} MiB of packed weights")
     models, files = known_models(), packed.packed_files()
     profiles = {m.name: choices(m.path) if m.path else [] for m in models}
     nbytes = sum(path.stat().st_size for path in files)
@@ -42,19 +38,16 @@ def command(
         taken = {"path": str(packed.packed_dir()), "files": len(files), "nbytes": nbytes}
         console.print_json({"models": rows, "packed": taken})
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "size", "licence", "here", "tuned", "what"):
-        table.add_column(column, overflow="fold")
+    lines = []
     for model in models:
         size = f"{model.nbytes / 2**20:.0f} MiB"
         here = "yes" if model.path else f"forerun pull {model.name}"
         tuned = ", ".join(profiles[model.name]) or "no"
-        table.add_row(model.name, size, model.licence, here, tuned, model.description)
-    console.stdout().print(table)
+        lines.append((model.name, size, model.licence, here, tuned, model.description))
+    columns = ("name", "size", "licence", "here", "tuned", "what")
+    console.stdout().print(console.table(columns, lines, num_left=len(columns)))
     if files:
         console.stdout().print(
             f"\npacked weights: {nbytes / 2**20:.0f} MiB in {packed.packed_dir()}; "
-            "--clear-cache deletes them",
-            highlight=False,
-            soft_wrap=True,
+            "--clear-cache deletes them"
         )

@@ -13,8 +13,8 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
+    from forerun.core.types import TaskPrompt
     from forerun.engine.outputs import CompletionOutput
-    from forerun.eval.prompts import TaskPrompt
     from forerun.llm import LLM
 
 
@@ -39,11 +39,8 @@ def command(
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
     _print(tasks, pairs)
-    different = [
-        task.id
-        for task, (plain, drafted) in zip(tasks, pairs, strict=True)
-        if plain.token_ids != drafted.token_ids
-    ]
+    same = [plain.token_ids == drafted.token_ids for plain, drafted in pairs]
+    different = [task.id for task, is_same in zip(tasks, same, strict=True) if not is_same]
     if as_json:
         measured = console.Measured(
             tokens=sum(len(drafted.token_ids) for _, drafted in pairs),
@@ -53,9 +50,8 @@ def command(
             verify_s=llm.engine.timers.verify_s,
             ttft_s=None,
         )
-        figures = console.environment(config.model, llm.drafter_spec.name) | measured.document()
         outcome = {"prompts": len(tasks), "identical": not different, "different": different}
-        console.print_json(figures | outcome)
+        console.print_json(measured.document(llm) | outcome)
     if different:
         raise typer.Exit(1)
 

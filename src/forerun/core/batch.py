@@ -38,7 +38,7 @@ class Segment:
     def __post_init__(self) -> None:
         if self.stop < 0:
             object.__setattr__(self, "stop", len(self.tokens))
-        if self.parents is not None and tree.is_chain(self.parents):
+        if self.parents == tree.chain(len(self.tokens)):
             object.__setattr__(self, "parents", None)
 
     @classmethod

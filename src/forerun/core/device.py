@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # CPU features (Linux names) that decide which kernels can run, best first.
-_X86_FEATURES = ("amx_int8", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "f16c")
-_ARM_FEATURES = ("i8mm", "asimddp", "asimd")
+_FEATURES = (
+    *("amx_int8", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "f16c"),
+    *("i8mm", "asimddp", "asimd"),
+)
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -61,7 +63,9 @@ def num_cores() -> int:
     """Physical cores this process may use, by affinity and a container's CPU quota."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cpus = os.sched_getaffinity(0)
+    cores = {_read(Path(topology.format(cpu))) or str(cpu) for cpu in cpus}
     return max(1, min(len(cores), _cpu_quota()))
 
 
@@ -85,23 +89,19 @@ def report() -> dict[str, str | int | None]:
 
     import forerun
 
+    present = (_cpu_field("flags") or _cpu_field("Features") or "").split()
     return {
         "forerun": forerun.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "platform": platform.platform(),
         "cpu": _cpu_field("model name") or platform.machine(),
-        "isa": " ".join(_isa()),
+        "isa": " ".join(feature for feature in _FEATURES if feature in present),
         "cores": num_cores(),
         "threads": torch.get_num_threads(),
         "cuda": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "native": native_problem() or "yes",
     }
-
-
-def _isa() -> list[str]:
-    present = (_cpu_field("flags") or _cpu_field("Features") or "").split()
-    return [f for f in (*_X86_FEATURES, *_ARM_FEATURES) if f in present]
 
 
 def _cpu_field(name: str) -> str | None:
@@ -111,12 +111,6 @@ def _cpu_field(name: str) -> str | None:
         if key.strip() == name:
             return value.strip()
     return None
-
-
-def _siblings(cpu: int) -> str:
-    """What the hyper-threads of one core have in common."""
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    return _read(path) or str(cpu)
 
 
 def _cpu_quota() -> int:

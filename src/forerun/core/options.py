@@ -1,8 +1,7 @@
 """Options are frozen dataclasses; this module spells them as text, reads and describes them.
 
-A plug-in's `Options` is the only place where its options are written down: the command line's
-`name:key=value,key=value`, JSON and TOML tables, `--help` and the documentation's tables all come
-from it. What values mean, and which go together, the dataclass checks itself in `__post_init__`.
+The command line's `name:key=value,key=value`, JSON and TOML tables, `--help` and the documentation's
+tables all come from them. What values mean, and which go together, `__post_init__` checks.
 """
 
 from __future__ import annotations
@@ -27,26 +26,19 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 _UNIONS = (Union, types.UnionType)
-_NAMES: Mapping[object, str] = {
-    types.NoneType: "none",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    Path: "a path",
+_SCALARS: Mapping[object, tuple[str, tuple[type, ...]]] = {
+    int: ("a whole number", (int, str)),
+    float: ("a number", (int, float, str)),
+    str: ("text", (str,)),
+    Path: ("a path", (str, Path)),
 }
+"""What a type is called, and of which types its values may be given."""
 _WORDS: Mapping[object, Mapping[str, bool | None]] = {
     types.NoneType: {"none": None},
     bool: {
         **dict.fromkeys(("true", "yes", "on", "1"), True),
         **dict.fromkeys(("false", "no", "off", "0"), False),
     },
-}
-_ACCEPTED: Mapping[object, tuple[type, ...]] = {
-    int: (int, str),
-    float: (int, float, str),
-    str: (str,),
-    Path: (str, Path),
 }
 # A comma ends a value only where the next option begins, so `branch=2,2,1` needs no quotes.
 _NEXT_OPTION = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*=)")
@@ -107,7 +99,11 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
             raise ConfigError(unknown("option", key, fields))
         if name in arguments:
             raise ConfigError(f"option '{name}' is given twice")
-        arguments[name] = _read(name, value, hints[name])
+        try:
+            arguments[name] = _convert(value, hints[name])
+        except ValueError:
+            allowed = _type_name(hints[name])
+            raise ConfigError(f"option '{name}' must be {allowed}, got {value!r}") from None
     missing = [n for n, f in fields.items() if _is_required(f) and n not in arguments]
     if missing:
         raise ConfigError(f"option '{missing[0]}' must be given: {missing[0]}=...")
@@ -160,25 +156,34 @@ def _attribute_docstrings(options: type) -> dict[str, str]:
     return helps
 
 
-def _read(name: str, value: object, hint: object) -> object:
-    try:
-        return _convert(value, hint)
-    except ValueError:
-        raise ConfigError(f"option '{name}' must be {_type_name(hint)}, got {value!r}") from None
-
-
 def _convert(value: object, hint: object) -> object:
     """`value` as type `hint`. Raises ValueError if it is none, TypeError for an unknown hint."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
         return _convert_to_first(value, arguments)
-    if origin is Literal:
-        return _convert_to_literal(value, arguments)
     if origin is tuple:
         return _convert_to_tuple(value, arguments)
+    if (words := _words(hint)) is not None:
+        text = _to_text(value).strip()
+        if text not in words:
+            text = text.lower()
+        if text not in words:
+            raise ValueError
+        return words[text]
+    if not isinstance(hint, type) or hint not in _SCALARS:
+        raise TypeError(f"options of type {hint} are not supported")
+    if isinstance(value, bool) or not isinstance(value, _SCALARS[hint][1]):
+        raise ValueError
+    return hint(value)
+
+
+def _words(hint: object) -> Mapping[str, object] | None:
+    """What the texts allowed for a type mean; None for a type with more values than a few."""
+    if typing.get_origin(hint) is Literal:
+        return {_to_text(choice): choice for choice in typing.get_args(hint)}
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    return _convert_to_scalar(value, hint)
+        return {_to_text(choice): choice for choice in hint}
+    return _WORDS.get(hint)
 
 
 def _convert_to_first(value: object, hints: tuple[object, ...]) -> object:
@@ -188,13 +193,6 @@ def _convert_to_first(value: object, hints: tuple[object, ...]) -> object:
             return _convert(value, hint)
         except ValueError:
             continue
-    raise ValueError
-
-
-def _convert_to_literal(value: object, choices: tuple[object, ...]) -> object:
-    for choice in choices:
-        if value in (choice, str(choice)):
-            return choice
     raise ValueError
 
 
@@ -210,30 +208,18 @@ def _convert_to_tuple(value: object, hints: tuple[object, ...]) -> tuple[object,
     return tuple(_convert(item, hint) for item, hint in zip(value, hints, strict=True))
 
 
-def _convert_to_scalar(value: object, hint: object) -> object:
-    if hint in _WORDS:
-        word = _to_text(value).strip().lower()
-        if word not in _WORDS[hint]:
-            raise ValueError
-        return _WORDS[hint][word]
-    if not isinstance(hint, type) or hint not in _ACCEPTED:
-        raise TypeError(f"options of type {hint} are not supported")
-    if isinstance(value, bool) or not isinstance(value, _ACCEPTED[hint]):
-        raise ValueError
-    return hint(value)
-
-
 def _type_name(hint: object) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
         return " or ".join(_type_name(argument) for argument in arguments)
-    if origin is Literal:
-        return " or ".join(str(choice) for choice in arguments)
     if origin is tuple:
         return ",".join("..." if item is ... else _type_name(item) for item in arguments)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return " or ".join(str(choice.value) for choice in hint)
-    return _NAMES.get(hint, str(hint))
+    if hint is bool:
+        return "true or false"
+    words = _words(hint)
+    if words is not None:
+        return " or ".join(words)
+    return _SCALARS[hint][0] if hint in _SCALARS else str(hint)
 
 
 def _to_text(value: object) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
@@ -16,8 +15,12 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def names(kind: str) -> list[str]:
@@ -80,11 +83,13 @@ def _imported(name: str, run: Callable[[], object]) -> object:
         ) from error
 
 
-def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
+def _entry_points(kind: str) -> dict[str, EntryPoint]:
     return _scan(f"forerun.{kind}", tuple(sys.path))
 
 
 @cache
-def _scan(group: str, path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
+def _scan(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Reading what all distributions offer takes 10 ms."""
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+    from importlib.metadata import entry_points  # `forerun --help` needs none of it
+
+    return {entry.name: entry for entry in entry_points(group=group)}

@@ -26,11 +26,6 @@ def chain(length: int) -> tuple[int, ...]:
     return tuple(range(-1, length - 1))
 
 
-def is_chain(parents: Parents) -> bool:
-    """True if every node hangs under the one before it."""
-    return all(parent == i - 1 for i, parent in enumerate(parents))
-
-
 def check(parents: Parents) -> None:
     """Raise ValueError unless `-1 <= parents[i] < i` for every node."""
     for i, parent in enumerate(parents):
@@ -88,9 +83,7 @@ def graft(
     all_tokens, all_parents = [*tokens], [*parents]
     known: dict[tuple[int, int], int] = {}
     for node, key in enumerate(zip(parents, tokens, strict=True)):
-        known.setdefault(
-            key, node
-        )  # of two children with one token, the first: the verifier takes it
+        known.setdefault(key, node)  # of children with one token the first, as the verifier does
     nodes = {-1: -1}
     for node, (parent, token) in enumerate(zip(more_parents, more_tokens, strict=True)):
         key = (nodes[parent], token)

@@ -37,12 +37,10 @@ class Draft:
     confidence: tuple[float, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if len(self.tokens) != len(self.parents):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
-        if self.probs is not None and len(self.probs) != len(self.tokens):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.probs)} rows of probs")
-        if self.confidence is not None and len(self.confidence) != len(self.tokens):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.confidence)} confidences")
+        for name in ("parents", "probs", "confidence"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.tokens):
+                raise ValueError(f"{len(self.tokens)} tokens but {len(values)} of {name}")
         if self.confidence is not None and self.probs is not None:
             raise ValueError("a draft that carries probs has no confidence: cutting it would bias")
         tree.check(self.parents)
@@ -207,3 +205,13 @@ class Event:
     def text(self) -> str:
         """The new text."""
         return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrompt:
+    """One conversation to run: the user's turns in order."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+    reference: object = None

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
-from forerun.core.types import Seq, TokenLogprob
+from forerun.core.types import TokenLogprob
 
 Row = NDArray[np.float32]
 
@@ -73,18 +73,6 @@ class LogitsPipeline:
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
 
-    @classmethod
-    def of(
-        cls,
-        seq: Seq,
-        *,
-        eos_ids: frozenset[int] = frozenset(),
-        grammar: GrammarState | None = None,
-    ) -> LogitsPipeline:
-        """The pipeline of a sequence."""
-        prompt = seq.tokens[: seq.num_prompt]
-        return cls(seq.params, prompt, seed=seq.seed, eos_ids=eos_ids, grammar=grammar)
-
     def grammar_after(self, generated: Sequence[int]) -> GrammarState | None:
         """The grammar's state after the committed tokens, each read once; None without a grammar.
 
@@ -124,7 +112,7 @@ class LogitsPipeline:
         if self.params.is_greedy:
             return int(row.argmax())
         position = self._num_prompt + len(generated)
-        return _draw(_softmax(row, self.params), uniform(self.seed, Stream.TARGET, position))
+        return draw(_softmax(row, self.params), uniform(self.seed, Stream.TARGET, position))
 
     def _adjust(self, row: Row, generated: Sequence[int], grammar: GrammarState | None) -> Row:
         params = self.params
@@ -157,15 +145,6 @@ def end_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
     """The token ids that end a sequence."""
     ends = frozenset(params.stop_token_ids)
     return ends if params.ignore_eos else ends | eos_ids
-
-
-def draw(probs: Tensor, u: float) -> int:
-    """The first token, in id order, at which the running sum of `probs` (V,) exceeds u of the total.
-
-    `u` is in [0, 1); `probs` is fp32 or fp64 and need not sum to 1. A token of probability zero is
-    never drawn; a row of nothing else raises ValueError.
-    """
-    return _draw(_host(probs), u)
 
 
 def logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprob:
@@ -261,8 +240,12 @@ def _likeliest(row: Row, n: int) -> NDArray[np.intp]:
     return ids[np.argsort(-row[ids], kind="stable")][:n]
 
 
-def _draw(probs: Row, u: float) -> int:
-    """Find the block of ids in which the running sum passes u of the total, then the id in it."""
+def draw(probs: NDArray[np.floating], u: float) -> int:
+    """The first token, in id order, at which the running sum of `probs` (V,) exceeds u of the total.
+
+    `u` is in [0, 1); `probs` is fp32 or fp64 and need not sum to 1. A token of probability zero is never drawn; a
+    row of nothing else raises ValueError. The block of ids is found first, then the id in it.
+    """
     starts = np.arange(0, len(probs), DRAW_BLOCK)
     ends = np.add.reduceat(probs, starts, dtype=np.float64).cumsum()
     if not 0 < ends[-1] < np.inf:

@@ -21,16 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.decoding.processors import LogitsPipeline, draw
+from forerun.decoding.processors import GrammarState, LogitsPipeline, draw
 
 Probs = NDArray[np.float64]
 Best = tuple[int, ...]
@@ -68,25 +68,22 @@ def verify(
     return Outcome(tuple(path), tuple(walk.emitted), logits, hidden)
 
 
+@dataclass(slots=True)
 class _Walk:
     """The way down one draft: the tokens chosen so far, and the choice at the next node."""
 
-    def __init__(
-        self,
-        seq: Seq,
-        draft: Draft,
-        logits: Tensor | Best,
-        pipeline: LogitsPipeline,
-        timers: Timers,
-    ) -> None:
-        self.draft = draft
-        self.logits = logits
-        self.pipeline = pipeline
-        self.timers = timers
-        self.emitted: list[int] = []
-        self._num_prompt = seq.num_prompt
-        self._generated = seq.generated
-        self._grammar = pipeline.grammar_after(self._generated)
+    seq: Seq
+    draft: Draft
+    logits: Tensor | Best
+    pipeline: LogitsPipeline
+    timers: Timers
+    emitted: list[int] = field(default_factory=list)
+    _generated: list[int] = field(init=False)
+    _grammar: GrammarState | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._generated = self.seq.generated
+        self._grammar = self.pipeline.grammar_after(self._generated)
 
     def descend(self, node: int, children: Sequence[int]) -> int | None:
         """Choose the token after `node` and return the child that carries it, if one does."""
@@ -120,7 +117,7 @@ class _Walk:
     def _reject(self, node: int, children: Sequence[int]) -> tuple[int, int | None]:
         """Rule two: the first child that is accepted, or a token of what the target has left."""
         target = self._target(node)
-        seed, position = self.pipeline.seed, self._num_prompt + len(self._generated)
+        seed, position = self.pipeline.seed, self.seq.num_prompt + len(self._generated)
         for index, child in enumerate(children):
             token = self.draft.tokens[child]
             draft = self._drawn_from(child, len(target))
@@ -129,7 +126,7 @@ class _Walk:
                 return token, child
             target = _subtract(target, draft)
         u = uniform(seed, Stream.TARGET, position)
-        return draw(torch.from_numpy(target), u), None
+        return draw(target, u), None
 
     def _target(self, node: int) -> Probs:
         """The target's distribution (V,) after `node`."""

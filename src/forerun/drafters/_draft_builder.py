@@ -210,7 +210,7 @@ def _drawn(
     while len(children) < width and probs.sum() > 0:
         # Numbered by the node: nodes of one level share a position, but no random number.
         node = len(builder.probs) + len(children)
-        token = draw(probs, uniform(builder.seq.seed, Stream.DRAFT, position, node))
+        token = draw(probs.numpy(), uniform(builder.seq.seed, Stream.DRAFT, position, node))
         children.append(Child(token, probs, float(probs[token])))
         probs = probs.clone()
         probs[token] = 0

@@ -47,6 +47,11 @@ class Pass:
             first = stop
 
     @property
+    def is_decoding(self) -> bool:
+        """True if no sequence reads a prompt."""
+        return all(one.is_complete and one.num_pending == 1 for one in self.seq_rows)
+
+    @property
     def is_whole(self) -> bool:
         """True if every row has logits, as in a pass without prompt chunks."""
         return len(self.logit_rows) == self.batch.num_rows

@@ -47,13 +47,11 @@ class ConfidenceCalibrator:
         """
         confidence = draft.confidence or ()
         for i, is_hit in draft.matches(tokens):
-            bias = self._record(confidence[i], is_hit, bias)
+            miss = is_hit - self.chance(confidence[i], bias)
+            level = self._levels.setdefault(_level(_inside(confidence[i])), Frequency())
+            level.record(is_hit, MEMORY)
+            bias = BIAS_MEMORY * bias + BIAS_RATE * miss
         return bias
-
-    def _record(self, confidence: float, is_hit: bool, bias: float) -> float:
-        miss = is_hit - self.chance(confidence, bias)
-        self._levels.setdefault(_level(_inside(confidence)), Frequency()).record(is_hit, MEMORY)
-        return BIAS_MEMORY * bias + BIAS_RATE * miss
 
 
 def _inside(confidence: float) -> float:

@@ -63,18 +63,18 @@ class Controller(Protocol):
         ...
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """What of these drafts is verified, by sequence."""
-        ...
+        """What of these drafts is verified, by sequence: all unless a controller says otherwise."""
+        return drafts
 
     def learn(
         self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """The step is over. `num_rows` is None if its pass also read prompts: its time is not used then."""
-        ...
+        return
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Controller):
     """The same budget for every sequence, always: for comparisons."""
 
     budget: int
@@ -83,17 +83,8 @@ class Fixed:
         """The budget."""
         return {seq.id: self.budget for seq in seqs}
 
-    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """All of it."""
-        return drafts
 
-    def learn(
-        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
-    ) -> None:
-        """Nothing to learn."""
-
-
-class Adaptive:
+class Adaptive(Controller):
     """Chooses the budgets with the most expected tokens a second; `full` is the largest."""
 
     def __init__(self, full: int, *, keeps_seeds: bool = False, prior: Prior | None = None) -> None:
@@ -127,7 +118,8 @@ class Adaptive:
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """The plan, a trial, or none to measure the plain pass; all for requests whose seed binds them."""
         self._trimmer.follow(seq.id for seq in seqs)
-        self._bound = frozenset(seq.id for seq in seqs if self._is_bound(seq))
+        drawn = (s for s in seqs if self.keeps_seeds and not s.params.is_greedy)
+        self._bound = frozenset(seq.id for seq in drawn if seq.params.seed is not None)
         free = [seq.id for seq in seqs if seq.id not in self._bound]
         self._granted = dict.fromkeys(self._bound, self.full) | self._choose(free)
         return self._granted
@@ -152,9 +144,6 @@ class Adaptive:
         self._charge(tried, draft_s, pass_s)
         self._asked_before = frozenset(result.seq_id for result in tried)
         self._granted = {}
-
-    def _is_bound(self, seq: Seq) -> bool:
-        return self.keeps_seeds and not seq.params.is_greedy and seq.params.seed is not None
 
     def _choose(self, ids: list[int]) -> dict[int, int]:
         off = dict.fromkeys(ids, 0)

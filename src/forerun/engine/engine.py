@@ -53,7 +53,9 @@ class Engine:
         self.model = model
         self.stats = SpecStats()
         self.drafter = Guard(drafter, self.stats) if config.controller else drafter
-        self.controller = _controller(drafter, config, prior)
+        self.controller: Controller = Fixed(config.draft_budget)
+        if config.controller:
+            self.controller = Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
@@ -74,7 +76,8 @@ class Engine:
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
-        request = RequestState(seq, stops, LogitsPipeline.of(seq, eos_ids=self.eos_ids))
+        pipeline = LogitsPipeline(params, prompt, seed=seed, eos_ids=self.eos_ids)
+        request = RequestState(seq, stops, pipeline)
         self._next_id += 1
         self.requests[seq.id] = request
         self.scheduler.add(seq)
@@ -123,6 +126,11 @@ class Engine:
         pieces = (TextPiece(text, from_draft=False),) if text else ()
         self._forget(request)
         return Event(seq_id, (), pieces, None, FinishReason.ABORT)
+
+    def start_trace(self) -> Trace:
+        """Trace every step from here on; seconds added up so far stand."""
+        self.timers = self.trace = Trace(self.timers.seconds, self.timers.clock)
+        return self.trace
 
     def preempt(self, seq_id: int) -> None:
         """Take a running sequence's slot away; it goes on later, exactly where it was."""
@@ -184,7 +192,8 @@ class Engine:
 
     def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends."""
-        features = self._features(hidden)
+        wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
+        features = torch.cat(wanted, dim=-1) if wanted else None  # what the drafter asked to see
         results = []
         for seq_rows, rows, logit_rows in work.spans():
             request = self.requests[seq_rows.seq.id]
@@ -202,11 +211,6 @@ class Engine:
                 )
                 results.append(StepResult.of(request, seq_rows, outcome))
         return results
-
-    def _features(self, hidden: Hidden) -> Tensor | None:
-        """What the drafter asked to see of the pass, one row a row."""
-        wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
-        return torch.cat(wanted, dim=-1) if wanted else None
 
     def _keep(self, work: Pass, results: list[StepResult]) -> None:
         """Commit what was fed and what was accepted; the other scratch rows are forgotten."""
@@ -234,11 +238,8 @@ class Engine:
                 request.prompt_features.clear()
                 self.drafter.begin(request.seq, replace(result.outcome, hidden=prompt))
         if observed:
-            self.drafter.observe(
-                [r.request.seq for r in observed],
-                [r.rows.draft for r in observed],
-                [r.outcome for r in observed],
-            )
+            each = ((r.request.seq, r.rows.draft, r.outcome) for r in observed)
+            self.drafter.observe(*map(list, zip(*each, strict=True)))
 
     def _learn(
         self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
@@ -248,10 +249,8 @@ class Engine:
             DraftResult(r.rows.seq.id, len(r.rows.draft), r.outcome.path, r.outcome.emitted)
             for r in results
         ]
-        is_decoding = all(s.is_complete and s.num_pending == 1 for s in work.seq_rows)
-        self.controller.learn(
-            trials, work.batch.num_rows if is_decoding else None, draft_s, verify_s
-        )
+        num_rows = work.batch.num_rows if work.is_decoding else None
+        self.controller.learn(trials, num_rows, draft_s, verify_s)
 
     def _end_drafting(self, request: RequestState) -> None:
         self.drafter.end(request.seq)
@@ -264,9 +263,3 @@ class Engine:
         finally:
             self.scheduler.release(request.seq)
             del self.requests[request.seq.id]
-
-
-def _controller(drafter: Drafter, config: EngineConfig, prior: Prior | None) -> Controller:
-    if not config.controller:
-        return Fixed(config.draft_budget)
-    return Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)

@@ -1,16 +1,14 @@
 """A drafter that cannot do harm: if it raises, its sequences go on without it.
 
-An error in a drafter must not end a request. After an
-error the state of the drafter's sequences cannot be trusted, so it is asked about none of them
-again; sequences that begin later get another chance, until it has failed too often. What a
-drafter may rely on is unchanged, and the engine sees an ordinary `Drafter`.
+After an error the state of the drafter's sequences cannot be trusted, so it is asked about none of them again;
+sequences that begin later get another chance, until it has failed too often.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.base import Drafter
@@ -72,24 +70,15 @@ class Guard:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
+        """An error inside is counted, the first one told, and all sequences are taken away from the drafter."""
         try:
             yield
         except Exception as error:  # whatever it is, requests go on
-            self._lose(error)
-
-    def _lose(self, error: Exception) -> None:
-        """Count the error, say so the first time, and take all sequences away from the drafter."""
-        self._stats.drafter_errors += 1
-        self._num_errors += 1
-        if self._num_errors == 1:
-            log.warning("the drafter failed, going on without it: %r", error, exc_info=error)
-        lost, self._known = list(self._known.values()), {}
-        for seq in lost:
-            self._release(seq)
-
-    def _release(self, seq: Seq) -> None:
-        """Let the drafter free what it holds for a sequence, if it still can."""
-        try:
-            self.inner.end(seq)
-        except Exception:
-            log.debug("the drafter could not end sequence %d", seq.id, exc_info=True)
+            self._stats.drafter_errors += 1
+            self._num_errors += 1
+            if self._num_errors == 1:
+                log.warning("the drafter failed, going on without it: %r", error, exc_info=error)
+            lost, self._known = list(self._known.values()), {}
+            for seq in lost:
+                with suppress(Exception):  # let it free what it holds, if it still can
+                    self.inner.end(seq)

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
@@ -72,7 +72,6 @@ class EngineLoop:
         self._handles: dict[int, RequestHandle] = {}  # by sequence, while it runs
         self._cancelled: list[RequestHandle] = []
         self._is_stepping = False
-        self._next_id = 0
 
     def submit(
         self, prompt_ids: Sequence[int], params: SamplingParams, sink: Sink | None = None
@@ -82,17 +81,14 @@ class EngineLoop:
         Without a `sink` the events are kept for `RequestHandle.events`.
         """
         with self.turns():
-            seeds = [None if params.seed is None else params.seed + i for i in range(params.n)]
+            first, indices = params.seed, range(params.n)
+            seeds = [None if first is None else (first + i) % 2**63 for i in indices]
             runs = tuple(
-                self.engine.add(
-                    prompt_ids,
-                    replace(params, seed=None if seed is None else seed % 2**63),
-                    self._new_text(),
-                )
+                self.engine.add(prompt_ids, replace(params, seed=seed), self._new_text())
                 for seed in seeds
             )
-            handle = RequestHandle(self, self._next_id, tuple(prompt_ids), runs, sink)
-            self._next_id += 1
+            news: deque[Event] = deque()
+            handle = RequestHandle(self, tuple(prompt_ids), runs, news, sink or news.append)
             self._handles |= {run.seq.id: handle for run in runs}
             return handle
 
@@ -103,9 +99,14 @@ class EngineLoop:
             if not self._is_stepping:  # a stream may be collected as garbage inside a step
                 self._end_cancelled()
 
-    def step(self) -> bool:
-        """One pass for all; True while there is work. An error ends all requests, and is raised here as well."""
+    def step(self, waiting: RequestHandle | None = None) -> bool:
+        """One pass for all; True while there is work. An error ends all requests, and is raised here as well.
+
+        Nothing is done if other threads' steps have brought what `waiting` waits for.
+        """
         with self.turns():
+            if waiting is not None and (waiting.is_finished or waiting.news):
+                return self.engine.has_work
             self._is_stepping = True
             try:
                 events = self.engine.step()
@@ -119,16 +120,9 @@ class EngineLoop:
             self._end_cancelled()
             return self.engine.has_work
 
-    def step_for(self, handle: RequestHandle) -> None:
-        """Have a turn, and step unless other threads' steps have brought what the request waits for."""
-        with self.turns():
-            if not (handle.is_finished or handle.has_news):
-                self.step()
-
     def _deliver(self, event: Event | None) -> None:
         """Hand an event to its request; a sink that raises ends its request, no other."""
-        handle = None if event is None else self._handles.get(event.seq_id)
-        if event is None or handle is None:
+        if event is None or (handle := self._handles.get(event.seq_id)) is None:
             return
         if event.finish_reason is not None:
             del self._handles[event.seq_id]
@@ -136,7 +130,7 @@ class EngineLoop:
             handle.sink(event)
         except Exception as error:
             handle.error = handle.error or error
-            handle.sink = _ignore
+            handle.sink = lambda event: None
             self.cancel(handle)
 
     def _end_cancelled(self) -> None:
@@ -153,43 +147,31 @@ class EngineLoop:
         self._handles.clear()
 
 
+@dataclass(slots=True, eq=False)
 class RequestHandle:
-    """A submitted prompt and its sequences. `error` is what ended it before its time."""
+    """A submitted prompt and its sequences: `news` are the events that `events` has not given yet."""
 
-    def __init__(
-        self,
-        loop: EngineLoop,
-        request_id: int,
-        prompt_token_ids: tuple[int, ...],
-        runs: tuple[RequestState, ...],
-        sink: Sink | None,
-    ) -> None:
-        self.id = request_id
-        self.prompt_token_ids = prompt_token_ids
-        self.runs = runs
-        self.error: BaseException | None = None
-        self._loop = loop
-        self._news: deque[Event] = deque()
-        self.sink: Sink = sink or self._news.append
+    loop: EngineLoop
+    prompt_token_ids: tuple[int, ...]
+    runs: tuple[RequestState, ...]
+    news: deque[Event]
+    sink: Sink
+    error: BaseException | None = None
+    """What ended it before its time."""
 
     @property
     def is_finished(self) -> bool:
         """True when every sequence has ended."""
         return all(run.seq.finish_reason is not None for run in self.runs)
 
-    @property
-    def has_news(self) -> bool:
-        """True if there are events that `events` has not given yet."""
-        return bool(self._news)
-
     def events(self) -> Iterator[Event]:
         """What each step made final, to the end. Raises what ended the request; leaving early cancels it."""
         try:
-            while self._news or not self.is_finished:
-                if not self._news:
-                    self._loop.step_for(self)
-                while self._news:
-                    yield self._news.popleft()
+            while self.news or not self.is_finished:
+                if not self.news:
+                    self.loop.step(self)
+                while self.news:
+                    yield self.news.popleft()
             self._raise()
         finally:
             self.cancel()
@@ -197,14 +179,14 @@ class RequestHandle:
     def wait(self) -> None:
         """Run to the end. Raises what ended the request before its time."""
         while not self.is_finished:
-            self._news.clear()
-            self._loop.step_for(self)
+            self.news.clear()
+            self.loop.step(self)
         self._raise()
 
     def cancel(self) -> None:
         """End it, from any thread; harmless if it has ended."""
         if not self.is_finished:
-            self._loop.cancel(self)
+            self.loop.cancel(self)
 
     def output(self) -> RequestOutput:
         """What was generated so far."""
@@ -216,10 +198,6 @@ class RequestHandle:
     def _raise(self) -> None:
         if self.error is not None:
             raise self.error
-
-
-def _ignore(event: Event) -> None:
-    pass
 
 
 @contextmanager

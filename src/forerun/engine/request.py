@@ -7,14 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from forerun.core.types import (
-    Event,
-    FinishReason,
-    Outcome,
-    Seq,
-    TextPiece,
-    TokenLogprob,
-)
+from forerun.core.types import Event, FinishReason, Outcome, Seq, TextPiece, TokenLogprob
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
 from forerun.engine.batch import SequenceRows
@@ -70,12 +63,10 @@ class StepResult:
     @classmethod
     def of(cls, request: RequestState, rows: SequenceRows, outcome: Outcome) -> StepResult:
         """Show the emitted tokens to the stop checker one by one, and cut the outcome at the end."""
-        pieces, count = [], 0
-        for token in outcome.emitted:
-            text = request.stops.push(token)
-            if text:
-                pieces.append(TextPiece(text, from_draft=count < len(outcome.path)))
-            count += 1
+        pieces = []
+        for count, token in enumerate(outcome.emitted, 1):
+            if text := request.stops.push(token):
+                pieces.append(TextPiece(text, from_draft=count <= len(outcome.path)))
             if request.stops.finish_reason is not None:
                 break
         cut = replace(outcome, emitted=outcome.emitted[:count], path=outcome.path[:count])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from forerun.core import tree
 from forerun.core.types import Draft, Outcome
@@ -46,12 +47,9 @@ class SpecStats:
         """Add the counts of another."""
         for name in ("passes", "drafts", "drafted", "accepted", "emitted", "drafter_errors"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for mine, theirs in (
-            (self.accepted_by_depth, other.accepted_by_depth),
-            (self.drafted_by_depth, other.drafted_by_depth),
-        ):
-            mine.extend([0] * (len(theirs) - len(mine)))
-            mine[: len(theirs)] = [a + b for a, b in zip(mine, theirs, strict=False)]
+        for name in ("accepted_by_depth", "drafted_by_depth"):
+            pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
+            setattr(self, name, [mine + theirs for mine, theirs in pairs])
 
     @classmethod
     def total(cls, parts: Iterable[SpecStats]) -> SpecStats:
@@ -79,9 +77,8 @@ class SpecStats:
     @property
     def acceptance_by_depth(self) -> list[float]:
         """Share of the drafts that reached each depth whose token there was kept."""
-        accepted = self.accepted_by_depth
-        padded = accepted + [0] * (len(self.drafted_by_depth) - len(accepted))
-        return [a / d for a, d in zip(padded, self.drafted_by_depth, strict=True)]
+        pairs = zip_longest(self.accepted_by_depth, self.drafted_by_depth, fillvalue=0)
+        return [accepted / drafted for accepted, drafted in pairs]
 
 
 def _raise_counts(counts: list[int], depths: Iterator[int] | set[int] | range) -> None:
@@ -104,11 +101,15 @@ class Timers:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time a block as `phase`."""
-        start = self.clock()
+        start_s = self.clock()
         try:
             yield
         finally:
-            self.seconds[phase] += self.clock() - start
+            self.record(phase, start_s, self.clock())
+
+    def record(self, phase: str, start_s: float, stop_s: float) -> None:
+        """Add the time of a block."""
+        self.seconds[phase] += stop_s - start_s
 
     @property
     def draft_s(self) -> float:

@@ -1,27 +1,18 @@
 """Where the time of a run goes: every phase of every step as a span, for a table or a trace viewer.
 
-`Trace.attach(engine)` begins it. An engine without a trace only adds up seconds (`stats.Timers`).
+`Engine.start_trace` begins it. An engine without a trace only adds up seconds (`stats.Timers`).
 Logits processing (`process`) happens inside `verify`; its time is not counted there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from forerun.engine.batch import Pass
 from forerun.engine.request import StepResult
 from forerun.engine.stats import PHASES, Timers
-
-
-class Traced(Protocol):
-    """An engine whose timers can be exchanged."""
-
-    timers: Timers
-    trace: Trace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +31,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One step: its spans, the rows of its pass, and what was granted, drafted and accepted, over all sequences."""
+    """One step: its spans, and `counts`: the rows of its pass, and the nodes granted, drafted and accepted."""
 
     spans: tuple[Span, ...]
     stop_s: float
-    rows: int
-    budget: int
-    drafted: int
-    accepted: int
-    emitted: int
     reads_prompt: bool
+    counts: dict[str, int]
 
     @property
     def start_s(self) -> float:
@@ -64,11 +51,6 @@ class TraceStep:
         found["verify"] -= found["process"]
         return found | {"other": self.stop_s - self.start_s - sum(found.values())}
 
-    def counts(self) -> dict[str, int]:
-        """What was done, for the viewer."""
-        names = ("rows", "budget", "drafted", "accepted", "emitted")
-        return {name: getattr(self, name) for name in names}
-
 
 @dataclass(slots=True)
 class Trace(Timers):
@@ -77,39 +59,23 @@ class Trace(Timers):
     steps: list[TraceStep] = field(default_factory=list)
     _spans: list[Span] = field(default_factory=list)
 
-    @classmethod
-    def attach(cls, engine: Traced) -> Trace:
-        """Trace what this engine does from here on; seconds added up so far stand."""
-        trace = cls(engine.timers.seconds, engine.timers.clock)
-        engine.timers = engine.trace = trace
-        return trace
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Time a block as `phase`."""
-        start_s = self.clock()
-        try:
-            yield
-        finally:
-            span = Span(phase, start_s, self.clock())
-            self.seconds[phase] += span.seconds
-            self._spans.append(span)
+    def record(self, phase: str, start_s: float, stop_s: float) -> None:
+        """Add the time of a block, and remember the block."""
+        Timers.record(self, phase, start_s, stop_s)
+        self._spans.append(Span(phase, start_s, stop_s))
 
     def end_step(self, work: Pass, results: Sequence[StepResult], granted: int) -> None:
         """The step is over: `granted` is what its sequences might have drafted together."""
-        spans = sorted(self._spans, key=lambda span: span.start_s)
+        spans = tuple(sorted(self._spans, key=lambda span: span.start_s))
         self._spans = []
-        step = TraceStep(
-            tuple(spans),
-            self.clock(),
-            rows=work.batch.num_rows,
-            budget=granted,
-            drafted=sum(len(one.draft) for one in work.seq_rows),
-            accepted=sum(len(result.outcome.path) for result in results),
-            emitted=sum(len(result.outcome.emitted) for result in results),
-            reads_prompt=any(not s.is_complete or s.num_pending > 1 for s in work.seq_rows),
-        )
-        self.steps.append(step)
+        counts = {
+            "rows": work.batch.num_rows,
+            "budget": granted,
+            "drafted": sum(len(one.draft) for one in work.seq_rows),
+            "accepted": sum(len(result.outcome.path) for result in results),
+            "emitted": sum(len(result.outcome.emitted) for result in results),
+        }
+        self.steps.append(TraceStep(spans, self.clock(), not work.is_decoding, counts))
 
     def profile(self) -> dict[str, dict[str, float]]:
         """Milliseconds by phase, their `total` and the number of `steps`: of those that read a prompt, and others."""
@@ -127,12 +93,10 @@ class Trace(Timers):
         for step in self.steps:
             name = "prompt" if step.reads_prompt else "step"
             for span in (Span(name, step.start_s, step.stop_s), *step.spans):
-                microseconds = {
-                    "ts": round((span.start_s - begin_s) * 1e6, 3),
-                    "dur": round(span.seconds * 1e6, 3),
-                }
-                place = {"ph": "X", "pid": 1, "tid": 1, **microseconds}
-                events.append({"name": span.phase, **place, "args": step.counts()})
+                start_us = round((span.start_s - begin_s) * 1e6, 3)
+                place = {"ph": "X", "pid": 1, "tid": 1, "ts": start_us}
+                place["dur"] = round(span.seconds * 1e6, 3)
+                events.append({"name": span.phase, **place, "args": step.counts})
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 

@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
+from forerun.core.types import TaskPrompt
 
 BUILTIN = "builtin"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskPrompt:
-    """One conversation to run: the user's turns in order."""
-
-    id: str
-    category: str
-    turns: tuple[str, ...]
-    reference: object = None
 
 
 def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPrompt]:

@@ -11,34 +11,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from forerun.core.store import Store
-from forerun.engine.stats import SpecStats
-from forerun.eval.prompts import TaskPrompt
+from forerun.core.types import TaskPrompt
+from forerun.engine.outputs import CompletionOutput
 from forerun.eval.tasks.base import Task
 
 Z = 1.96
 """Of a 95 % interval."""
+COUNTS = ("passes", "emitted", "drafted", "accepted")
 
 
 @dataclass(frozen=True, slots=True)
 class GradedAnswer:
-    """An answer, what was drafted for it, and its verdict once there is one."""
+    """An answer, its verdict, and what was drafted for it."""
 
     text: str
     token_ids: tuple[int, ...]
-    passes: int = 0
-    emitted: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    seconds: float = 0.0
-    is_right: bool = False
-
-    @classmethod
-    def of(cls, text: str, token_ids: tuple[int, ...], stats: SpecStats) -> GradedAnswer:
-        """An answer without a verdict."""
-        return cls(text, token_ids, stats.passes, stats.emitted, stats.drafted, stats.accepted)
+    passes: int
+    emitted: int
+    drafted: int
+    accepted: int
+    seconds: float
+    is_right: bool
 
 
-Ask = Callable[[Sequence[str]], list[GradedAnswer]]
+Ask = Callable[[Sequence[str]], Sequence[CompletionOutput]]
 """Answers to some questions, asked together."""
 
 
@@ -55,8 +51,12 @@ def grade(
             answers = ask([task.question(prompts[i]) for i in missing])
             seconds = (time.perf_counter() - begin_s) / len(missing)
             for i, answer in zip(missing, answers, strict=True):
+                counts = {name: getattr(answer.stats, name) for name in COUNTS}
                 is_right = task.is_right(prompts[i], answer.text)
-                store.add(keys[i], asdict(replace(answer, seconds=seconds, is_right=is_right)))
+                graded = GradedAnswer(
+                    answer.text, answer.token_ids, **counts, seconds=seconds, is_right=is_right
+                )
+                store.add(keys[i], asdict(graded))
         for i in group:
             found = GradedAnswer(**store.results[keys[i]])  # type: ignore[arg-type]  # written above
             yield replace(found, token_ids=tuple(found.token_ids))

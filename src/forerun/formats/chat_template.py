@@ -31,7 +31,8 @@ class ChatTemplate:
             extensions=[LoopControlExtension, _GenerationBlock],
         )
         environment.filters["tojson"] = _to_json
-        environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
@@ -69,10 +70,6 @@ def _check(messages: Sequence[Mapping[str, str]]) -> None:
 
 def _refuse(message: str) -> NoReturn:
     raise RequestError(f"the chat template refuses these messages: {message}")
-
-
-def _now(layout: str) -> str:
-    return datetime.now().strftime(layout)
 
 
 def _to_json(value: object, indent: int | None = None) -> str:

@@ -21,11 +21,9 @@ from forerun.formats.gguf_blocks import BlockTensor
 from forerun.formats.gguf_header import Header, TensorInfo, read_header
 from forerun.formats.gguf_tokenizer import tokenizer_from_gguf
 from forerun.formats.tokenizer import Tokenizer
-from forerun.formats.weights import FORMATS, StoredTensor, WeightFormat
+from forerun.formats.weights import FORMATS, StoredTensor
 
-_FORMATS: Mapping[int, WeightFormat] = {
-    gguf.GGMLQuantizationType[name.upper()].value: format for name, format in FORMATS.items()
-}
+_TYPES: Mapping[int, str] = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
 
 
 class GgufCheckpoint(Checkpoint):
@@ -41,7 +39,10 @@ class GgufCheckpoint(Checkpoint):
             self._tensors = _tensors(header, data)
         except LoadError as error:
             raise LoadError(f"{path}: {error}") from error
-        self.architecture = self._read_architecture()
+        architecture = self._metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise LoadError(f"{path}: the metadata has no general.architecture")
+        self.architecture = architecture
         self.config: Mapping[str, object] = {
             key: value
             for key, value in self._metadata.items()
@@ -57,12 +58,6 @@ class GgufCheckpoint(Checkpoint):
         embedding = self._tensors.get("token_embd.weight")
         num_rows = None if embedding is None else embedding.shape[0]
         return self._checked(tokenizer, "'token_embd.weight'", num_rows)
-
-    def _read_architecture(self) -> str:
-        architecture = self._metadata.get("general.architecture")
-        if not isinstance(architecture, str):
-            raise LoadError(f"{self.path}: the metadata has no general.architecture")
-        return architecture
 
 
 def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
@@ -101,7 +96,13 @@ def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]
 
 
 def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:
-    format = _format(info)
+    type_name = _TYPES.get(info.type_id, f"type {info.type_id}")
+    format = FORMATS.get(type_name.lower())
+    if format is None:
+        raise LoadError(
+            f"tensor '{info.name}' is stored as {type_name}, which is not supported "
+            f"(allowed: {', '.join(FORMATS)})"
+        )
     if min(info.shape) < 1 or info.shape[-1] % format.block:
         raise LoadError(f"the file is corrupt: tensor '{info.name}' has shape {info.shape}")
     stop = first + math.prod(info.shape) // format.block * format.block_nbytes
@@ -112,16 +113,3 @@ def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTens
     num_rows = info.shape[0] if len(info.shape) > 1 else 1
     kind = StoredTensor if format.group is None else BlockTensor
     return kind(info.name, info.shape, format, data[first:stop].reshape(num_rows, -1))
-
-
-def _format(info: TensorInfo) -> WeightFormat:
-    if info.type_id in _FORMATS:
-        return _FORMATS[info.type_id]
-    try:
-        name = gguf.GGMLQuantizationType(info.type_id).name
-    except ValueError:
-        name = f"type {info.type_id}"
-    raise LoadError(
-        f"tensor '{info.name}' is stored as {name}, which is not supported "
-        f"(allowed: {', '.join(FORMATS)})"
-    )

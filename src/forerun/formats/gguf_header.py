@@ -1,9 +1,7 @@
 """The header of a GGUF file: metadata and where the tensors lie.
 
-The `gguf` package has a reader too, but it makes several objects for every element of an array,
-which takes seconds for a vocabulary; this one takes a tenth of one. The package stays its oracle in
-the tests, and its numbers of types and block sizes are used. Versions 2 and 3, little-endian, which
-is what exists.
+The reader of the `gguf` package, the oracle in the tests, takes seconds for a vocabulary; this one
+takes a tenth of one. Versions 2 and 3, little-endian, which is what exists.
 
 Layout: magic, version, number of tensors, number of keys; the keys with their typed values; the
 tensors' names, shapes, types and offsets; padding; the data.

@@ -6,8 +6,7 @@ ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import TypeVar
 
@@ -38,7 +37,6 @@ class TokenType(IntEnum):
 _SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 _LONGEST_TOKEN = 4096  # all cuts of a token are tried
-_NO_IDS: Mapping[str, int] = {}
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Value]) -> Tokenizer:
@@ -50,9 +48,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, Value]) -> Tokenizer:
     builders = {"gpt2": _byte_level, "llama": _sentencepiece}
     if kind not in builders:
         raise LoadError(unknown("tokenizer", kind, builders))
-    vocabulary = _vocabulary(fields)
+    vocabulary = _Vocabulary(fields)
     try:
-        return Tokenizer(builders[kind](fields, vocabulary))
+        return Tokenizer(builders[kind](vocabulary))
     except LoadError:
         raise
     # The tokenizers library raises bare exceptions.
@@ -83,20 +81,34 @@ class _Fields:
         return values
 
 
-@dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """The tokens, what they are for and, for SentencePiece, their scores."""
+    """The tokens, what they are for and, for SentencePiece, their scores; the fields they come from."""
 
-    tokens: Sequence[str]
-    types: Sequence[int]
-    scores: Sequence[float]
+    def __init__(self, fields: _Fields) -> None:
+        self.fields = fields
+        self.tokens = tokens = fields.list("tokens", str)
+        if not tokens:
+            raise LoadError("there is no vocabulary in the metadata (no tokenizer.ggml.tokens)")
+        if max(map(len, tokens)) > _LONGEST_TOKEN:
+            raise LoadError(
+                f"the metadata is corrupt: a token has more than {_LONGEST_TOKEN} letters"
+            )
+        types = fields.list("token_type", int) or [TokenType.NORMAL] * len(tokens)
+        self.scores = fields.list("scores", float) or [0.0] * len(tokens)
+        if not len(tokens) == len(types) == len(self.scores):
+            raise LoadError(
+                f"the metadata is corrupt: {len(tokens)} tokens have {len(types)} types "
+                f"and {len(self.scores)} scores"
+            )
+        # llama.cpp takes what is written like an end token for one, even if the file calls it a word.
+        self.types = [TokenType.CONTROL if t in END_TEXTS else k for t, k in zip(tokens, types)]
 
     def ids(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.tokens)}
 
-    def id_in(self, fields: _Fields, key: str, default: int | None = None) -> int | None:
+    def id_of(self, key: str, default: int | None = None) -> int | None:
         """The id under `<key>_token_id`. Raises LoadError if there is no such token."""
-        token_id = fields.get(f"{key}_token_id", int)
+        token_id = self.fields.get(f"{key}_token_id", int)
         token_id = default if token_id is None else token_id
         if token_id is None or 0 <= token_id < len(self.tokens):
             return token_id
@@ -105,30 +117,13 @@ class _Vocabulary:
         )
 
 
-def _vocabulary(fields: _Fields) -> _Vocabulary:
-    tokens = fields.list("tokens", str)
-    if not tokens:
-        raise LoadError("there is no vocabulary in the metadata (no tokenizer.ggml.tokens)")
-    if max(map(len, tokens)) > _LONGEST_TOKEN:
-        raise LoadError(f"the metadata is corrupt: a token has more than {_LONGEST_TOKEN} letters")
-    types = fields.list("token_type", int) or [TokenType.NORMAL] * len(tokens)
-    scores = fields.list("scores", float) or [0.0] * len(tokens)
-    if not len(tokens) == len(types) == len(scores):
-        raise LoadError(
-            f"the metadata is corrupt: {len(tokens)} tokens have {len(types)} types "
-            f"and {len(scores)} scores"
-        )
-    # llama.cpp takes what is written like an end token for one, even if the file calls it a word.
-    types = [TokenType.CONTROL if token in END_TEXTS else t for token, t in zip(tokens, types)]
-    return _Vocabulary(tokens, types, scores)
-
-
-def _byte_level(fields: _Fields, vocabulary: _Vocabulary) -> Encoding:
+def _byte_level(vocabulary: _Vocabulary) -> Encoding:
+    fields = vocabulary.fields
     rule = pre_tokenizer(fields.get("pre", str) or "default")
     merges = [_split_merge(merge) for merge in fields.list("merges", str)]
     encoder = Encoder(BPE(vocabulary.ids(), merges, ignore_merges=rule.whole_words))
     encoder.pre_tokenizer = rule.build()
-    return _encoding(fields, vocabulary, encoder, byte_level_piece, adds_bos=rule.adds_bos)
+    return _encoding(vocabulary, encoder, byte_level_piece, adds_bos=rule.adds_bos)
 
 
 def _split_merge(merge: str) -> tuple[str, str]:
@@ -141,8 +136,8 @@ def _split_merge(merge: str) -> tuple[str, str]:
     return merge[:cut], merge[cut + 1 :]
 
 
-def _sentencepiece(fields: _Fields, vocabulary: _Vocabulary) -> Encoding:
-    unknown_id = vocabulary.id_in(fields, "unknown", default=0)
+def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
+    unknown_id = vocabulary.id_of("unknown", default=0)
     model = BPE(
         vocabulary.ids(),
         list(_merges(vocabulary)),
@@ -151,18 +146,18 @@ def _sentencepiece(fields: _Fields, vocabulary: _Vocabulary) -> Encoding:
         byte_fallback=True,
     )
     encoder = Encoder(model)
-    adds_space = fields.get("add_space_prefix", bool) is not False
+    adds_space = vocabulary.fields.get("add_space_prefix", bool) is not False
     encoder.normalizer = normalizers.Sequence(
         [*([normalizers.Prepend(SPACE)] if adds_space else []), normalizers.Replace(" ", SPACE)]
     )
     return _encoding(
-        fields,
         vocabulary,
         encoder,
         sentencepiece_piece,
         adds_bos=True,
         adds_space=adds_space,
-        default_ids={"bos": 1, "eos": 2},
+        default_bos=1,
+        default_eos=2,
     )
 
 
@@ -180,27 +175,26 @@ def _merges(vocabulary: _Vocabulary) -> Iterator[tuple[str, str]]:
 
 
 def _encoding(
-    fields: _Fields,
     vocabulary: _Vocabulary,
     encoder: Encoder,
     normal_piece: Callable[[str], bytes],
     *,
     adds_bos: bool,
     adds_space: bool = False,
-    default_ids: Mapping[str, int] = _NO_IDS,
+    default_bos: int | None = None,
+    default_eos: int | None = None,
 ) -> Encoding:
     """What both kinds have in common: special tokens, BOS and EOS, the chat template."""
+    fields = vocabulary.fields
     _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
     special = {i: vocabulary.tokens[i] for i, t in enumerate(vocabulary.types) if t in _SPECIAL}
-    bos_id, eos_id, eot_id, eom_id = (
-        vocabulary.id_in(fields, key, default_ids.get(key)) for key in ("bos", "eos", "eot", "eom")
-    )
+    bos_id, eos_id = vocabulary.id_of("bos", default_bos), vocabulary.id_of("eos", default_eos)
     said = fields.get("add_bos_token", bool)
     return Encoding(
         encoder=encoder,
         pieces=[_piece(*pair, normal_piece) for pair in zip(vocabulary.tokens, vocabulary.types)],
         special_ids=frozenset(special),
-        eos_ids=end_ids(special, (eos_id, eot_id, eom_id)),
+        eos_ids=end_ids(special, (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))),
         bos_id=bos_id,
         eos_id=eos_id,
         adds_bos=bos_id is not None and (adds_bos if said is None else said),
@@ -219,20 +213,14 @@ def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: s
     """Let the encoder find control and user-defined tokens in the text before anything else."""
     # Phi-3 was trained without the spaces after most special tokens; its files do not say so.
     is_phi3 = any(name in model_name.lower() for name in ("phi-3", "phi3"))
-    added: dict[int, bool] = {
-        TokenType.CONTROL: True,
-        TokenType.UNKNOWN: True,
-        TokenType.USER_DEFINED: False,
-    }
-    encoder.add_tokens(
-        [
-            AddedToken(
-                token,
-                special=added[kind],
-                normalized=False,
-                rstrip=is_phi3 and token not in _PHI3_KEEPS_SPACE,
-            )
-            for token, kind in zip(vocabulary.tokens, vocabulary.types)
-            if kind in added
-        ]
-    )
+    tokens = [
+        AddedToken(
+            token,
+            special=kind in _SPECIAL,
+            normalized=False,
+            rstrip=is_phi3 and token not in _PHI3_KEEPS_SPACE,
+        )
+        for token, kind in zip(vocabulary.tokens, vocabulary.types)
+        if kind in (*_SPECIAL, TokenType.USER_DEFINED)
+    ]
+    encoder.add_tokens(tokens)

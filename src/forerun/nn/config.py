@@ -6,6 +6,7 @@ the kernels read nothing else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,3 +105,16 @@ def sizes_of(name: str) -> tuple[str, ...]:
     if short in others:
         return others[short], "hidden_size"
     return ("head_dim",) if short in ("q_norm", "k_norm") else ("hidden_size",)
+
+
+def flops_per_token(config: ModelConfig, context: int = 0) -> int:
+    """Floating-point operations of one row that sees `context` positions, head included: two a multiply-add."""
+    matrices = sum(
+        math.prod(shape)
+        for name, shape in weight_shapes(config).items()
+        if len(shape) == 2 and name not in ("embed", "positions")
+    )
+    head = config.vocab_size * config.hidden_size if config.tied_head else 0
+    seen = context if config.sliding_window is None else min(context, config.sliding_window)
+    attention = 2 * config.num_layers * config.num_heads * config.head_dim * seen
+    return 2 * (matrices + head + attention)

@@ -42,10 +42,8 @@ def load_model(
     """The checkpoint's model on `device`, by a module of `nn/backends`; `auto` is the first that supports it.
 
     A draft model runs `beside` its target, in turn with it: on the CPU they share threads.
-    `quant` (see `quant.rtn.quantize_weight`) rounds the weights, `head_bits` (see `nn.backends.base`)
-    the head. With `weight_cache` packed weights are kept on disk (`nn.packed`). Raises ConfigError for
-    an unknown or unusable option, LoadError if the architecture or one of its settings is not supported,
-    if a tensor is missing or misshapen, or if the backend cannot run the model.
+    The options are those of `nn.backends.base.Backend.load`; with `weight_cache` packed weights are kept
+    on disk. Raises ConfigError for an unusable option, LoadError for a model that is not supported or damaged.
     """
     if quant not in SCHEMES:
         raise ConfigError(unknown("quantization", quant, SCHEMES))

@@ -1,9 +1,8 @@
 """Packed weights on disk, so that a model is packed once and the next start only reads.
 
-A file a model and way of rounding, in `packed_dir()`. Its header says of which state of the model's
-files, and by which code, it was made: what does not fit is packed again and written over. The weights
-are read, not mapped: the kernels stream them from huge pages, which a file cannot give. Nothing here
-can fail a start: without a usable file, or room for one, the model is packed as ever.
+A file a model and way of rounding. Its header says of which state of the model's files, and by which
+code, it was made: what does not fit is packed again and written over. The weights are read, not mapped:
+the kernels stream them from huge pages, which a file cannot give. Nothing here can fail a start.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import json
 import logging
 import os
 import shutil
-import struct
 import tempfile
 import time
 import zlib
@@ -33,9 +31,8 @@ LEAST_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
 
 _MAGIC = b"forerun packed weights\n"
-_PREFIX = struct.Struct("<IQ")  # CRC and length of the header
 _CHUNK = 4 << 20
-_LEFTOVER_S = 3600
+_LEFTOVER_S = 3600  # what starts that were killed while they wrote have left is deleted then
 _SUFFIX = ".packed"
 
 _log = logging.getLogger(__name__)
@@ -140,7 +137,9 @@ class PackedFile:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
+            for path in self.path.parent.glob(f"{self.path.name}.*"):
+                if time.time() - path.stat().st_mtime > _LEFTOVER_S:
+                    path.unlink(missing_ok=True)
             if 2 * nbytes > shutil.disk_usage(self.path.parent).free:
                 raise OSError("the disk is nearly full")
             self._replace(decoder)
@@ -182,12 +181,12 @@ class PackedFile:
             "nbytes": sum(array.nbytes for array in arrays),
             "checksum": sum(map(_checksum, arrays)) % 2**64,
         }
-        text = json.dumps(header).encode()
+        text = json.dumps(header).encode() + b"\n"
         with tempfile.NamedTemporaryFile(
             dir=self.path.parent, prefix=f"{self.path.name}.", delete=False
         ) as file:
             try:
-                file.write(_MAGIC + _PREFIX.pack(zlib.crc32(text), len(text)) + text)
+                file.write(_MAGIC + b"%d " % zlib.crc32(text) + text)
                 for array in arrays:
                     file.write(array.data)
                 file.flush()
@@ -196,23 +195,13 @@ class PackedFile:
                 os.unlink(file.name)
                 raise
 
-    def _remove_leftovers(self) -> None:
-        """What starts that were killed while they wrote have left."""
-        for path in self.path.parent.glob(f"{self.path.name}.*"):
-            if time.time() - path.stat().st_mtime > _LEFTOVER_S:
-                path.unlink(missing_ok=True)
-
 
 def _read_header(file: BinaryIO) -> dict:
     """The header; the file stands at the first weight then. Raises ValueError."""
-    prefix = file.read(len(_MAGIC) + _PREFIX.size)
-    if len(prefix) < len(_MAGIC) + _PREFIX.size or not prefix.startswith(_MAGIC):
+    if file.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("it holds something else")
-    crc, length = _PREFIX.unpack(prefix[len(_MAGIC) :])
-    if length > os.fstat(file.fileno()).st_size:
-        raise ValueError("it is not whole")
-    text = file.read(length)
-    if zlib.crc32(text) != crc:
+    crc, _, text = file.readline().partition(b" ")
+    if crc != b"%d" % zlib.crc32(text):
         raise ValueError("its header has changed")
     header: dict = json.loads(text)
     return header

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from forerun.core.batch import Segment
 from forerun.kernels.reference import KEY_BLOCK, TILE, KeyBlock
@@ -26,25 +27,18 @@ def key_blocks(segment: Segment, window: int | None, device: torch.device) -> li
     last = np.minimum(np.arange(TILE), segment.num_rows - 1)
     positions = segment.positions()[last]  # (R,)
     oldest = 0 if window is None else max(0, int(positions.min()) - window + 1)
-    blocks = range(oldest // KEY_BLOCK, int(positions.max()) // KEY_BLOCK + 1)
-    return [_key_block(segment, positions, window, block, device) for block in blocks]
-
-
-def _key_block(
-    segment: Segment,
-    positions: NDArray[np.int64],
-    window: int | None,
-    block: int,
-    device: torch.device,
-) -> KeyBlock:
-    keys = np.arange(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
-    hidden = keys > positions[:, None]  # (R, KEY_BLOCK)
-    if window is not None:
-        hidden |= keys <= positions[:, None] - window
-    mask = torch.from_numpy(hidden).to(device) if hidden.any() else None
-    if segment.parents is None or keys[-1] < segment.base:
-        return KeyBlock(slice(int(keys[0]), int(keys[-1]) + 1), mask)
-    return KeyBlock(torch.from_numpy(_gathered(segment, keys)).to(device), mask)
+    blocks = []
+    for block in range(oldest // KEY_BLOCK, int(positions.max()) // KEY_BLOCK + 1):
+        keys = np.arange(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
+        hidden = keys > positions[:, None]  # (R, KEY_BLOCK)
+        if window is not None:
+            hidden |= keys <= positions[:, None] - window
+        mask = torch.from_numpy(hidden).to(device) if hidden.any() else None
+        rows: slice | Tensor = slice(int(keys[0]), int(keys[-1]) + 1)
+        if segment.parents is not None and keys[-1] >= segment.base:
+            rows = torch.from_numpy(_gathered(segment, keys)).to(device)
+        blocks.append(KeyBlock(rows, mask))
+    return blocks
 
 
 def _gathered(segment: Segment, keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,8 +1,7 @@
 """Round to nearest: full-precision weights become GGUF's blocks of 32 weights.
 
 8 bits come with a scale, 4 bits with a scale and a minimum. There is no calibration: each block's grid
-spans its own range. It stands between `formats` (stored tensors as read) and `nn` (which packs them);
-weights that take no more bits already keep their grid.
+spans its own range. Weights that take no more bits already keep their grid.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ BATCHES = (1, 4)
 WIDTHS = (1, 2, 4, 8, 16, 32)
 """Rows of a pass in all."""
 USUAL_NUM_SETTINGS = 12
-"""How many settings a search is expected to try until one has ended: for the time that is left."""
+"""How many settings a search is expected to try: for the time that is left."""
 OFTEN = 8
 """How often a size of draft must have been seen for a median of its own."""
 PLAIN = "none"
@@ -139,51 +139,39 @@ def _nodes(trials: Sequence[DraftResult]) -> tuple[tuple[float, float], ...]:
     return tuple(found)
 
 
+@dataclass
 class Autotune:
     """Scores settings, each once, and lets every drafter look for its best."""
 
-    def __init__(
-        self,
-        new_engine: Callable[[str], Engine],
-        target: Target,
-        prompts: Sequence[Sequence[int]],
-        max_tokens: int,
-        times: PassTimes,
-        store: Store,
-        progress: Report = lambda what, done, total: None,
-    ) -> None:
-        """`new_engine` builds the drafter of a setting over the loaded weights, without a controller."""
-        self.times = times
-        self.tried: dict[str, DrafterFigures] = {}
-        self._new_engine = new_engine
-        self._target = target
-        self._prompts = prompts
-        # The seed: lookahead draws its first window.
-        self._params = SamplingParams(temperature=0, max_tokens=max_tokens, seed=0)
-        self._store = store
-        self._progress = progress
-        self._num_done = 0  # prompts
-        self._num_finished = self._num_left = 0  # drafters
-        self._num_before = 0  # settings tried before this drafter's turn
+    new_engine: Callable[[str], Engine]
+    """Builds the drafter of a setting over the loaded weights, without a controller."""
+    target: Target
+    prompts: Sequence[Sequence[int]]
+    max_tokens: int
+    times: PassTimes
+    store: Store
+    progress: Report = lambda what, done, total: None
+    tried: dict[str, DrafterFigures] = field(default_factory=dict)
+    _num_expected: int = 0
+    """Settings to try in all, as far as is known."""
 
     def run(self, drafters: Sequence[DrafterSpec]) -> list[DrafterFigures]:
         """The best setting of each drafter, in the order given."""
         best = []
         for i, spec in enumerate(drafters):
-            self._num_finished, self._num_left = i, len(drafters) - i - 1
-            self._num_before = len(self.tried)
+            self._num_expected = len(self.tried) + USUAL_NUM_SETTINGS * (len(drafters) - i)
             best.append(self._best_of(spec))
         return best
 
     def figures(self, drafter: str) -> DrafterFigures:
         """What a setting showed: of this run, of an earlier one, or else of running it now."""
         if drafter not in self.tried:
-            if drafter in self._store.results:
-                found = DrafterFigures.from_json(self._store.results[drafter])
+            if drafter in self.store.results:
+                found = DrafterFigures.from_json(self.store.results[drafter])
             else:
                 found = self._measure(drafter)
                 score = round(found.speedup(self.times), 4)
-                self._store.add(drafter, {"score": score, **asdict(found)})
+                self.store.add(drafter, {"score": score, **asdict(found)})
             self.tried[drafter] = found
         return self.tried[drafter]
 
@@ -195,30 +183,24 @@ class Autotune:
         given = options.build(module.Options, spec.options)
         search = _Search(self, spec.name)
         if hasattr(module, "tune"):
-            best = module.tune(self._target, given, search)
+            best = module.tune(self.target, given, search)
         else:
             best = search.climb(given, getattr(module, "GRIDS", {}))
         return search.figures(best)
 
     def _measure(self, drafter: str) -> DrafterFigures:
-        engine = self._new_engine(drafter)
+        engine = self.new_engine(drafter)
         engine.controller = recorder = Recorder(engine.config.draft_budget)
-        for i, prompt in enumerate(self._prompts):
-            self._progress(drafter, self._num_done, self._num_done + self._num_ahead(i))
-            engine.add(prompt, self._params)
+        num_prompts, num_tried = len(self.prompts), len(self.tried)
+        # The seed: lookahead draws its first window.
+        params = SamplingParams(temperature=0, max_tokens=self.max_tokens, seed=0)
+        total = num_prompts * max(self._num_expected, num_tried + 1)
+        for i, prompt in enumerate(self.prompts):
+            self.progress(drafter, num_prompts * num_tried + i, total)
+            engine.add(prompt, params)
             while engine.has_work:
                 engine.step()
-            self._num_done += 1
         return figures_of(drafter, recorder.steps, self.times)
-
-    def _num_ahead(self, prompt: int) -> int:
-        """Prompts still to be answered, if the searches to come are as long as those that have ended."""
-        usual = USUAL_NUM_SETTINGS
-        if self._num_finished:
-            usual = self._num_before // self._num_finished
-        num_here = len(self.tried) - self._num_before + 1
-        settings = max(0, usual - num_here) + usual * self._num_left
-        return len(self._prompts) - prompt + settings * len(self._prompts)
 
 
 @dataclass(frozen=True, slots=True)

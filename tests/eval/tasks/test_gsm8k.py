@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
-from forerun.eval.prompts import TaskPrompt
+from forerun.core.types import TaskPrompt
 from forerun.eval.tasks import gsm8k
 
 PROMPT = TaskPrompt("x", "math", ("How many?",), "2 * 600 = <<2*600=1200>>1200\n#### 1,200")

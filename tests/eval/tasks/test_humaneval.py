@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.eval.prompts import TaskPrompt
+from forerun.core.types import TaskPrompt
 from forerun.eval.tasks import humaneval
 
 BEGIN = '''from typing import List

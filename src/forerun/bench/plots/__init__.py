@@ -8,18 +8,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from forerun.bench.pass_costs import PassCosts
 from forerun.bench.plots import drafters, passes
 from forerun.bench.plots.style import STYLE, Rows
 from forerun.core.errors import ConfigError
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Pictures = dict[str, tuple[str, Callable[["Axes"], bool]]]
-"""By the end of the file's name: a caption, and what draws it; False if there is nothing to draw."""
+Picture = tuple[str, str, Callable[..., bool], tuple[object, ...]]
+"""The end of a file's name, a caption, and what draws it from these figures; False if there is nothing to draw."""
 
 
 def draw(rows: Rows, folder: Path, title: str, own: PassCosts | None = None) -> dict[str, str]:
@@ -27,26 +23,28 @@ def draw(rows: Rows, folder: Path, title: str, own: PassCosts | None = None) -> 
 
     `own` is what the model's own passes cost. Raises ConfigError without matplotlib.
     """
-    pictures: Pictures = {
-        "speedup": ("Speed-up over plain decoding", lambda axes: drafters.speedups(axes, rows)),
-        "acceptance": ("Acceptance by depth", lambda axes: drafters.acceptance(axes, rows)),
-        "tau": ("What tau turns into", lambda axes: drafters.taus(axes, rows)),
-        "cost": ("Tokens a pass brings", lambda axes: drafters.costs(axes, rows, own)),
-        "scaling": ("Tokens against rows", lambda axes: drafters.scaling(axes, rows)),
-    }
-    return _save(pictures, folder, title)
+    return _save(
+        folder,
+        title,
+        ("speedup", "Speed-up over plain decoding", drafters.speedups, (rows,)),
+        ("acceptance", "Acceptance by depth", drafters.acceptance, (rows,)),
+        ("tau", "What tau turns into", drafters.taus, (rows,)),
+        ("cost", "Tokens a pass brings", drafters.costs, (rows, own)),
+        ("scaling", "Tokens against rows", drafters.scaling, (rows,)),
+    )
 
 
 def draw_passes(costs: Sequence[PassCosts], folder: Path, title: str) -> dict[str, str]:
     """The same for what passes cost: v(k), and the roofline."""
-    pictures: Pictures = {
-        "v": ("The cost of rows", lambda axes: passes.curves(axes, costs)),
-        "roofline": ("Roofline", lambda axes: passes.roofline(axes, costs)),
-    }
-    return _save(pictures, folder, title)
+    return _save(
+        folder,
+        title,
+        ("v", "The cost of rows", passes.curves, (costs,)),
+        ("roofline", "Roofline", passes.roofline, (costs,)),
+    )
 
 
-def _save(pictures: Pictures, folder: Path, title: str) -> dict[str, str]:
+def _save(folder: Path, title: str, *pictures: Picture) -> dict[str, str]:
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
@@ -55,10 +53,10 @@ def _save(pictures: Pictures, folder: Path, title: str) -> dict[str, str]:
         ) from error
     drawn = {}
     pyplot.switch_backend("agg")
-    for name, (caption, picture) in pictures.items():
+    for name, caption, picture, figures in pictures:
         with pyplot.rc_context(STYLE):
             figure, axes = pyplot.subplots()
-            if picture(axes):
+            if picture(axes, *figures):
                 axes.set_title(f"{caption} · {title}", pad=14)
                 figure.legend(loc="outside right upper")
                 path = folder / f"{title}-{name}.png"

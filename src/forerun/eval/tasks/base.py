@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from forerun.eval.prompts import TaskPrompt
+from forerun.core.types import TaskPrompt
 
 
 class Task(Protocol):

@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 
 from forerun.core.errors import ConfigError
-from forerun.eval.prompts import TaskPrompt
+from forerun.core.types import TaskPrompt
 
 MAX_TOKENS = 400
 RUNS_CODE = False

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 
 from forerun.core.errors import ConfigError
+from forerun.core.types import TaskPrompt
 from forerun.eval import sandbox
-from forerun.eval.prompts import TaskPrompt
 
 MAX_TOKENS = 512
 RUNS_CODE = True

@@ -1,16 +1,17 @@
 """What the families share: the protocol of an arch module, tensor names, and how fused tensors are cut.
 
-Metadata is read in `_settings.py`, rotary settings in `_rope.py`, Llama-like configs in `_llama_like.py`.
+Metadata is read in `_settings.py`, rotary settings in `_rope.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from forerun.nn.arch._rope import rope_from_gguf, rope_from_hf
 from forerun.nn.arch._settings import Settings
 from forerun.nn.config import ModelConfig
 
@@ -102,3 +103,27 @@ def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
     names = list(parts)
     start = sum(parts[n] for n in names[: names.index(name)])
     return TensorSource(fused, slice(start, start + parts[name]), sum(parts.values()))
+
+
+def llama_like(settings: Settings, family: str, **differences: Any) -> ModelConfig:
+    """RMS norm, rotary positions, a gated MLP, and the family's `differences`.
+
+    Raises LoadError for what is missing, wrong or not supported.
+    """
+    is_gguf = settings.is_gguf
+    if is_gguf:
+        settings.refuse("expert_count", 0)
+    sizes = settings.sizes()
+    if is_gguf:
+        settings.refuse("attention.value_length", sizes["head_dim"])
+    norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"
+    return ModelConfig(
+        family=family,
+        **sizes,
+        norm_eps=settings.number(norm_eps, low=1e-15, high=1),
+        activation="silu" if is_gguf else settings.activation("hidden_act"),
+        rope=(rope_from_gguf if is_gguf else rope_from_hf)(settings, sizes["head_dim"]),
+        tied_head=settings.is_tied(),
+        sliding_window=settings.window(),
+        **differences,
+    )

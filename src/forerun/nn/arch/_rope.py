@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,12 +17,10 @@ from forerun.core.errors import LoadError, shown
 from forerun.nn.arch._settings import Settings, number_in
 from forerun.nn.config import RopeConfig
 
-if TYPE_CHECKING:
-    from forerun.formats.checkpoint import Checkpoint
-
 Scaled = tuple[tuple[float, ...], float]
 """Divisors of the inverse frequencies, and the factor on cos and sin."""
 
+_ORIGINAL = "original_max_position_embeddings"
 _THETA = (1.001, 1e12)
 _FACTOR = (1e-3, 1e6)
 _LENGTH = (1, 1 << 28)
@@ -35,15 +33,14 @@ def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
         raise LoadError(f"the rotary settings are {shown(said)}, but must be an object")
     if any(isinstance(value, Mapping) for value in said.values()):
         raise LoadError("rotary settings that differ between layers are not supported")
-    scaling = _Scaling(said)
-    theta = scaling.number("rope_theta", settings.get("rope_theta", 10000.0), *_THETA)
-    partial = scaling.number(
-        "partial_rotary_factor", settings.get("partial_rotary_factor", 1.0), 0, 1
+    scaling = _Scaling(
+        {key: settings.get(key) for key in ("rope_theta", "partial_rotary_factor")},
+        {"max_position_embeddings": settings.size("max_position")},
+        said,
+        {_ORIGINAL: settings.get(_ORIGINAL)},
     )
-    scaling.values.setdefault("max_position_embeddings", settings.size("max_position"))
-    original = settings.get("original_max_position_embeddings")
-    if original is not None:
-        scaling.values["original_max_position_embeddings"] = original
+    theta = scaling.number("rope_theta", 10000.0, *_THETA)
+    partial = scaling.number("partial_rotary_factor", 1.0, 0, 1)
     kind = scaling.values.get("rope_type") or scaling.values.get("type") or "default"
     rotary_dim = int(head_dim * partial)
     if rotary_dim < 2 or rotary_dim % 2:
@@ -62,35 +59,34 @@ def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
         raise LoadError(
             f"'{settings.prefix}rope.dimension_count' is {rotary_dim}, but must be even"
         )
-    checkpoint = settings.checkpoint
-    names = checkpoint.names()
+    names = settings.checkpoint.names()
+
+    def listed(name: str) -> object:
+        return settings.checkpoint.tensor(name).dequantize().flatten().tolist()
+
     if "rope_freqs.weight" in names:
-        given = _Scaling({"rope_freqs.weight": _factors(checkpoint, "rope_freqs.weight")})
-        return RopeConfig(theta, rotary_dim, given.factors("rope_freqs.weight", rotary_dim))
+        ready = _Scaling({"rope_freqs.weight": listed("rope_freqs.weight")})
+        return RopeConfig(theta, rotary_dim, ready.factors("rope_freqs.weight", rotary_dim))
     scaling: dict[str, Any] = {
         "factor": settings.get("rope.scaling.factor", settings.get("rope.scale_linear")),
         "max_position_embeddings": settings.size("max_position"),
-        "original_max_position_embeddings": settings.get("rope.scaling.original_context_length"),
+        _ORIGINAL: settings.get("rope.scaling.original_context_length"),
         "attention_factor": settings.get("rope.scaling.attn_factor"),
     }
     kind = settings.text("rope.scaling.type", "linear" if scaling["factor"] else "none")
     for length in ("long", "short"):
         if f"rope_factors_{length}.weight" in names:
             kind = "longrope"
-            scaling[f"{length}_factor"] = _factors(checkpoint, f"rope_factors_{length}.weight")
+            scaling[f"{length}_factor"] = listed(f"rope_factors_{length}.weight")
     return scaled(kind, theta, rotary_dim, _Scaling(scaling))
-
-
-def _factors(checkpoint: Checkpoint, name: str) -> list[float]:
-    factors: list[float] = checkpoint.tensor(name).dequantize().flatten().tolist()
-    return factors
 
 
 class _Scaling:
     """Parameters of a rope scaling under Hugging Face's names; LoadError for what is missing or out of range."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = {key: value for key, value in values.items() if value is not None}
+    def __init__(self, *values: Mapping[str, Any]) -> None:
+        """Of a key the last value counts that is not null."""
+        self.values = {k: v for part in values for k, v in part.items() if v is not None}
 
     def number(
         self, key: str, default: Any = None, low: float = _FACTOR[0], high: float = _FACTOR[1]
@@ -112,7 +108,7 @@ class _Scaling:
     def stretched(self) -> tuple[float, float]:
         """The context the model was trained with first, by default all of it; how many times longer it is now."""
         longest = self.values["max_position_embeddings"]
-        original = self.number("original_max_position_embeddings", longest, *_LENGTH)
+        original = self.number(_ORIGINAL, longest, *_LENGTH)
         return original, longest / original
 
 
@@ -140,7 +136,7 @@ def _llama3(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
         raise LoadError(
             f"'high_freq_factor' is {high:g}, but must exceed 'low_freq_factor' {low:g}"
         )
-    original = scaling.number("original_max_position_embeddings", None, *_LENGTH)
+    original = scaling.number(_ORIGINAL, None, *_LENGTH)
     exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
     turns = original / (2 * math.pi * theta**exponents)
     kept = ((turns - low) / (high - low)).clamp(0, 1)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from forerun.nn.arch._common import interleaved_source
-from forerun.nn.arch._llama_like import llama_like
+from forerun.nn.arch._common import interleaved_source, llama_like
 
 HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 GGUF_ARCHITECTURES = ("llama",)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from forerun.nn.arch._common import Kind, TensorSource, fused_source, plain_source
-from forerun.nn.arch._llama_like import llama_like
+from forerun.nn.arch._common import Kind, TensorSource, fused_source, llama_like, plain_source
 from forerun.nn.config import ModelConfig
 
 HF_ARCHITECTURES = ("Phi3ForCausalLM",)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from forerun.nn.arch._common import plain_source
-from forerun.nn.arch._llama_like import llama_like
+from forerun.nn.arch._common import llama_like, plain_source
 
 HF_ARCHITECTURES = ("Qwen2ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen2",)

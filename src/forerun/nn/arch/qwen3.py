@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
-from forerun.nn.arch._common import plain_source
-from forerun.nn.arch._llama_like import llama_like
-from forerun.nn.arch._settings import Settings
-from forerun.nn.config import ModelConfig
+from forerun.nn.arch._common import llama_like, plain_source
 
 HF_ARCHITECTURES = ("Qwen3ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen3",)
 
+config = partial(llama_like, family="qwen3", qk_norm=True)
 source = plain_source
-
-
-def config(settings: Settings) -> ModelConfig:
-    """The config of a checkpoint."""
-    return replace(llama_like(settings, "qwen3"), qk_norm=True)
