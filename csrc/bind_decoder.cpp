@@ -102,35 +102,36 @@ int dimension(std::size_t size) {
     return static_cast<int>(size);
 }
 
-void check_bias(const std::string& name, int num_out, const OptionalFloats& bias) {
+const float* bias_of(const std::string& name, int num_out, const OptionalFloats& bias) {
     if (bias) need_shape(*bias, {std::size_t(num_out)}, name + ": the bias has the wrong length");
+    return data(bias);
 }
 
 void set(Decoder& self, const std::string& name, const std::string& format, int num_in,
          const Array2<const std::uint8_t>& rows, OptionalFloats bias) {
     const int num_out = dimension(rows.shape(0));
-    check_bias(name, num_out, bias);
+    const float* added = bias_of(name, num_out, bias);
     const WeightFormat& f = weight_format(format);
     need(rows.shape(1) == stored_row_nbytes(f, dimension(num_in)),
          name + ": the data has not the size of its shape");
     nb::gil_scoped_release unlocked;
-    self.set(name, pack(f, num_out, num_in, rows.data(), data(bias), self.num_threads()));
+    self.set(name, pack(f, num_out, num_in, rows.data(), added, self.num_threads()));
 }
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,
                const Array2<const std::int8_t>& codes, const Array2<const float>& scales,
                std::optional<Array2<const float>> mins, OptionalFloats bias) {
     const int num_out = dimension(codes.shape(0)), num_in = dimension(codes.shape(1));
-    check_bias(name, num_out, bias);
+    const float* added = bias_of(name, num_out, bias);
     const std::size_t groups = scales.shape(1);
     const std::string complaint = name + ": scales and minima must be (outputs, groups)";
     need(groups > 0 && codes.shape(1) % groups == 0, complaint);
     need_shape(scales, {codes.shape(0), groups}, complaint);
     if (mins) need_shape(*mins, {codes.shape(0), groups}, complaint);
     const Codes source{codes.data(), scales.data(), data(mins), num_in / static_cast<int>(groups)};
+    const WeightFormat& f = weight_format(format);
     nb::gil_scoped_release unlocked;
-    self.set(name,
-             pack(weight_format(format), num_out, num_in, source, data(bias), self.num_threads()));
+    self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));
 }
 
 void set_blank(Decoder& self, const std::string& name, const std::string& format, int num_out,

@@ -4,22 +4,23 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <string>
+#include <optional>
 
 #include "isa.h"
+#include "suffix_index.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace forerun {
-void bind_suffix_index(nb::module_& m);
+
 void bind_decoder(nb::module_& m);
-}  // namespace forerun
 
 namespace {
 
@@ -42,31 +43,56 @@ std::uint64_t read_bytes(
     return total;
 }
 
+template <class T>
+nb::tuple tuple_of(const std::vector<T>& values) {
+    return nb::tuple(nb::cast(values));
+}
+
+std::optional<nb::tuple> continuation(const SuffixIndex& self, const std::vector<int>& context,
+                                      double score, int most, int num_nodes, double factor,
+                                      double offset, double min_token_prob) {
+    if (!(factor >= 0 && offset >= 0)) throw nb::value_error("nodes granted must not be negative");
+    const auto best =
+        self.continuation(context, {most, num_nodes, factor, offset, min_token_prob}, score);
+    if (!best) return std::nullopt;
+    return nb::make_tuple(tuple_of(best->tokens), tuple_of(best->parents),
+                          tuple_of(best->confidence), best->score);
+}
+
 }  // namespace
+}  // namespace forerun
 
 NB_MODULE(_native, m) {
+    using namespace forerun;
     m.doc() = "CPU kernels of forerun; use them through forerun.kernels.";
-    m.def("checked_kernels", &forerun::checked_kernels, "Names of the kernels.");
+    m.def("checked_kernels", &checked_kernels, "Names of the kernels.");
     m.def(
         "wrong_kernels",
         [](const std::string& isa, const std::string& broken) {
-            return forerun::wrong_kernels(forerun::kernels_for(isa), broken);
+            return wrong_kernels(kernels_for(isa), broken);
         },
-        nb::arg("isa"), nb::arg("broken") = "",
+        "isa"_a, "broken"_a = "",
         "Kernels of an instruction set without the portable kernels' bits; tests break one first.");
     m.def(
         "int8_peak",
         [](const std::string& isa, int num_rounds) {
             if (num_rounds < 0) throw nb::value_error("num_rounds must not be negative");
-            const forerun::Kernels& kernels = forerun::kernels_for(isa);
+            const Kernels& kernels = kernels_for(isa);
             nb::gil_scoped_release unlocked;
             std::int32_t kept = 0;
             return kernels.peak(num_rounds, &kept);
         },
-        nb::arg("isa"), nb::arg("num_rounds"),
+        "isa"_a, "num_rounds"_a,
         "Does integer dot products and nothing else; returns how many multiplications those were.");
-    m.def("read_bytes", &read_bytes, nb::arg("bytes").noconvert(),
+    m.def("read_bytes", &read_bytes, "bytes"_a.noconvert(),
           "Reads whole lines of 64 bytes as fast as it can; the sum of their 8-byte words.");
-    forerun::bind_suffix_index(m);
-    forerun::bind_decoder(m);
+    nb::class_<SuffixIndex>(m, "SuffixIndex", "Documents, sorted by what stands before a place.")
+        .def(nb::init<int, std::optional<std::size_t>>(), "max_depth"_a, "capacity"_a = nb::none())
+        .def("extend", &SuffixIndex::extend, "document"_a, "tokens"_a)
+        .def("occurrences", &SuffixIndex::occurrences, "context"_a, "most"_a)
+        .def("continuation", &continuation, "context"_a, "score"_a, "most"_a, "num_nodes"_a,
+             "factor"_a, "offset"_a, "min_token_prob"_a)
+        .def("__sizeof__", &SuffixIndex::nbytes)
+        .def_prop_ro("num_tokens", &SuffixIndex::num_tokens);
+    bind_decoder(m);
 }

@@ -134,28 +134,40 @@ std::size_t group_offset(const WeightFormat& f, int g) {
 
 void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
 
-// Four bytes of lane `lane` in a 64-byte line.
-template <class Byte>
-void put_word(std::uint8_t* line, int lane, const Byte& byte) {
-    for (int i = 0; i < 4; ++i) line[4 * lane + i] = static_cast<std::uint8_t>(byte(i));
+// Value i, of 8, 4 or 2 bits, of lane `lane` in lines of 64 bytes: a line holds 4 bytes a lane, and
+// value i lies in byte i % 4.
+std::size_t byte_of(int bits, int lane, int i) {
+    return i / (32 / bits) * kLine + 4 * lane + i % 4;
+}
+int shift_of(int bits, int i) { return i % (32 / bits) / 4 * bits; }
+
+// Values i..i+3, a byte each, over zeros.
+void put_bits(std::uint8_t* lines, int bits, int lane, int i, std::uint32_t values) {
+    std::uint8_t* at = lines + byte_of(bits, lane, i);
+    std::uint32_t word;
+    std::memcpy(&word, at, 4);
+    word |= values << shift_of(bits, i);
+    std::memcpy(at, &word, 4);
+}
+int bits_at(const std::uint8_t* lines, int bits, int lane, int i) {
+    return lines[byte_of(bits, lane, i)] >> shift_of(bits, i) & ((1 << bits) - 1);
+}
+
+int read_code(const WeightFormat& f, const std::uint8_t* at, int lane, int i) {
+    if (f.bits == 8) return static_cast<std::int8_t>(bits_at(at, 8, lane, i));
+    const int low = bits_at(at, 4, lane, i);
+    return f.bits == 4 ? low : low | bits_at(at + 8 * f.group, 2, lane, i) << 4;
 }
 
 // Writes one output's group into lane `lane` of its tile.
 void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const StoredGroup& group) {
-    const std::uint8_t* c = group.codes;
-    std::uint8_t* line = at;
-    if (f.bits == 8)
-        for (int k = 0; k < f.group; k += 4, line += kLine)
-            put_word(line, lane, [&](int i) { return c[k + i]; });
-    else
-        for (int k = 0; k < f.group; k += 8, line += kLine)
-            put_word(line, lane, [&](int i) { return (c[k + i] & 15) | (c[k + 4 + i] << 4); });
-    if (f.bits == 6)
-        for (int k = 0; k < f.group; k += 16, line += kLine)
-            put_word(line, lane, [&](int i) {
-                return c[k + i] >> 4 | c[k + 4 + i] >> 4 << 2 | c[k + 8 + i] >> 4 << 4 |
-                       c[k + 12 + i] >> 4 << 6;
-            });
+    for (int i = 0; i < f.group; i += 4) {
+        std::uint32_t codes;
+        std::memcpy(&codes, group.codes + i, 4);
+        if (f.bits == 8) put_bits(at, 8, lane, i, codes);
+        if (f.bits < 8) put_bits(at, 4, lane, i, codes & 0x0F0F0F0F);
+        if (f.bits == 6) put_bits(at + 8 * f.group, 2, lane, i, codes >> 4 & 0x03030303);
+    }
     std::uint8_t* scales = at + codes_nbytes(f);
     if (f.scales == Scales::Super) {
         scales[lane] = static_cast<std::uint8_t>(group.scale);
@@ -164,14 +176,6 @@ void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const Stored
     }
     put_half(scales, lane, group.scale);
     if (f.scales == Scales::HalfMin) put_half(scales + 32, lane, group.minimum);
-}
-
-int read_code(const WeightFormat& f, const std::uint8_t* at, int lane, int i) {
-    const int step = i / 4, byte = 4 * lane + i % 4;
-    if (f.bits == 8) return static_cast<std::int8_t>(at[64 * step + byte]);
-    const int low = (at[64 * (step / 2) + byte] >> (4 * (step % 2))) & 15;
-    if (f.bits == 4) return low;
-    return low | (((at[8 * f.group + 64 * (step / 4) + byte] >> (2 * (step % 4))) & 3) << 4);
 }
 
 // A row's groups, as read(g) gives them, to lane `lane` of a tile.

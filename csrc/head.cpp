@@ -32,21 +32,23 @@ void insert(const Scored& scored, Scored* list, int k) {
 
 const Linear& Decoder::head_weights() const { return head_.tiles ? head_ : embed_; }
 
-void Decoder::run_head(const HeadCall& call) {
+void Decoder::run_head(const float* hidden, int num_rows, int num_units, int k,
+                       const std::function<void(int, const Part&)>& piece) {
     if (!is_checked_) check();
-    if (call.num_rows == 0 || call.num_units == 0) return;
-    num_rows_ = call.num_rows;
-    const std::size_t threads = pool_.size();
+    if (num_rows == 0 || num_units == 0) return;
+    num_rows_ = num_rows;
+    head_input_ = hidden;
+    head_units_ = num_units;
+    head_piece_ = &piece;
+    const std::size_t num_scored = static_cast<std::size_t>(pool_.size()) * num_rows * k;
     scratch_stride_ = kHeadRows * kHeadTiles * kTile;
     runtime_.lay_out([&](Scratch& scratch) {
         normed_ = scratch.take_rows(num_rows_, shape_.hidden_size);
-        scratch_ = scratch.take<float>(threads * scratch_stride_);
-        largest_ = scratch.take<Scored>(threads * num_rows_ * call.k);
+        scratch_ = scratch.take<float>(pool_.size() * scratch_stride_);
+        largest_ = scratch.take<Scored>(num_scored);
     });
-    head_call_ = call;
-    const int pieces[] = {num_rows_, std::min(32 * pool_.size(), call.num_units)};
-    std::fill_n(largest_, threads * num_rows_ * call.k,
-                Scored{-std::numeric_limits<float>::infinity(), kNobody});
+    std::fill_n(largest_, num_scored, Scored{-std::numeric_limits<float>::infinity(), kNobody});
+    const int pieces[] = {num_rows_, std::min(32 * pool_.size(), num_units)};
     pool_.run(
         [](void* self, Worker& worker) { static_cast<Decoder*>(self)->run_head_phases(worker); },
         this, pieces);
@@ -55,86 +57,63 @@ void Decoder::run_head(const HeadCall& call) {
 void Decoder::run_head_phases(Worker& worker) {
     worker.each([&](int row) {
         const std::size_t width = shape_.hidden_size;
-        const float* source = head_call_.hidden + row * width;
+        const float* source = head_input_ + row * width;
         std::memcpy(normed_.x + row * width, source, width * sizeof(float));
         if (!head_weights().is_float())
             kernels_.quantize(source, normed_, row, 0, shape_.hidden_size);
     });
     worker.each([&](int piece) {
-        const int units = head_call_.num_units;
-        (this->*head_call_.piece)(worker, Part(units, piece, std::min(32 * pool_.size(), units)));
+        const int num_pieces = std::min(32 * pool_.size(), head_units_);
+        (*head_piece_)(worker.thread, Part(head_units_, piece, num_pieces));
     });
 }
 
-// Calls take(row, logits) for all rows with the logits of a few tiles.
+// Calls take(row, first_id, count, logits) for all rows with the logits of a few tiles at a time.
 template <class Take>
-void Decoder::head_tiles(int thread, int tile, int num_tiles, const Take& take) {
+void Decoder::head_tiles(int thread, const Part& tiles, const Take& take) {
     constexpr std::size_t stride = kHeadTiles * kTile;
     float* aside = scratch_ + thread * scratch_stride_;
-    for (int first = 0; first < num_rows_; first += kHeadRows) {
-        const int rows = std::min(kHeadRows, num_rows_ - first);
-        kernels_.linear(head_weights(), tile, num_tiles, normed_, first, rows, {aside, stride});
-        for (int i = 0; i < rows; ++i) {
-            float* logits = aside + i * stride;
-            if (shape_.logits_divisor != 1.0f)
-                for (int j = 0; j < num_tiles * kTile; ++j) logits[j] /= shape_.logits_divisor;
-            take(first + i, logits);
+    for (int tile = tiles.first; tile < tiles.stop; tile += kHeadTiles) {
+        const int num_tiles = std::min(kHeadTiles, tiles.stop - tile), first_id = tile * kTile,
+                  count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
+        for (int first = 0; first < num_rows_; first += kHeadRows) {
+            const int rows = std::min(kHeadRows, num_rows_ - first);
+            kernels_.linear(head_weights(), tile, num_tiles, normed_, first, rows, {aside, stride});
+            for (int i = 0; i < rows; ++i) {
+                float* logits = aside + i * stride;
+                if (shape_.logits_divisor != 1.0f)
+                    for (int j = 0; j < count; ++j) logits[j] /= shape_.logits_divisor;
+                take(static_cast<std::size_t>(first + i), first_id, count, logits);
+            }
         }
-    }
-}
-
-void Decoder::write_logits(Worker& worker, const Part& tiles) {
-    for (int tile = tiles.first; tile < tiles.stop; tile += kHeadTiles) {
-        const int num_tiles = std::min(kHeadTiles, tiles.stop - tile), first_id = tile * kTile;
-        const std::size_t count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
-        head_tiles(worker.thread, tile, num_tiles, [&](std::size_t row, const float* logits) {
-            std::memcpy(head_call_.logits + row * shape_.vocab_size + first_id, logits,
-                        count * sizeof(float));
-        });
-    }
-}
-
-void Decoder::note_largest(Worker& worker, const Part& tiles) {
-    const int k = head_call_.k;
-    Scored* lists = largest_ + static_cast<std::size_t>(worker.thread) * num_rows_ * k;
-    for (int tile = tiles.first; tile < tiles.stop; tile += kHeadTiles) {
-        const int num_tiles = std::min(kHeadTiles, tiles.stop - tile), first_id = tile * kTile;
-        const int count = std::min(num_tiles * kTile, shape_.vocab_size - first_id);
-        head_tiles(worker.thread, tile, num_tiles, [&](std::size_t row, const float* logits) {
-            Scored* list = lists + row * k;
-            const float least = list[k - 1].value;
-            int is_news = 0;  // most tiles hold none, and many lanes at a time find that out
-            for (int i = 0; i < count; ++i) is_news |= !(logits[i] < least);
-            if (!is_news) return;
-            for (int i = 0; i < count; ++i)
-                if (!(logits[i] < list[k - 1].value)) insert({logits[i], first_id + i}, list, k);
-        });
-    }
-}
-
-// Whole tiles are computed for the columns in them: ascending ids are the fastest.
-void Decoder::pick_columns(Worker& worker, const Part& part) {
-    const std::span<const std::int64_t> ids = head_call_.ids;
-    for (int i = part.first, stop; i < part.stop; i = stop) {
-        const int tile = static_cast<int>(ids[i] / kTile);
-        for (stop = i + 1; stop < part.stop && ids[stop] / kTile == tile;) ++stop;
-        head_tiles(worker.thread, tile, 1, [&](std::size_t row, const float* logits) {
-            for (int j = i; j < stop; ++j)
-                head_call_.logits[row * ids.size() + j] = logits[ids[j] % kTile];
-        });
     }
 }
 
 void Decoder::head(const float* hidden, int num_rows, float* logits) {
     const std::scoped_lock lock(runtime_.busy);
-    run_head({hidden, num_rows, head_weights().num_tiles(), &Decoder::write_logits, logits, {}, 0});
+    run_head(hidden, num_rows, head_weights().num_tiles(), 0, [&](int thread, const Part& tiles) {
+        head_tiles(thread, tiles, [&](std::size_t row, int first_id, int count, const float* from) {
+            std::memcpy(logits + row * shape_.vocab_size + first_id, from, count * sizeof(float));
+        });
+    });
 }
 
 void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values) {
     const std::scoped_lock lock(runtime_.busy);
-    run_head(
-        {hidden, num_rows, head_weights().num_tiles(), &Decoder::note_largest, nullptr, {}, k});
     const std::size_t num = static_cast<std::size_t>(num_rows) * k;
+    run_head(hidden, num_rows, head_weights().num_tiles(), k, [&](int thread, const Part& tiles) {
+        head_tiles(
+            thread, tiles, [&](std::size_t row, int first_id, int count, const float* logits) {
+                Scored* list = largest_ + thread * num + row * k;
+                const float least = list[k - 1].value;
+                int is_news = 0;  // most tiles hold none, and many lanes at a time find that out
+                for (int i = 0; i < count; ++i) is_news |= !(logits[i] < least);
+                if (!is_news) return;
+                for (int i = 0; i < count; ++i)
+                    if (!(logits[i] < list[k - 1].value))
+                        insert({logits[i], first_id + i}, list, k);
+            });
+    });
     for (std::size_t first = 0; first < num; first += k) {
         Scored* list = largest_ + first;
         for (int thread = 1; thread < pool_.size(); ++thread)
@@ -146,12 +125,20 @@ void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, 
     }
 }
 
+// Whole tiles are computed for the columns in them: ascending ids are the fastest.
 void Decoder::head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
                         float* logits) {
     for (std::int64_t id : ids) check_id(id);
     const std::scoped_lock lock(runtime_.busy);
-    run_head(
-        {hidden, num_rows, static_cast<int>(ids.size()), &Decoder::pick_columns, logits, ids, 0});
+    run_head(hidden, num_rows, static_cast<int>(ids.size()), 0, [&](int thread, const Part& part) {
+        for (int i = part.first, stop; i < part.stop; i = stop) {
+            const int tile = static_cast<int>(ids[i] / kTile);
+            for (stop = i + 1; stop < part.stop && ids[stop] / kTile == tile;) ++stop;
+            head_tiles(thread, {tile, tile + 1}, [&](std::size_t row, int, int, const float* from) {
+                for (int j = i; j < stop; ++j) logits[row * ids.size() + j] = from[ids[j] % kTile];
+            });
+        }
+    });
 }
 
 void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) {

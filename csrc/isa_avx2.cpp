@@ -1,5 +1,3 @@
-// The kernels for AVX2.
-
 #define FORERUN_ISA avx2
 #include "isa/avx2.h"
 #include "kernels/table.h"

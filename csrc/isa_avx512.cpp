@@ -1,5 +1,3 @@
-// The kernels for AVX-512 with VNNI.
-
 #define FORERUN_ISA avx512
 #include "isa/avx512.h"
 #include "kernels/table.h"

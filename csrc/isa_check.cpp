@@ -96,8 +96,8 @@ void check_linear(const Kernels& kernels, Results& results) {
         RowsSample sample(num_rows, linear.num_in);
         if (!linear.is_float())
             for (int row = 0; row < num_rows; ++row)
-                portable_kernels().quantize(sample.x.data() + row * linear.num_in, sample.rows, row,
-                                            0, linear.num_in);
+                portable::kernels.quantize(sample.x.data() + row * linear.num_in, sample.rows, row,
+                                           0, linear.num_in);
         std::vector<float> out = numbers(num_rows * stride, 5);
         kernels.linear(linear, 0, num_tiles, sample.rows, 0, num_rows,
                        {out.data(), stride, false, 1.0f});
@@ -211,8 +211,8 @@ void check_attend(const Kernels& kernels, Results& results) {
         CacheSample cache(is_half);
         for (int row = 0; row < kCacheRows; ++row) {
             const std::vector<float> kv = numbers(2 * kHeadDim, static_cast<std::uint32_t>(row));
-            portable_kernels().write_key(cache.head, row, kv.data());
-            portable_kernels().write_value(cache.head, row, kv.data() + kHeadDim);
+            portable::kernels.write_key(cache.head, row, kv.data());
+            portable::kernels.write_value(cache.head, row, kv.data() + kHeadDim);
         }
         for (const int group : {1, 2, 3})  // 3 pairs, 4 + 2, 4 + 4 + 1
             attend(kernels, cache.head, group, group != 2, results);
@@ -260,10 +260,10 @@ template <auto Member, class Result, class... Args>
 void break_kernel(Kernels& kernels, Result (*)(Args...)) {
     kernels.*Member = [](Args... args) -> Result {
         if constexpr (std::is_void_v<Result>) {
-            (portable_kernels().*Member)(args...);
+            (portable::kernels.*Member)(args...);
             (spoil(args), ...);
         } else {
-            return (portable_kernels().*Member)(args...) + 1;
+            return (portable::kernels.*Member)(args...) + 1;
         }
     };
 }
@@ -313,7 +313,7 @@ std::vector<std::string> wrong_kernels(Kernels kernels, const std::string& broke
     for (const Check& check : kChecks) {
         Results here, expected;
         check.run(kernels, here);
-        check.run(portable_kernels(), expected);
+        check.run(portable::kernels, expected);
         if (here.bytes != expected.bytes) names.emplace_back(check.kernel);
     }
     return names;

@@ -1,5 +1,3 @@
-// The kernels for any processor.
-
 #define FORERUN_ISA portable
 #include "isa/portable.h"
 #include "kernels/table.h"

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -115,16 +116,6 @@ class Decoder {
         int unit, first_chunk, stop_chunk;
     };
 
-    // A pass of the head: its pieces are computed by `piece`, and see all of it.
-    struct HeadCall {
-        const float* hidden;
-        int num_rows, num_units;  // units are cut into pieces
-        void (Decoder::*piece)(Worker& worker, const Part& units);
-        float* logits;
-        std::span<const std::int64_t> ids;
-        int k;
-    };
-
     Weight& find(const std::string& name);
     void name_weights();
     void check_id(std::int64_t id) const;
@@ -135,7 +126,6 @@ class Decoder {
     void check_segments() const;
     void plan();
     void plan_rows(const Segment& segment);
-    void plan_rope();
     void plan_attention();
     void plan_phases();
     void lay_out(Scratch& scratch, int rows_above);
@@ -144,24 +134,22 @@ class Decoder {
     void enter(int row, int sublayer);
     void start(int row);
     void embed_row(std::int64_t id, float* x) const;
-    void take_tap(int row, int layer);
     void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
     void attend(Worker& worker, int layer);
-    void attend_task(const Task& task, int layer, float* scratch, Attended* states);
+    void attend_task(int task, int layer, int thread);
     void merge_tasks(int unit);
     void finish_unit(const Unit& unit, const Attended* states);
     void mlp_up(const Layer& layer, int piece, int thread);
-    void mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
 
-    void run_head(const HeadCall& call);
+    // A pass of the head. The units are cut into pieces; piece(thread, units) computes one. `k` as
+    // in topk.
+    void run_head(const float* hidden, int num_rows, int num_units, int k,
+                  const std::function<void(int, const Part&)>& piece);
     void run_head_phases(Worker& worker);
-    void write_logits(Worker& worker, const Part& tiles);
-    void note_largest(Worker& worker, const Part& tiles);
-    void pick_columns(Worker& worker, const Part& ids);
     template <class Take>
-    void head_tiles(int thread, int tile, int num_tiles, const Take& take);
+    void head_tiles(int thread, const Part& tiles, const Take& take);
 
     const Shape shape_;
     Runtime& runtime_;
@@ -192,7 +180,11 @@ class Decoder {
     bool is_split_ = false;
     std::vector<float> cos_, sin_;
     Rope rope_;
-    HeadCall head_call_{};
+
+    // The pass of the head.
+    const float* head_input_ = nullptr;
+    int head_units_ = 0;
+    const std::function<void(int, const Part&)>* head_piece_ = nullptr;
 
     // In the runtime's scratch memory.
     float *x_ = nullptr, *qkv_ = nullptr;

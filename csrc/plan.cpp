@@ -53,14 +53,10 @@ void Decoder::plan_rows(const Segment& s) {
         const int parent = is_tree ? s.parents[i] : i - 1;
         depths_[i] = parent < 0 ? 0 : depths_[parent] + 1;
         if (i < s.first) continue;
-        Query query;
-        query.row = static_cast<int>(tokens_.size());
-        query.base = s.base;
-        query.position = s.base + depths_[i];
-        if (shape_.sliding_window > 0)
-            query.first = std::max(0, query.position - shape_.sliding_window + 1);
+        const int position = s.base + depths_[i], window = shape_.sliding_window,
+                  first = window > 0 ? std::max(0, position - window + 1) : 0;
+        queries_.push_back({static_cast<int>(tokens_.size()), position, first, s.base});
         tokens_.push_back(s.tokens[i]);
-        queries_.push_back(query);
         cache_rows_.push_back(s.base + i);
         if (!is_tree) continue;
         const std::size_t start = paths_.size();
@@ -89,11 +85,6 @@ void Decoder::plan() {
         query.path = path;
         path += query.position - query.base + 1;
     }
-    plan_rope();
-    plan_attention();
-}
-
-void Decoder::plan_rope() {
     cos_.clear();
     sin_.clear();
     for (const Query& query : queries_)
@@ -103,6 +94,7 @@ void Decoder::plan_rope() {
             sin_.push_back(std::sin(angle) * rope_factor_);
         }
     rope_ = {cos_.data(), sin_.data(), static_cast<int>(frequencies_.size())};
+    plan_attention();
 }
 
 // Cuts attention into units, and units into tasks of some chunks where there are too few units to

@@ -97,6 +97,7 @@ class Pool {
 // Part `index` of `count` equal parts of 0..total.
 struct Part {
     int first, stop;
+    Part(int first, int stop) : first(first), stop(stop) {}
     Part(int total, int index, int count)
         : first(static_cast<int>(static_cast<std::int64_t>(total) * index / count)),
           stop(static_cast<int>(static_cast<std::int64_t>(total) * (index + 1) / count)) {}

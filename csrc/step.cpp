@@ -2,8 +2,7 @@
 // gets.
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <utility>
 
 #include "model.h"
 
@@ -36,10 +35,14 @@ void Decoder::run(Worker& worker) {
 // A row before a sublayer, or at the end: embedded if none was run before, else tapped where layers
 // have ended since.
 void Decoder::enter(int row, int sublayer) {
+    const std::size_t width = shape_.hidden_size;
     const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
     const bool is_first = next == sublayers_.begin();
     if (is_first) start(row);
-    for (int i = is_first ? 0 : next[-1] / 2; i < sublayer / 2; ++i) take_tap(row, i);
+    const int first_ended = is_first ? 0 : next[-1] / 2;
+    for (std::size_t i = 0; i < tap_layers_.size(); ++i)
+        if (tap_layers_[i] >= first_ended && tap_layers_[i] < sublayer / 2)
+            std::copy_n(x_ + row * width, width, taps_ + (i * num_rows_ + row) * width);
 }
 
 void Decoder::embed_row(std::int64_t id, float* x) const {
@@ -58,21 +61,13 @@ void Decoder::start(int row) {
     const std::size_t width = shape_.hidden_size;
     float* x = x_ + row * width;
     if (inputs_)
-        std::memcpy(x, inputs_ + row * width, width * sizeof(float));
+        std::copy_n(inputs_ + row * width, width, x);
     else
         embed_row(tokens_[row], x);
     if (shape_.position_offset < 0) return;
     float* position = normed_.x + row * width;
     unpack_row(positions_, queries_[row].position + shape_.position_offset, position);
     for (std::size_t i = 0; i < width; ++i) x[i] += position[i];
-}
-
-void Decoder::take_tap(int row, int layer) {
-    const std::size_t width = shape_.hidden_size;
-    for (std::size_t i = 0; i < tap_layers_.size(); ++i)
-        if (tap_layers_[i] == layer)
-            std::memcpy(taps_ + (i * num_rows_ + row) * width, x_ + row * width,
-                        width * sizeof(float));
 }
 
 void Decoder::norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers) {
@@ -115,16 +110,7 @@ bool Decoder::quantizes_after_attention(const Layer& layer) const {
 }
 
 void Decoder::attend(Worker& worker, int index) {
-    worker.each([&](int i) {
-        const std::size_t dim = shape_.head_dim;
-        float* scratch = scratch_ + worker.thread * scratch_stride_;
-        const Task& task = tasks_[i];
-        Attended own[kMaxPairs];
-        for (std::size_t p = 0; p < kMaxPairs; ++p) own[p].out = scratch + p * dim;
-        attend_task(task, index, scratch + kMaxPairs * dim,
-                    is_split_ ? &states_[i * kMaxPairs] : own);
-        if (!is_split_) finish_unit(units_[task.unit], own);
-    });
+    worker.each([&](int task) { attend_task(task, index, worker.thread); });
     worker.each([&](int unit) { merge_tasks(unit); });
     if (!quantizes_after_attention(layers_[index])) return;
     worker.each([&](int row) {
@@ -133,29 +119,32 @@ void Decoder::attend(Worker& worker, int index) {
     });
 }
 
-// One task's chunks in ascending order, merged into `states`.
-void Decoder::attend_task(const Task& task, int layer, float* scratch, Attended* states) {
+// One task's chunks in ascending order, merged.
+void Decoder::attend_task(int index, int layer, int thread) {
+    const Task& task = tasks_[index];
     const Unit& unit = units_[task.unit];
     const Segment& segment = segments_[unit.segment];
     const std::size_t dim = shape_.head_dim;
-    Attention a;
-    a.head = cache_->head(layer, segment.slot, unit.kv_head);
-    a.queries = &queries_[unit.query];
-    a.num_queries = unit.num_queries;
-    a.group = unit.num_heads;
-    a.q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim;
-    a.q = qkv_ + unit.head * dim;
-    a.row_stop = segment.base + segment.stop;
-    a.scratch = scratch + kMaxPairs * dim;
+    float* scratch = scratch_ + thread * scratch_stride_;
+    Attended own[kMaxPairs], next[kMaxPairs];
+    for (Attended& state : own) state.out = std::exchange(scratch, scratch + dim);
+    for (Attended& state : next) state.out = std::exchange(scratch, scratch + dim);
+    Attended* states = is_split_ ? &states_[index * kMaxPairs] : own;
+    const Attention a{.head = cache_->head(layer, segment.slot, unit.kv_head),
+                      .queries = &queries_[unit.query],
+                      .num_queries = unit.num_queries,
+                      .group = unit.num_heads,
+                      .q = qkv_ + unit.head * dim,
+                      .q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim,
+                      .row_stop = segment.base + segment.stop,
+                      .scratch = scratch};
     kernels_.attend(a, task.first_chunk, states);
-    if (task.stop_chunk == task.first_chunk + 1) return;
-    Attended next[kMaxPairs];
-    for (std::size_t p = 0; p < kMaxPairs; ++p) next[p].out = scratch + p * dim;
     for (int chunk = task.first_chunk + 1; chunk < task.stop_chunk; ++chunk) {
         kernels_.attend(a, chunk, next);
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
             kernels_.merge(next[p], states[p], shape_.head_dim);
     }
+    if (!is_split_) finish_unit(unit, own);
 }
 
 // All tasks of a unit, in ascending order of chunks, into the first one's states.
@@ -192,31 +181,29 @@ int Decoder::mlp_units() const {
 void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
     const int units = mlp_units(), tiles = shape_.intermediate_size / units / kTile;
     const Part part(units, piece, std::min(8 * pool_.size(), units));
-    for (int unit = part.first; unit < part.stop; ++unit)
-        for (int first = 0; first < num_rows_; first += kRowBlock)
-            mlp_block(layer, unit * tiles, tiles, first, std::min(kRowBlock, num_rows_ - first),
-                      thread);
-}
-
-void Decoder::mlp_block(const Layer& layer, int tile, int tiles, int first, int count, int thread) {
     const int channels = tiles * kTile;
     const std::size_t stride = channels, width = shape_.intermediate_size;
     float* up = scratch_ + thread * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
-    kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride});
-    if (shape_.is_gated)
-        kernels_.linear(layer.gate, tile, tiles, normed_, first, count, {gate, stride});
     const bool is_quantized = !layer.down.is_float();
-    for (int i = 0; i < count; ++i) {
-        float* u = up + i * stride;
-        // Quantized rows are read as codes only: their floats stay here, in the cache.
-        float* out = is_quantized ? u : activated_.x + (first + i) * width + tile * kTile;
-        if (shape_.is_gated)
-            kernels_.activate(shape_.activation, gate + i * stride, u, channels, out);
-        else
-            kernels_.activate(shape_.activation, u, nullptr, channels, out);
-        if (is_quantized) kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
-    }
+    for (int tile = part.first * tiles; tile < part.stop * tiles; tile += tiles)
+        for (int first = 0; first < num_rows_; first += kRowBlock) {
+            const int count = std::min(kRowBlock, num_rows_ - first);
+            kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride});
+            if (shape_.is_gated)
+                kernels_.linear(layer.gate, tile, tiles, normed_, first, count, {gate, stride});
+            for (int i = 0; i < count; ++i) {
+                float* u = up + i * stride;
+                // Quantized rows are read as codes only: their floats stay here, in the cache.
+                float* out = is_quantized ? u : activated_.x + (first + i) * width + tile * kTile;
+                if (shape_.is_gated)
+                    kernels_.activate(shape_.activation, gate + i * stride, u, channels, out);
+                else
+                    kernels_.activate(shape_.activation, u, nullptr, channels, out);
+                if (is_quantized)
+                    kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
+            }
+        }
 }
 
 // A piece of a linear layer, added to the residual stream.

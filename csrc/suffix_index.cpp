@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 #include <unordered_set>
-#include <utility>
 
 namespace forerun {
 namespace {
@@ -66,13 +66,13 @@ struct SuffixIndex::Context {
     std::span<const int> tokens;
 };
 
-// The positions behind some that the same token stands at.
-struct SuffixIndex::Followers {
-    int token;
-    std::vector<Position> positions;
-};
+SuffixIndex::SuffixIndex(int max_depth, std::optional<std::size_t> capacity)
+    : max_depth_(static_cast<std::size_t>(max_depth)), capacity_(capacity) {
+    if (max_depth < 1) throw std::invalid_argument("max_depth must be at least 1");
+}
 
-void SuffixIndex::extend(int document, std::span<const int> tokens) {
+void SuffixIndex::extend(int document, const std::vector<int>& tokens) {
+    if (document < 0) throw std::invalid_argument("a document must not be negative");
     if (tokens.empty()) return;
     const auto [entry, is_new] = texts_.try_emplace(document);
     if (is_new) documents_.push_back(document);
@@ -98,7 +98,7 @@ void SuffixIndex::extend(int document, std::span<const int> tokens) {
     if (capacity_ && size() > *capacity_) evict(*capacity_ - *capacity_ / 8);
 }
 
-std::vector<Occurrence> SuffixIndex::occurrences(std::span<const int> context, int most) const {
+std::vector<Occurrence> SuffixIndex::occurrences(const std::vector<int>& context, int most) const {
     const Context key(context, max_depth_);
     auto after = place(key), before = after;  // `before` is one past the next one there
     const auto match_before = [&] {
@@ -121,15 +121,15 @@ std::vector<Occurrence> SuffixIndex::occurrences(std::span<const int> context, i
     return found;
 }
 
-std::optional<Continuation> SuffixIndex::continuation(std::span<const int> context,
+std::optional<Continuation> SuffixIndex::continuation(const std::vector<int>& context,
                                                       const Limits& limits, double score) const {
     std::optional<Continuation> best;
     const std::vector<Occurrence> found = occurrences(context, limits.most);
     std::vector<Position> positions;
     for (std::size_t i = 0; i < found.size(); ++i) {
-        positions.push_back(found[i].position);
-        const int length = found[i].length;
-        if (i + 1 < found.size() && found[i + 1].length == length) continue;
+        const auto [length, position] = found[i];
+        positions.push_back(position);
+        if (i + 1 < found.size() && found[i + 1].first == length) continue;
         const double granted = limits.factor * length + limits.offset;
         const int budget =
             granted < limits.num_nodes ? static_cast<int>(granted) : limits.num_nodes;
@@ -153,12 +153,11 @@ Continuation SuffixIndex::make_tree(std::vector<Position> occurrences, int match
     std::size_t num_open = 0, total = 0;
     int parent = -1, depth = 0;
     while (static_cast<int>(tree.tokens.size()) < num_nodes) {
-        for (Followers& next : followers(occurrences)) {
-            const std::size_t num_next = next.positions.size();
+        for (auto& [token, positions] : followers(occurrences)) {
+            const std::size_t num_next = positions.size();
             if (static_cast<double>(num_next) < least) continue;
             const double sure = confidence(num_next, occurrences.size(), match + depth);
-            heap.push_back(
-                {num_open++, next.token, parent, depth, sure, std::move(next.positions)});
+            heap.push_back({num_open++, token, parent, depth, sure, std::move(positions)});
             std::push_heap(heap.begin(), heap.end(), comes_later);
         }
         if (heap.empty()) break;
@@ -208,9 +207,9 @@ std::vector<SuffixIndex::Followers> SuffixIndex::followers(
         const std::size_t offset = offset_of(position);
         if (offset >= text.size()) continue;
         auto same = std::find_if(found.begin(), found.end(),
-                                 [&](const Followers& f) { return f.token == text[offset]; });
+                                 [&](const Followers& f) { return f.first == text[offset]; });
         if (same == found.end()) same = found.insert(same, {text[offset], {}});
-        same->positions.push_back(position + 1);
+        same->second.push_back(position + 1);
     }
     return found;
 }

@@ -7,16 +7,14 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace forerun {
 
 using Position = std::int64_t;  // document << 32 | offset
 
-struct Occurrence {
-    int length;
-    Position position;
-};
+using Occurrence = std::pair<int, Position>;  // tokens that match, place
 
 // What a tree may cost, and how it is chosen: the arguments of the same names in Python.
 struct Limits {
@@ -32,19 +30,20 @@ struct Continuation {
 
 class SuffixIndex {
   public:
-    SuffixIndex(int max_depth, std::optional<std::size_t> capacity)
-        : max_depth_(static_cast<std::size_t>(max_depth)), capacity_(capacity) {}
+    // `max_depth` at least 1, documents not negative: else std::invalid_argument.
+    SuffixIndex(int max_depth, std::optional<std::size_t> capacity);
 
-    void extend(int document, std::span<const int> tokens);
-    std::vector<Occurrence> occurrences(std::span<const int> context, int most) const;
-    std::optional<Continuation> continuation(std::span<const int> context, const Limits& limits,
+    void extend(int document, const std::vector<int>& tokens);
+    std::vector<Occurrence> occurrences(const std::vector<int>& context, int most) const;
+    std::optional<Continuation> continuation(const std::vector<int>& context, const Limits& limits,
                                              double score) const;
     std::size_t num_tokens() const { return num_tokens_; }
     std::size_t nbytes() const;
 
   private:
     struct Context;  // tokens before a place, the nearest first
-    struct Followers;
+    // A token, and the positions behind those that it stands at.
+    using Followers = std::pair<int, std::vector<Position>>;
 
     const std::vector<int>& text_of(Position position) const;
     Context context_of(Position position) const;

@@ -164,6 +164,4 @@ namespace avx512 {
 extern const Kernels kernels;
 }
 
-inline const Kernels& portable_kernels() { return portable::kernels; }
-
 }  // namespace forerun

@@ -142,36 +142,27 @@ class NativeDecoder:
         Raises CapacityError if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, NativeCache)
-        width = self.config.hidden_size
-        layers = sorted(set(taps))
+        assert all(s.base == cache.length(s.slot) for s in batch.segments)
+        width, layers = self.config.hidden_size, sorted(set(taps))
         last = torch.empty(batch.num_rows, width)
         tapped = torch.empty(len(layers), batch.num_rows, width)
-        rows_in = None if inputs is None else _rows(inputs)
+        given = None if inputs is None else _rows(inputs)
+        sublayers = (plan or self._whole).sublayers
         start = 0
         for part in [batch] if batch.num_rows <= MAX_ROWS else batch.split(MAX_ROWS):
-            stop = start + part.num_rows
+            here = slice(start, start + part.num_rows)
             rows = tapped if part is batch else torch.empty(len(layers), part.num_rows, width)
-            outputs = last[start:stop].numpy(), layers, rows.numpy()
-            given = None if rows_in is None else rows_in[start:stop]
-            self._run(part, cache, given, outputs, plan or self._whole)
+            x, hidden = None if given is None else given[here], last[here].numpy()
+            try:
+                self._native.forward(
+                    cache.native, part.segments, x, hidden, layers, rows.numpy(), sublayers
+                )
+            except IndexError as error:
+                raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
             if part is not batch:
-                tapped[:, start:stop] = rows
-            start = stop
+                tapped[:, here] = rows
+            start = here.stop
         return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
-
-    def _run(
-        self,
-        batch: Batch,
-        cache: NativeCache,
-        inputs: np.ndarray | None,
-        outputs: tuple[np.ndarray, list[int], np.ndarray],
-        plan: LayerPlan,
-    ) -> None:
-        assert all(s.base == cache.length(s.slot) for s in batch.segments)
-        try:
-            self._native.forward(cache.native, batch.segments, inputs, *outputs, plan.sublayers)
-        except IndexError as error:
-            raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
 
     def embed(self, ids: Tensor) -> Tensor:
         """What passes over these tokens (R,) start from, positions left out: (R, D), fp32."""
@@ -248,10 +239,6 @@ def load(
             progress(total - len(missing), total)
     if missing:
         raise LoadError(f"weights are missing: {', '.join(missing)}")
-    try:
-        decoder.check()
-    except ValueError as error:
-        raise LoadError(str(error)) from error
     if packed is not None:
         packed.save(decoder)
     return decoder
@@ -260,17 +247,17 @@ def load(
 def _with_biases(
     items: Iterable[tuple[str, StoredTensor]],
 ) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
-    name, weight = "", None
-    bias: StoredTensor | None = None
-    for key, stored in items:
-        if key == f"{name}.bias":
-            bias = stored
+    held: tuple[str, StoredTensor] | None = None
+    for name, stored in items:
+        if held and name == f"{held[0]}.bias":
+            yield *held, stored
+            held = None
             continue
-        if weight is not None:
-            yield name, weight, bias
-        name, weight, bias = key, stored, None
-    if weight is not None:
-        yield name, weight, bias
+        if held:
+            yield *held, None
+        held = name, stored
+    if held:
+        yield *held, None
 
 
 def _with_rounded_head(
