@@ -115,7 +115,7 @@ def _derive(
             parameters += added if own.name == name else [own.replace(kind=own.KEYWORD_ONLY)]
 
         def run(**values: Any) -> None:
-            given = {option.name: values.pop(option.name) for option in added}
+            given = {own.name: values.pop(own.name, own.default) for own in added}
             command(**values, **{name: build({**defaults, **given})})
 
         run.__doc__, run.__module__ = command.__doc__, command.__module__
