@@ -1,4 +1,4 @@
-"""Weights as stored: their formats by name, the protocol of a stored tensor, and tensors of plain numbers.
+"""Weights as stored: their formats by name, and a stored tensor of plain numbers, from which those of codes derive.
 
 N rows (outputs), K columns (inputs) of a matrix; g weights share a scale.
 """
