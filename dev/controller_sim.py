@@ -33,10 +33,9 @@ from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Drafter, Target
-from forerun.engine.acceptance import DraftResult
+from forerun.drafters.base import BaseDrafter, Drafter, Target
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
 from forerun.nn.config import ModelConfig
@@ -146,39 +145,18 @@ class Replay:
         return 0
 
 
-class Recorded:
+class Recorded(BaseDrafter):
     """Guesses as right as those that were recorded; behind the first wrong one nothing is right."""
-
-    features = NO_FEATURES
-    draws = False
 
     def __init__(self, answers: Iterable[Answer]) -> None:
         self._answers = {tuple(a.prompt): a for a in answers}
 
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Nothing to prepare."""
-
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """A chain for each."""
-        return [self._one(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
-
-    def _one(self, seq: Seq, budget: int) -> Draft:
+    def propose_one(self, seq: Seq, budget: int) -> Draft:
+        """A chain."""
         answer, done = self._answers[tuple(seq.tokens[: seq.num_prompt])], len(seq.generated)
         right = int(answer.right[done])
         coming = answer.tokens[done : done + min(budget, MOST_GUESSES)]
         return Draft.chain([t if i < right else t + 1 for i, t in enumerate(coming)])
-
-    def observe(
-        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
-    ) -> None:
-        """Nothing to learn."""
-
-    def end(self, seq: Seq) -> None:
-        """Nothing to forget."""
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """Nothing."""
-        return 0
 
 
 def replay(
@@ -265,7 +243,7 @@ def read(path: Path, temperature: float) -> list[Answer]:
     return [answer for answer in answers if answer.temperature == temperature]
 
 
-class Listening:
+class Listening(Controller):
     """A controller that asks for full drafts, notes them and lets none of them through."""
 
     def __init__(self) -> None:
@@ -282,11 +260,6 @@ class Listening:
         """Nothing."""
         (self.drafts[self._length],) = drafts.values()
         return dict.fromkeys(drafts, EMPTY_DRAFT)
-
-    def learn(
-        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
-    ) -> None:
-        """Nothing."""
 
 
 def record(path: Path, prompts: Sequence[str], model: str, guesser: str, length: int) -> None:
