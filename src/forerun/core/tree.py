@@ -101,8 +101,15 @@ def from_paths(paths: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], tuple[i
     >>> from_paths([[5, 6], [5, 7], [8]])
     ((5, 6, 7, 8), (-1, 0, 0, -1))
     """
-    tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-    for path in paths:
-        tokens, parents = graft(tokens, parents, path, chain(len(path)))
-    return tokens, parents
+    tokens: list[int] = []
+    parents: list[int] = []
+    known: dict[tuple[int, int], int] = {}
+    for path in paths:  # not a graft a path, which would look through the whole tree each time
+        node = -1
+        for token in path:
+            child = known.setdefault((node, token), len(tokens))
+            if child == len(tokens):
+                tokens.append(token)
+                parents.append(node)
+            node = child
+    return tuple(tokens), tuple(parents)
