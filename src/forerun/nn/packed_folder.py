@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from forerun.core import sizes
 
@@ -68,7 +68,7 @@ class PackedFolder:
     @contextmanager
     def replacing(
         self, target: Path, nbytes: int, rank: Callable[[Path], int]
-    ) -> Iterator[BinaryIO]:
+    ) -> Iterator[IO[bytes]]:
         """A file to write `nbytes` to, which takes the target's place at the end: readers see a whole one.
 
         What is in the way goes before: of whole files those of rank 0 always, then, as far as needed, the lower rank
