@@ -63,12 +63,12 @@ def command(
     take 5 GB at most (FORERUN_CACHE_LIMIT=2GB changes that): the copy that was used longest ago goes first.
     """
     from forerun.cli import _console as console
+    from forerun.core import sizes
     from forerun.nn import packed
 
     if clear_cache:
-        from forerun.cli.rm import command as rm
-
-        rm(packed=True)
+        freed = packed.remove(packed.folder().entries())
+        console.stderr().print(f"deleted {sizes.shown(freed)} of packed copies; models stay")
     found, folder = rows(), packed.folder()
     packed_nbytes = sum(row.packed_nbytes for row in found)
     if as_json:
