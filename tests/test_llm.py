@@ -128,15 +128,15 @@ def test_logprobs_come_with_drafting_and_are_the_plain_ones(drafted, plain):
 
 
 def test_a_second_turn_says_the_same_whether_rows_are_reused_or_not(drafted, default_model):
-    first = drafted.chat(QUESTION, GREEDY).outputs[0]
+    first = drafted.chat(QUESTION, GREEDY)[0].outputs[0]
     follow_up = [
         *QUESTION,
         {"role": "assistant", "content": first.text},
         {"role": "user", "content": "Once more."},
     ]
-    reused = drafted.chat(follow_up, GREEDY).outputs[0].token_ids
+    reused = drafted.chat(follow_up, GREEDY)[0].outputs[0].token_ids
     fresh = drafted.with_drafter("none")  # an engine of its own, with an empty cache
-    assert reused == fresh.chat(follow_up, GREEDY).outputs[0].token_ids
+    assert reused == fresh.chat(follow_up, GREEDY)[0].outputs[0].token_ids
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
