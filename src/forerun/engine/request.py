@@ -41,13 +41,14 @@ class RequestState:
         """Seconds from the request to the first token; None before it."""
         return None if self.first_token_s is None else self.first_token_s - self.start_s
 
-    def score_prompt(self, base: int, states: Tensor, head: Callable[[Tensor], Tensor]) -> None:
-        """Log-probabilities of prompt tokens, from the hidden states (R, D) of those from position `base` on.
+    @property
+    def scores_prompt(self) -> bool:
+        """True while the prompt is read, if the log-probabilities of its tokens were asked for."""
+        return self.seq.params.prompt_logprobs is not None and not self.has_begun
 
-        Nothing is done for a request that did not ask for them.
-        """
-        if (num_top := self.seq.params.prompt_logprobs) is None:
-            return
+    def score_prompt(self, base: int, states: Tensor, head: Callable[[Tensor], Tensor]) -> None:
+        """Log-probabilities of prompt tokens, from the hidden states (R, D) of those from position `base` on."""
+        num_top = self.seq.params.prompt_logprobs or 0
         first = max(
             base, len(self.prompt_logprobs)
         )  # a prompt may be read twice, if it is preempted
