@@ -23,7 +23,7 @@ def app() -> typer.Typer:
     """The application with every command of the folder; `bench_report.py` is `report` of the command `bench`."""
     result = typer.Typer(
         name="forerun",
-        help="Large language models answer several times faster, with exactly the same words.",
+        help="Speculative decoding on CPUs: faster answers with exactly the same tokens.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
