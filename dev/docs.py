@@ -50,6 +50,8 @@ def _command(command: TyperCommand | TyperGroup, name: str) -> str:
             names = ", ".join(f"`{n}`" for n in (*parameter.opts, *parameter.secondary_opts))
             no_default = parameter.default in (None, ()) or parameter.default is False
             default = "" if no_default else f"`{parameter.default}`"
+            if isinstance(parameter.show_default, str):
+                default = parameter.show_default
             lines.append(f"| {names} | {default} | {parameter.help} |")
     return "\n".join(lines) + "\n"
 
