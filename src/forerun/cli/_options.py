@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
 
 FLAGS: Mapping[str, tuple[str, ...]] = {
-    "model": ("-m", "--model"),
+    "model": ("-m", "--model", "-hf", "--hf-repo"),
     "drafter": ("-d", "--drafter", "--spec-type"),
     "draft_model": ("-md", "--draft-model", "--model-draft"),
-    "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
-    "kv": ("--kv", "--kv-cache-dtype"),
+    "num_draft": ("--num-draft", "--draft-max", "--draft", "--draft-n", "--spec-draft-n-max"),
+    "min_draft": ("--min-draft", "--draft-min", "--draft-n-min", "--spec-draft-n-min"),
     "threads": ("-t", "--threads"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
-    "max_tokens": ("-n", "--max-tokens", "--n-predict"),
+    "max_tokens": ("-n", "--max-tokens", "--n-predict", "--predict"),
     "temperature": ("--temperature", "--temp"),
     "repetition_penalty": ("--repetition-penalty", "--repeat-penalty"),
     "seed": ("-s", "--seed"),
@@ -44,7 +44,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 """Of fields that have more spellings than their own name."""
 
-DRAFTER = ("drafter", "draft_model", "num_draft")
+DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
 PASSES = (
     *(*DRAFTER, "draft_budget", "controller", "kv"),
     *("max_model_len", "max_num_seqs", "prefill_chunk"),
@@ -52,6 +52,8 @@ PASSES = (
 """Fields of no meaning to a command that runs passes of the model without an engine."""
 NOT_SPELLED = ("n", "logit_bias", "logprobs")
 """Fields of a request whose effect no command shows."""
+NOT_OF_ENGINE = ("draft_options", "seed")
+"""Fields of the engine that have options elsewhere: flags of other engines, and the request's seed."""
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document as the last line on stdout.")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
-from forerun.core import spellings
+from forerun.core import options, spellings
 from forerun.core.errors import ConfigError, unknown
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -95,7 +95,8 @@ class EngineConfig:
             elif spelling is None:
                 _check_name(name)
             elif spelling.becomes:
-                _add(given, typed, spelling.becomes[0], name, spelling.read(name, value))
+                field = spelling.becomes[0]
+                _add(given, typed, field, name, _converted(field, name, spelling.read(name, value)))
             else:
                 spelling.note(name, value)
         tokenizer = given.pop("tokenizer", None)
@@ -123,6 +124,10 @@ def _add(
         raise ConfigError(f"give {typed[field]} or {name}, not both")
     if given.get(field) is None:
         given[field], typed[field] = value, name
+
+
+def _converted(field: str, name: str, value: object) -> object:
+    return options.convert(EngineConfig, field, value, name) if field in _FIELDS else value
 
 
 def _check_name(name: str) -> None:
