@@ -19,43 +19,6 @@ from forerun.core.errors import ConfigError
 META = "forerun.arguments"
 """Under which a context keeps its `Arguments`."""
 
-NAMES: Mapping[str, str] = {
-    "-ngl": "n_gpu_layers",
-    "--gpu-layers": "n_gpu_layers",
-    "-ngld": "n_gpu_layers_draft",
-    "--gpu-layers-draft": "n_gpu_layers_draft",
-    "-mg": "main_gpu",
-    "-sm": "split_mode",
-    "-ts": "tensor_split",
-    "-fa": "flash_attn",
-    "-b": "n_batch",
-    "--batch-size": "n_batch",
-    "-ub": "n_ubatch",
-    "--ubatch-size": "n_ubatch",
-    "-tb": "n_threads_batch",
-    "--threads-batch": "n_threads_batch",
-    "-td": "threads_draft",
-    "-cd": "ctx_size_draft",
-    "-ctk": "cache_type_k",
-    "-ctv": "cache_type_v",
-    "-ctkd": "cache_type_k_draft",
-    "-ctvd": "cache_type_v_draft",
-    "-hfd": "hf_repo_draft",
-    "-hfrd": "hf_repo_draft",
-    "--no-mmap": "no_mmap",
-    "-cnv": "conversation",
-    "-st": "single_turn",
-    "-i": "interactive",
-    "-e": "escape",
-    "-co": "color",
-    "-v": "verbose",
-    "-tp": "tensor_parallel_size",
-    "-pp": "pipeline_parallel_size",
-    "-dp": "data_parallel_size",
-    "-q": "quantization",
-}
-"""Short flags of llama.cpp and vLLM; long ones are the names of `core/spellings.py` with dashes."""
-
 _SWITCHES = ("on", "off", "auto", "true", "false", "0", "1")
 _NUMBER = re.compile(r"-[\d.]")
 
@@ -81,13 +44,13 @@ class Reading:
         options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]
         found = read(args, options, reads, path=ctx.command_path, stops=hasattr(self, "commands"))
         ctx.meta[META] = found
-        return super().parse_args(ctx, found.rest)  # type: ignore[misc,no-any-return]
+        return super().parse_args(ctx, found.rest)  # type: ignore[misc]
 
 
 def read(
     args: Sequence[str], options: Sequence[Any], reads: Collection[str], *, path: str, stops: bool
 ) -> Arguments:
-    """Sort the words of a command line. `reads` are the kinds of foreign names the command can use, or fixed fields.
+    """Sort the words of a command line. `reads` are the names of other engines that the command can use.
 
     With `stops`, the first word without a dash begins another command. Raises ConfigError.
     """
@@ -126,11 +89,6 @@ def as_flags(message: str, typed: Mapping[str, str]) -> str:
     return message
 
 
-def canonical(typed: str) -> str:
-    """The name in the tables of a flag: `-ngl` is `n_gpu_layers`."""
-    return NAMES.get(typed, typed)
-
-
 def _attached(word: str, known: Mapping[str, Any]) -> Any:
     """The option of `-n64`: a short one with its number right behind it."""
     option = known.get(word[:2])
@@ -140,16 +98,12 @@ def _attached(word: str, known: Mapping[str, Any]) -> Any:
 
 def _foreign(name: str, reads: Collection[str]) -> tuple[str | None, bool]:
     """The name in the tables, if the command can use it; False for a flag that is switched off."""
-    for key, is_on in ((canonical(name), True), (name.replace("--no-", "--", 1), False)):
-        word = spellings.plain(key)
-        if word in reads:
-            return word, is_on
-        one = spellings.configuration(key)
-        if "configuration" in reads and one is not None and (is_on or one.takes != "a value"):
-            return word, is_on
-        if "drafting" in reads and is_on and spellings.is_drafting(key):
-            return word, is_on
-    return None, True
+    if (word := spellings.plain(name)) in reads:
+        return word, True
+    word = spellings.plain(name.replace("--no-", "--", 1))
+    one = spellings.configuration(word)
+    is_flag = one is not None and one.takes != "a value"
+    return (word, False) if is_flag and word in reads else (None, True)
 
 
 def _value(name: str, key: str, words: deque[str], text: str | None, is_on: bool) -> object:
@@ -169,10 +123,8 @@ def _value(name: str, key: str, words: deque[str], text: str | None, is_on: bool
 def _unknown(
     word: str, name: str, known: Mapping[str, Any], reads: Collection[str], path: str
 ) -> str:
-    names = [*known, *(n for n in NAMES if _foreign(n, reads)[0])]
-    if name.startswith("--"):
-        theirs = (f"--{n.replace('_', '-')}" for n in spellings.known_names())
-        names += [flag for flag in theirs if _foreign(flag, reads)[0]]
+    theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in reads))
+    names = [*known, *(flag for flag in theirs if spellings.plain(flag) in reads)]
     names = [one for one in names if one.startswith("--") == name.startswith("--")]
     close = difflib.get_close_matches(name, names, n=1)
     if not close and not name.startswith("--") and known.get(name[:2]) is not None:

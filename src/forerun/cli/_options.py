@@ -1,13 +1,13 @@
 """Options that several commands share: those of the engine and of sampling come from their dataclasses.
 
 A field of `EngineConfig` or `SamplingParams` is an option of every command decorated with `engine` or
-`sampling`; its docstring is the help. llama.cpp's and vLLM's spellings stand in `FLAGS`.
+`sampling`; its docstring is the help. llama.cpp's and vLLM's spellings stand in `FLAGS`, those
+of no effect here in `core/spellings.py`.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import select
 import stat
@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from forerun.cli._arguments import META, Arguments, as_flags
 from forerun.cli._help import type_name
 from forerun.core import options
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.params import SamplingParams
+from forerun.core.spellings import configuration, known_names, note, plain, read_object
 from forerun.core.textfile import read_text
 
 if TYPE_CHECKING:
@@ -76,9 +78,15 @@ Json = Annotated[
     typer.Option("--json", help="Print one JSON document on stdout, and nothing else there."),
 ]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
+    bool,
+    typer.Option(
+        *("--raw", "-no-cnv", "--no-conversation"),
+        help="Complete the text as it is, without the chat template.",
+    ),
 ]
-System = Annotated[str | None, typer.Option("--system", help="A system message.")]
+System = Annotated[
+    str | None, typer.Option("--system", "-sys", "--system-prompt", help="A system message.")
+]
 Command = Callable[..., None]
 
 
@@ -87,16 +95,37 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
 
     `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
     """
-    names = [field.name for field in fields(EngineConfig) if field.name not in without]
+    hidden = {*without, *NOT_OF_ENGINE}
+    names = [field.name for field in fields(EngineConfig) if field.name not in hidden]
     what = "vLLM's JSON object, instead of -d."
     spec = _keyword("speculative_config", None, str | None, what, EngineConfig)
+    fixed = {name: value for name, value in defaults.items() if name in without}
 
-    def build(values: dict[str, Any]) -> EngineConfig:
-        text = values.pop("speculative_config", None)
-        return EngineConfig.of(**values, speculative_config=_read_json(text))
+    def build(values: dict[str, Any], arguments: Arguments) -> EngineConfig:
+        foreign = {**arguments.foreign}
+        for name in [name for name in foreign if _field(name) in fixed]:
+            value = fixed[_field(name)]
+            note(name, foreign.pop(name), f"it is always {value} with this command")
+        typed = {name: values.pop(name) for name in arguments.typed if name in values}
+        if (text := typed.get("speculative_config")) is not None:
+            typed["speculative_config"] = read_object("--speculative-config", text)
+        values.pop("speculative_config", None)
+        return EngineConfig.of(EngineConfig(**values), **typed, **foreign)
 
     extra = [spec] if "drafter" in names else []
-    return _derive("config", EngineConfig, names, defaults, build, extra)
+    reads = {
+        name for name in known_names("drafter" in names) if _field(name) in {*names, *fixed, ""}
+    }
+    reads |= fixed.keys()
+    return _derive("config", EngineConfig, names, defaults, build, extra, reads)
+
+
+def _field(name: str) -> str:
+    """The field that a foreign name is; empty for one without."""
+    spelling = configuration(name)
+    if spelling is None:
+        return plain(name) if plain(name) in EngineConfig.__slots__ else ""
+    return next(iter(spelling.becomes), "")
 
 
 def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
@@ -105,7 +134,7 @@ def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
     return _derive("params", SamplingParams, names or every, {"temperature": 0.0} | defaults, _read)
 
 
-def _read(values: dict[str, Any]) -> SamplingParams:
+def _read(values: dict[str, Any], arguments: Arguments) -> SamplingParams:
     """-1 means none, as in llama.cpp; a stop string may spell line ends and tabs."""
     for name in ("max_tokens", "seed"):
         values[name] = None if values.get(name) == -1 else values.get(name)
@@ -119,10 +148,14 @@ def _derive(
     cls: type[Any],
     shown: Collection[str],
     defaults: Mapping[str, object],
-    build: Callable[[dict[str, Any]], object],
+    build: Callable[[dict[str, Any], Arguments], object],
     extra: Collection[inspect.Parameter] = (),
+    reads: Collection[str] = (),
 ) -> Callable[[Command], Command]:
-    """A decorator that replaces a command's parameter `name` by an option a field."""
+    """A decorator that replaces a command's parameter `name` by an option a field.
+
+    `reads` are other engines' names that it takes besides (`_arguments`).
+    """
     known = _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
     added = [known[n].replace(default=defaults.get(n, known[n].default)) for n in shown]
     added += extra
@@ -133,16 +166,30 @@ def _derive(
         for own in signature.parameters.values():
             parameters += added if own.name == name else [own.replace(kind=own.KEYWORD_ONLY)]
 
-        def run(**values: Any) -> None:
-            given = {own.name: values.pop(own.name, own.default) for own in added}
-            command(**values, **{name: build({**defaults, **given})})
+        takes_context = "context" in signature.parameters
+        if not takes_context:
+            parameters.append(_CONTEXT)
 
+        def run(context: typer.Context, **values: Any) -> None:
+            arguments = context.meta.get(META) or Arguments()
+            given = {own.name: values.pop(own.name, own.default) for own in added}
+            if takes_context:
+                values["context"] = context
+            try:
+                command(**values, **{name: build({**defaults, **given}, arguments)})
+            except ForerunError as error:
+                raise type(error)(as_flags(str(error), arguments.typed)) from error
+
+        run.reads = {*reads, *getattr(command, "reads", ())}  # type: ignore[attr-defined]
         run.__doc__, run.__module__ = command.__doc__, command.__module__
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {own.name: own.annotation for own in parameters}
         return run
 
     return decorate
+
+
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
 @cache
@@ -276,18 +323,6 @@ def _read_stdin() -> str:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"stdin is not UTF-8 text: {error}") from error
-
-
-def _read_json(text: str | None) -> dict[str, object] | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--speculative-config is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError("--speculative-config must be a JSON object")
-    return value
 
 
 def conversation(text: str, system: str | None = None) -> list[dict[str, str]]:

@@ -31,6 +31,8 @@ class Spelling:
     """Why it has no effect, or what else to do where a value is not allowed."""
     implies: str = ""
     """The drafter that is meant where none is named."""
+    off: float | None = None
+    """The value that asks for nothing."""
     takes: Literal["a value", "nothing", "perhaps"] = "a value"
     """On the command line."""
 
@@ -44,6 +46,10 @@ class Spelling:
             raise ConfigError(f"{said(typed, value)} is not possible here: {self.why}{allowed}")
         return self.values[word]
 
+    def is_off(self, value: object) -> bool:
+        """True for the value that asks for nothing."""
+        return self.off is not None and str(value) in (f"{self.off:g}", f"{self.off:.1f}")
+
     def note(self, typed: str, value: object) -> None:
         """Say once that it has no effect. Raises ConfigError for a value that would have to have one."""
         self.read(typed, value)
@@ -51,15 +57,15 @@ class Spelling:
 
 
 def plain(typed: str) -> str:
-    """A name without the dashes of the command line."""
-    return typed.lstrip("-").replace("-", "_")
+    """A name in the tables: `-ngl` is n_gpu_layers, `--draft-max` is draft_max."""
+    return SHORT.get(typed) or typed.lstrip("-").replace("-", "_")
 
 
 def said(typed: str, value: object) -> str:
     """A name and its value as they were typed: `-ngl 99`, `dtype='auto'`."""
     if not typed.startswith("-"):
         return f"{typed}={value!r}"
-    return typed if value is True else f"{typed} {value}"
+    return typed if isinstance(value, bool) else f"{typed} {value}"
 
 
 def note(typed: str, value: object, why: str) -> None:
@@ -98,6 +104,8 @@ _TERMINAL = "the terminal decides"
 _CONTROLLER = "the controller decides by measured times; controller=False drafts in full"
 _VERIFY = "drafts are checked token by token, so that the answers keep their distribution"
 _ANY_QUANT = {"int8": "int8", "int4": "int4", "gguf": "none", "none": "none"}
+
+_CONFIDENCE = Spelling(("min_confidence", "min_token_prob"), off=0)
 
 CONFIGURATION: Mapping[str, Mapping[str, Spelling]] = {
     "vLLM": {
@@ -249,8 +257,8 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
         "draft_max": _is("num_draft"),
         "draft_n_max": _is("num_draft"),
         "spec_draft_n_max": _is("num_draft"),
-        "draft_p_min": _is("min_confidence", "min_token_prob"),
-        "spec_draft_p_min": _is("min_confidence", "min_token_prob"),
+        "draft_p_min": _CONFIDENCE,
+        "spec_draft_p_min": _CONFIDENCE,
         "draft_p_split": _no_effect("branch=2,2,1 of the drafter makes a tree"),
         "spec_draft_p_split": _no_effect("branch=2,2,1 of the drafter makes a tree"),
         "model_draft": _is("model", implies="draft_model"),
@@ -275,7 +283,7 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
         "assistant_early_exit": _is("exit", implies="early_exit"),
         "num_assistant_tokens": _is("num_draft"),
         "num_assistant_tokens_schedule": _no_effect(_CONTROLLER),
-        "assistant_confidence_threshold": _is("min_confidence", "min_token_prob"),
+        "assistant_confidence_threshold": _CONFIDENCE,
         "prompt_lookup_num_tokens": _is("num_draft", implies="prompt_lookup"),
         "max_matching_ngram_size": _is("ngram_max", implies="prompt_lookup"),
         "max_ngram_size": _is("ngram_max", implies="prompt_lookup"),
@@ -286,6 +294,45 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
     },
 }
 """Names of drafters' options, in a `speculative_config` and beside it."""
+
+SHORT: Mapping[str, str] = {
+    "-ngl": "n_gpu_layers",
+    "--gpu-layers": "n_gpu_layers",
+    "-ngld": "n_gpu_layers_draft",
+    "--gpu-layers-draft": "n_gpu_layers_draft",
+    "-mg": "main_gpu",
+    "-sm": "split_mode",
+    "-ts": "tensor_split",
+    "-fa": "flash_attn",
+    "-b": "n_batch",
+    "--batch-size": "n_batch",
+    "-ub": "n_ubatch",
+    "--ubatch-size": "n_ubatch",
+    "-tb": "n_threads_batch",
+    "--threads-batch": "n_threads_batch",
+    "-td": "threads_draft",
+    "-cd": "ctx_size_draft",
+    "-ctk": "cache_type_k",
+    "-ctv": "cache_type_v",
+    "-ctkd": "cache_type_k_draft",
+    "-ctvd": "cache_type_v_draft",
+    "-hfd": "hf_repo_draft",
+    "-hfrd": "hf_repo_draft",
+    "--no-mmap": "no_mmap",
+    "-np": "n_parallel",
+    "--parallel": "n_parallel",
+    "-cnv": "conversation",
+    "-st": "single_turn",
+    "-i": "interactive",
+    "-e": "escape",
+    "-co": "color",
+    "-v": "verbose",
+    "-tp": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-dp": "data_parallel_size",
+    "-q": "quantization",
+}
+"""Flags of llama.cpp and vLLM that are not such a name with dashes."""
 
 METHOD_KEYS = ("method", "spec_type", "speculative_algorithm")
 """Names of what says which drafter."""
@@ -314,8 +361,9 @@ _DRAFTING = {name: one for names in DRAFTING.values() for name, one in names.ite
 
 
 def configuration(typed: str) -> Spelling | None:
-    """What a name of a field is here."""
-    return _CONFIGURATION.get(plain(typed))
+    """What a name of a field is here; a flag may be switched off by `--no-`."""
+    word = plain(typed)
+    return _CONFIGURATION.get(word) or _CONFIGURATION.get(word.removeprefix("no_"))
 
 
 def drafting(typed: str) -> Spelling | None:
@@ -333,9 +381,9 @@ def is_drafting(typed: str) -> bool:
     return plain(typed) in _DRAFTING or plain(typed) in METHOD_KEYS
 
 
-def known_names() -> Collection[str]:
-    """All names of other engines."""
-    return {*_CONFIGURATION, *_DRAFTING, *METHOD_KEYS}
+def known_names(with_drafting: bool = True) -> Collection[str]:
+    """All names of other engines, or those of `EngineConfig` alone."""
+    return {*_CONFIGURATION, *((*_DRAFTING, *METHOD_KEYS) if with_drafting else ())}
 
 
 def aliases_of(option: str) -> tuple[str, ...]:

@@ -66,10 +66,12 @@ def read(given: Mapping[str, object], drafter: str, method: str = "") -> dict[st
     names = option_names(drafter) if given else []
     options: dict[str, Given] = {}
     for key, value in given.items():
+        spelling = spellings.drafting(key)
+        if spelling is not None and spelling.is_off(value):
+            continue
         if method:
             check(key, value, method, [drafter])
-        option, spelling = meant(key, names), spellings.drafting(key)
-        if option:
+        if option := meant(key, names):
             _add(options, option, Given(key, _value(key, value)))
         elif spelling is not None and not spelling.becomes:
             spelling.note(key, value)
@@ -81,6 +83,8 @@ def read(given: Mapping[str, object], drafter: str, method: str = "") -> dict[st
 def check(key: str, value: object, method: str, drafters: Sequence[str]) -> None:
     """Raise ConfigError for an option that none of the drafters has, and say which drafter has it."""
     names = [name for each in drafters for name in option_names(each)]
+    if (spelling := spellings.drafting(key)) is not None and spelling.is_off(value):
+        return
     if meant(key, names) is not None or (key == "model" and spellings.method(str(value))):
         return
     ours = [
