@@ -1,4 +1,4 @@
-"""forerun: large language models answer several times faster, with exactly the same words.
+"""forerun: speculative decoding for large language models on CPUs, faster answers with exactly the same tokens.
 
 >>> from forerun import LLM, SamplingParams
 >>> llm = LLM("smollm2-135m-instruct", drafter="auto")

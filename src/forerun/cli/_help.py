@@ -113,7 +113,7 @@ def _entry(parameter: Any, hint: object) -> Entry:
     long = main_name(parameter)
     short = next((name for name in parameter.opts if not name.startswith("--")), None)
     also = tuple(name for name in parameter.opts if name not in (long, short))
-    default = parameter.default
+    default, shown = parameter.default, parameter.show_default
     takes = ""
     if parameter.secondary_opts:
         long = f"--[no-]{long.removeprefix('--')}"
@@ -123,7 +123,8 @@ def _entry(parameter: Any, hint: object) -> Entry:
     names = long if short is None or short == long else f"{short}, {long}"
     no_default = default is None or default is False or callable(default) or default in ((), [])
     group = parameter.rich_help_panel or "Options"
-    return Entry(group, names, takes, text, "" if no_default else str(default), also)
+    default = "" if no_default else str(default)
+    return Entry(group, names, takes, text, shown if isinstance(shown, str) else default, also)
 
 
 def type_name(hint: Any) -> str:

@@ -136,7 +136,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Speculative decoding on CPUs: tokens are guessed ahead and checked together, so the same words come faster.
+    """Speculative decoding on CPUs: faster answers with exactly the same tokens.
 
     forerun COMMAND --help explains a command. A first answer: forerun generate "What is a prime number?"
     """

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class ForerunError(Exception):
@@ -59,6 +59,15 @@ def as_typed(message: str, typed: Mapping[str, str]) -> str:
         pattern = rf"(?<![\w'-]){ours}(?![\w'-])|(?<=option '){ours}(?=')"
         message = re.sub(pattern, name.replace("\\", r"\\"), message)
     return message
+
+
+def refuse(name: str, value: object, neutral: Sequence[object]) -> None:
+    """Raise RequestError for a value that asks for something which does not exist here; `neutral` ones ask nothing."""
+    if not any(value is each or value == each for each in neutral):
+        allowed = " or ".join(map(repr, neutral))
+        raise RequestError(
+            f"{name}={shown(value)} is not supported: leave it out, or give {allowed}"
+        )
 
 
 def shown(value: object) -> str:
