@@ -192,15 +192,15 @@ def _derive(
         for own in signature.parameters.values():
             parameters += added if own.name == name else [own.replace(kind=own.KEYWORD_ONLY)]
 
-        takes_context = "context" in signature.parameters
+        takes_context = _CONTEXT.name in signature.parameters
         if not takes_context:
             parameters.append(_CONTEXT)
 
-        def run(context: typer.Context, **values: Any) -> None:
-            arguments = context.meta.get(META) or Arguments()
+        def run(typer_context: typer.Context, **values: Any) -> None:
+            arguments = typer_context.meta.get(META) or Arguments()
             given = {own.name: values.pop(own.name, own.default) for own in added}
             if takes_context:
-                values["context"] = context
+                values[_CONTEXT.name] = typer_context
             try:
                 command(**values, **{name: build({**defaults, **given}, arguments)})
             except ForerunError as error:
@@ -215,7 +215,9 @@ def _derive(
     return decorate
 
 
-_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+_CONTEXT = inspect.Parameter(
+    "typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+)
 
 
 def _with_default(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
