@@ -192,15 +192,14 @@ def _derive(
         for own in signature.parameters.values():
             parameters += added if own.name == name else [own.replace(kind=own.KEYWORD_ONLY)]
 
-        takes_context = _CONTEXT.name in signature.parameters
-        if not takes_context:
-            parameters.append(_CONTEXT)
+        context = next((own for own in parameters if own.annotation is typer.Context), _CONTEXT)
+        has_own = context in parameters
+        parameters += [] if has_own else [context]
 
-        def run(typer_context: typer.Context, **values: Any) -> None:
-            arguments = typer_context.meta.get(META) or Arguments()
+        def run(**values: Any) -> None:
+            read = values[context.name] if has_own else values.pop(context.name)
+            arguments = read.meta.get(META) or Arguments()
             given = {own.name: values.pop(own.name, own.default) for own in added}
-            if takes_context:
-                values[_CONTEXT.name] = typer_context
             try:
                 command(**values, **{name: build({**defaults, **given}, arguments)})
             except ForerunError as error:
