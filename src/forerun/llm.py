@@ -118,9 +118,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the outputs come in the prompts' order.
 
-        Text is completed as it is, without the chat template. Without `sampling_params` the model's own settings hold
-        (`default_params`), which is at most 16 tokens. `use_tqdm` shows the progress on stderr. Raises RequestError,
-        CapacityError.
+        Text is completed as it is, as by `forerun generate --raw`; `chat` and `forerun generate` answer it through the
+        chat template. Without `sampling_params` the model's own settings hold, with at most 16 tokens
+        (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
         """
         _check_others(others, _NEUTRAL, ("prompts", "sampling_params", "use_tqdm"))
         encoded = [encode(each, self.tokenizer) for each in split(prompts)]
@@ -159,7 +159,7 @@ class LLM:
     ) -> Iterator[Event]:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest.
 
-        Unlike in `generate`, chat messages are one prompt.
+        Chat messages go through the model's template; all else is as in `generate`.
         """
         _check_others(others, _NEUTRAL, ("prompt", "sampling_params"))
         return self.submit(prompt, sampling_params or self.default_params()).events()
