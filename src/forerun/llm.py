@@ -75,9 +75,7 @@ class LLM:
         LLM alone. Raises LoadError, ConfigError.
         """
         self.config = config = EngineConfig.of(model, **overrides)
-        self.drafter_spec = DrafterSpec.of(
-            config.drafter, model=config.draft_model, num_draft=config.num_draft
-        )
+        self.drafter_spec = DrafterSpec.of_config(config)
         if config.threads is not None:  # else as many as torch uses already
             set_threads(config.threads)
         self.device = choose_device(config.device)
@@ -118,9 +116,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the outputs come in the prompts' order.
 
-        Text is completed as it is, without the chat template. Without `sampling_params` the model's own settings hold
-        (`default_params`), which is at most 16 tokens. `use_tqdm` shows the progress on stderr. Raises RequestError,
-        CapacityError.
+        Text is completed as it is, as by `forerun generate --raw`; `chat` and `forerun generate` answer it through the
+        chat template. Without `sampling_params` the model's own settings hold, with at most 16 tokens
+        (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
         """
         _check_others(others, _NEUTRAL, ("prompts", "sampling_params", "use_tqdm"))
         encoded = [encode(each, self.tokenizer) for each in split(prompts)]
@@ -159,7 +157,7 @@ class LLM:
     ) -> Iterator[Event]:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest.
 
-        Unlike in `generate`, chat messages are one prompt.
+        Chat messages go through the model's template; all else is as in `generate`.
         """
         _check_others(others, _NEUTRAL, ("prompt", "sampling_params"))
         return self.submit(prompt, sampling_params or self.default_params()).events()

@@ -256,6 +256,24 @@ def test_a_wrong_request_is_refused_and_the_others_go_on(prompt, params, error, 
     assert run.seq.generated == ANSWERS[tuple(LOOPING[0])][:24]
 
 
+def test_a_prompts_logprobs_are_the_same_after_preemption_and_beside_others():
+    model = tiny_model(3)
+    prompt = [7 * i % 23 for i in range(40)]
+    params = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=2)
+    alone, busy = (engine_for(model, prefill_chunk=16) for _ in range(2))
+    (reference,) = complete(alone, [prompt], params)
+    assert [entry.token_id for entry in reference.prompt_logprobs] == prompt[1:]
+    busy.add(prompt[:30], SamplingParams(temperature=0, max_tokens=3))
+    run = busy.add(prompt, params)
+    for _ in range(2):
+        busy.step()
+        busy.preempt(run.seq.id)
+    while busy.has_work:
+        busy.step()
+    assert run.prompt_logprobs == reference.prompt_logprobs
+    assert run.seq.generated == reference.seq.generated
+
+
 def test_logprobs_are_those_of_plain_decoding():
     params = SamplingParams(temperature=0, max_tokens=12, logprobs=3)
     (reference,) = complete(engine_for(MODEL), LOOPING[:1], params)
