@@ -107,8 +107,9 @@ MISTAKES = [
     ("forerun generate hi -m /no/model.gguf", "no such file: /no/model.gguf"),
     ("forerun generate hi -n many", "-n must be a whole number, got 'many'"),
     ("forerun generate hi --temperature=hot", "--temperature must be a number, got 'hot'"),
-    ("forerun generate hi -d none --num-draft 4", "option"),
-    ("forerun generate hi -d suffix:size=4", "option"),
+    ("forerun generate hi -n", "-n needs a value; forerun generate --help says which"),
+    ("forerun generate hi -d none --num-draft 4", "drafter 'none' has no option --num-draft 4"),
+    ("forerun generate hi -d suffix:size=4", "unknown option 'size' (allowed for 'suffix': factor"),
     ("forerun genrate hi", "did you mean 'generate'"),
     ("forerun check a", "missing argument DRAFT"),
     ("forerun verify --prompts /no/such.jsonl", "no such file: /no/such.jsonl"),
@@ -205,7 +206,7 @@ TABLES = (
     "forerun verify --limit 2 -n 8 -c 1024",
     "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup",
     "forerun check smollm2-135m-instruct smollm2-135m-instruct",
-    "forerun bench kernels --cases 1,512@0 --repeats 1 -c 512",
+    "forerun bench kernels --cases 1,32x1@8 --repeats 1",
     "forerun eval distribution --prompt One,one --samples 40 --length 1 --top-p 1 --temp 1",
 )
 

@@ -67,7 +67,9 @@ def read(
         elif (option := known.get(name) or _attached(word, known)) is not None:
             found.typed[option.name] = name if name in known else word[:2]
             found.rest.append(word)
-            if name in known and not equals and not option.is_flag and not option.count and words:
+            if name in known and not equals and not option.is_flag and not option.count:
+                if not words:
+                    raise ConfigError(f"{name} needs a value; {path} --help says which")
                 found.rest.append(words.popleft())
         else:
             key, is_on = _foreign(name, reads)
