@@ -88,7 +88,7 @@ def test_what_is_no_prompt_is_said(smollm2, prompt: object, message: str) -> Non
 
 @pytest.mark.parametrize("messages", [5, None, [], [5], [[5]], [[]], "x", {"role": "user"}])
 def test_what_is_no_conversation_is_said(smollm2, messages: object) -> None:
-    with pytest.raises(RequestError, match="a conversation is|the conversation is|message 0 is"):
+    with pytest.raises(RequestError, match=r"a conversation is|the conversation is|message 0 is"):
         smollm2.chat(messages)
 
 
