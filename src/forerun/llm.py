@@ -75,9 +75,7 @@ class LLM:
         LLM alone. Raises LoadError, ConfigError.
         """
         self.config = config = EngineConfig.of(model, **overrides)
-        self.drafter_spec = DrafterSpec.of(
-            config.drafter, model=config.draft_model, num_draft=config.num_draft
-        )
+        self.drafter_spec = DrafterSpec.of_config(config)
         if config.threads is not None:  # else as many as torch uses already
             set_threads(config.threads)
         self.device = choose_device(config.device)

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -317,3 +318,24 @@ def test_the_models_own_settings_are_used_and_can_be_overridden(
         (0.0, 0.9, 512),
         (0.6, 1.0, 7),
     ]
+
+
+class Typed(io.StringIO):
+    """A terminal's stdin."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("options", [[], ["--no-history"]])
+def test_history_is_kept_unless_it_is_not_wanted(
+    options, forerun, default_model, tmp_path, monkeypatch
+):
+    kept = []
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    monkeypatch.setattr("forerun.cli.chat.history", lambda path: kept.append(path) or nullcontext())
+    monkeypatch.setattr(sys, "stdin", Typed("/quit\n"))
+    code, out, err = forerun("chat", "-m", default_model, "--no-weight-cache", *options)
+    assert (code, out) == (0, "")
+    assert "/help lists commands, Ctrl-D ends\n> " in err
+    assert kept == ([] if options else [tmp_path / "chat_history"])

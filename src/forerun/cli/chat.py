@@ -42,7 +42,7 @@ def command(
     talk = Conversation(llm, params(llm), hint="; Enter goes on" if lines.is_terminal else "")
     talk.start(system)
     if lines.is_terminal:
-        notes.print(f"{talk.title()}; /help lists commands, Ctrl-D ends", style="dim")
+        notes.print(f"{talk.title()}\n/help lists commands, Ctrl-D ends", style="dim")
     kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
     with kept or nullcontext(), suppress(EOFError):
         while True:
