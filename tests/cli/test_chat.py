@@ -19,6 +19,7 @@ from forerun.cli._conversation import Conversation
 from forerun.cli._lines import Lines
 from forerun.cli._slash import COMMANDS, Slash, help_text
 from forerun.core.errors import CapacityError, ConfigError, ForerunError
+from forerun.engine.engine import Engine
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
 
@@ -289,6 +290,18 @@ def test_a_pipe_is_a_turn_a_line_without_prompts(forerun, default_model, monkeyp
     assert err.count("cut at 6 tokens (--max-tokens)") == 3
     assert "drafter none (before: suffix" in err
     assert err.splitlines()[-1].startswith("3 answers, 18 tokens, ")
+
+
+def test_in_a_pipe_ctrl_c_ends_the_chat(forerun, default_model, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "step", interrupted)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\nAgain\n"))
+    code, out, err = forerun("chat", "-m", default_model, "-c", 256)
+    assert code == 130
+    assert out.strip() == ""
+    assert "Traceback" not in err
 
 
 def test_in_a_pipe_the_first_error_ends_the_chat(forerun, default_model, monkeypatch):

@@ -39,6 +39,8 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)
     cut: Cut | None = None
     """The last answer, if it can go on."""
+    was_stopped: bool = False
+    """Whether Ctrl-C ended the last answer."""
     stats: dict[str, SpecStats] = field(default_factory=dict)
     """By drafter."""
     answers: list[console.Measured] = field(default_factory=list)
@@ -140,6 +142,7 @@ class Conversation:
         name = self.llm.drafter_spec
         self.stats.setdefault(name.text(), SpecStats()).add(measured.stats)
         self.answers.append(measured)
+        self.was_stopped = not is_whole
         has_ended = is_whole and given.finish_reason is not FinishReason.LENGTH
         ids, text = [*given.token_ids], given.text
         while not has_ended and text.endswith("\ufffd"):  # half a character: it is computed again

@@ -32,7 +32,7 @@ def command(
 
     Answers are sampled as the model's own settings say, greedily where there are none; --temperature and the like
     override them. An answer has at most --max-tokens tokens (512); Enter goes on with one that was cut. Ctrl-C stops
-    an answer, Ctrl-D ends the chat. Text that is piped in is one message a line; the first error ends it.
+    an answer, Ctrl-D ends the chat. Text that is piped in is one message a line; the first error or Ctrl-C ends it.
     """
     from forerun.cli import _console as console
     from forerun.cli._conversation import Conversation
@@ -62,17 +62,23 @@ def _turn(lines: Lines, talk: Conversation) -> None:
     try:
         turn = lines.turn()
     except KeyboardInterrupt:
+        if not lines.is_terminal:
+            raise
         notes.print("\nCtrl-D or /exit ends the chat", style="dim")
         return
     if not turn and (talk.cut is None or not lines.is_terminal):
         return
     try:
         notes.print(_take(turn, talk), style="dim")
+        if talk.was_stopped and not lines.is_terminal:
+            raise KeyboardInterrupt
     except ForerunError as error:
         if not lines.is_terminal:
             raise
         notes.print(f"error: {error}", style="red")
-    except KeyboardInterrupt:  # before the answer began
+    except KeyboardInterrupt:  # before the answer began, or in a pipe, where it ends the chat
+        if not lines.is_terminal:
+            raise
         notes.print("stopped", style="dim")
 
 
