@@ -36,7 +36,7 @@ from forerun.engine.outputs import RequestOutput
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
 from forerun.formats.messages import Message, Tools
-from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, is_message, split
+from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.formats.tokenizer import TextStream
 from forerun.formats.user_tokenizer import UserTokenizer
 from forerun.nn.loader import load_model
@@ -143,7 +143,8 @@ class LLM:
         """
         own = inspect.signature(self.chat).parameters.keys() - {"others"}
         _check_others(others, _NEUTRAL_IN_CHAT, own)
-        is_one = isinstance(messages, Mapping | str) or not messages or is_message(messages[0])
+        is_many = isinstance(messages, list | tuple) and bool(messages)
+        is_one = not is_many or isinstance(messages[0], Mapping | str)
         settings: dict[str, Any] = {"tools": tools, "chat_template": chat_template}
         settings |= {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
         encoded = [

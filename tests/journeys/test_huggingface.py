@@ -63,6 +63,35 @@ def test_what_a_tokenizer_returns_is_a_prompt(smollm2) -> None:
     assert tokenizer.decode(output.outputs[0].token_ids) == output.outputs[0].text
 
 
+NO_PROMPTS = [
+    (5, "a prompt is text, token ids"),
+    ([5.5], "token ids must be whole numbers, got 5.5"),
+    (["x", None], "a prompt is text, token ids"),
+    (b"x", "a prompt is text, token ids"),
+    (torch.tensor([0.5]), "token ids must be whole numbers, got 0.5"),
+    (torch.zeros(2, 2, 2, dtype=torch.long), "token ids must be whole numbers"),
+    ({"prompt": 3}, "must be text, got 3"),
+    ({"input_ids": "x"}, "a prompt is text, token ids"),
+    ({"input_ids": [1, 2], "attention_mask": [1]}, "must have the shape of input_ids"),
+    ({"attention_mask": [1]}, "needs 'prompt'"),
+    ([[]], "the prompt is empty"),
+]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"), NO_PROMPTS, ids=[repr(p)[:30] for p, _ in NO_PROMPTS]
+)
+def test_what_is_no_prompt_is_said(smollm2, prompt: object, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        smollm2.generate(prompt)
+
+
+@pytest.mark.parametrize("messages", [5, None, [], [5], [[5]], [[]], "x", {"role": "user"}])
+def test_what_is_no_conversation_is_said(smollm2, messages: object) -> None:
+    with pytest.raises(RequestError, match=r"a conversation is|the conversation is|message 0 is"):
+        smollm2.chat(messages)
+
+
 def test_messages_have_text_parts_or_nothing_as_content(smollm2) -> None:
     plain = [
         {"role": "system", "content": ""},
@@ -173,6 +202,14 @@ def test_the_command_line_samples_as_the_folder_says_too(folder: Path, forerun) 
     params.seed, params.max_tokens = 1, 24
     (output,) = llm.generate("hello", params)
     assert answer("--seed", "1").strip() == output.outputs[0].text.strip()
+
+
+def test_a_filter_without_a_temperature_is_noted(default_model: Path, forerun, caplog) -> None:
+    typed = ["generate", "hi", "-m", str(default_model), "-n", "1", "-c", "64", "--top-p"]
+    forerun(*typed, "0.93", "--temp", "0.5")
+    assert "no effect" not in caplog.text
+    assert forerun(*typed, "0.93")[0] == 0
+    assert "--top-p 0.93 has no effect: this model is decoded greedily" in caplog.text
 
 
 def test_settings_that_are_out_of_range_name_their_file(folder: Path, tmp_path: Path) -> None:
