@@ -38,7 +38,7 @@ def test_the_readmes_speeds_are_those_of_its_measurements(tmp_path):
     assert text.endswith("\nb\n")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/python.md"])
 def test_the_examples_of_a_page_run(page, default_model, capsys):
     blocks = python_blocks(page)
     assert blocks
@@ -56,8 +56,8 @@ def test_every_example_runs(path, default_model, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_the_drafter_of_the_tutorial_is_a_drafter(monkeypatch):
-    (source,) = python_blocks("docs/adding-a-drafter.md")
+@pytest.mark.parametrize("source", python_blocks("docs/adding-a-drafter.md"))
+def test_a_drafter_of_the_tutorial_is_a_drafter(source, monkeypatch):
     module = types.ModuleType("tutorial")
     monkeypatch.setitem(sys.modules, "tutorial", module)
     exec(compile(source, "tutorial", "exec"), module.__dict__)

@@ -4,7 +4,8 @@ ForerunError
 ├── ConfigError     an option or a combination of options is wrong
 ├── LoadError       a model, tokenizer or draft cannot be read
 ├── CapacityError   it does not fit: context, memory budget, cache slots
-└── RequestError    one request is wrong; the others go on
+├── RequestError    one request is wrong; the others go on
+└── DrafterError    a drafter breaks a rule of the protocol
 
 The CLI prints one line and exits 2; the server answers with OpenAI's error JSON. Anything that is not a
 ForerunError is a bug of ours and keeps its traceback.
@@ -13,7 +14,8 @@ ForerunError is a bug of ours and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class ForerunError(Exception):
@@ -36,16 +38,32 @@ class RequestError(ForerunError):
     """One request is wrong; the others go on."""
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str]) -> str:
-    """The message for a name that does not exist, with the closest one that does.
+class DrafterError(ForerunError):
+    """A drafter breaks a rule of the protocol."""
+
+
+def unknown(kind: str, given: str, allowed: Iterable[str], also: Iterable[str] = ()) -> str:
+    """The message for a name that does not exist, with the closest one that does; `also` are not listed.
 
     >>> unknown("drafter", "sufix", ["suffix", "none"])
     "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
     """
     names = sorted(allowed)
-    close = difflib.get_close_matches(given, names, n=1)
+    close = difflib.get_close_matches(given, [*names, *also], n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
     return f"unknown {kind} {shown(given)}{hint} (allowed: {', '.join(names)})"
+
+
+def as_typed(message: str, typed: Mapping[str, str]) -> str:
+    """A message with the user's names of options instead of ours.
+
+    >>> as_typed("num_draft must be at least 1, got 0", {"num_draft": "--draft-max"})
+    '--draft-max must be at least 1, got 0'
+    """
+    for ours, name in typed.items():
+        pattern = rf"(?<![\w'-]){ours}(?![\w'-])|(?<=option '){ours}(?=')"
+        message = re.sub(pattern, name.replace("\\", r"\\"), message)
+    return message
 
 
 def refuse(name: str, value: object, neutral: Sequence[object]) -> None:

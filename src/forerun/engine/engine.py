@@ -20,6 +20,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, Tex
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
+from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
 from forerun.engine.acceptance import DraftResult
 from forerun.engine.batch import Pass, pack
@@ -52,7 +53,9 @@ class Engine:
         """
         self.model = model
         self.stats = SpecStats()
-        self.drafter = Guard(drafter, self.stats) if config.controller else drafter
+        self.drafter = drafter
+        if config.controller:
+            self.drafter = Guard(drafter, self.stats, model.config.vocab_size)
         self.controller: Controller = Fixed(config.draft_budget)
         if config.controller:
             self.controller = Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
@@ -65,13 +68,14 @@ class Engine:
         self._granted = 0
         self.requests: dict[int, RequestState] = {}
         self._next_id = 0
+        self._seeds = random.Random(config.seed)
 
     def add(
         self, prompt: Sequence[int], params: SamplingParams, detokenizer: Detokenizer | None = None
     ) -> RequestState:
         """Queue a prompt; `detokenizer` turns its tokens into text. Raises RequestError and CapacityError."""
         self._check(prompt, params)
-        seed = random.getrandbits(63) if params.seed is None else params.seed
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         seq = Seq(self._next_id, list(prompt), params, seed)
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -156,14 +160,16 @@ class Engine:
         seqs = [seq for seq in self.scheduler.running if self.requests[seq.id].has_begun]
         budgets = self.controller.budgets(seqs) if seqs else {}
         self._granted = sum(budgets.values())
-        seqs = [seq for seq in seqs if budgets[seq.id]]
+        least = self.config.min_draft
+        seqs = [seq for seq in seqs if budgets[seq.id] >= max(least, 1)]
         if not seqs:
             return {}
         rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
-        drafts = self.drafter.propose(seqs, rooms)
+        drafts = propose(self.drafter, seqs, rooms, self.model.config.vocab_size)
         fitting = {
             seq.id: draft.trim(room).trim_depth(self.requests[seq.id].stops.tokens_left - 1)
             for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
+            if len(draft) >= least or draft.probs is not None  # dropping what was drawn would bias
         }
         return self.controller.trim(fitting)
 
