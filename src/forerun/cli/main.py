@@ -114,7 +114,7 @@ def _mistake(error: Exception, arguments: Sequence[str]) -> str:
     message = message[:1].lower() + message[1:]
     if message.startswith("missing argument") and parameter is not None:
         message = f"missing argument {main_name(parameter)}"
-    if message.startswith("invalid value") and parameter is not None:
+    if message.startswith("invalid value") and context is not None:
         message = _wrong_value(context, parameter, arguments)
     if "unexpected extra argument" in message:
         message += ": a text with spaces needs quotes around it"
