@@ -177,7 +177,7 @@ void check_exp_sum(const Kernels& kernels, Results& results) {
 }
 
 // Two pages of keys and values of one head, the second page first.
-constexpr int kCacheRows = 2 * kChunk, kHeadDim = 48;
+constexpr int kCacheRows = 2 * kChunk, kHeadDim = 80;
 
 struct CacheSample {
     std::vector<std::uint8_t> keys, values;

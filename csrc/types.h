@@ -14,7 +14,7 @@ namespace forerun {
 inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
 inline constexpr int kGroup = 32;     // activations that share a scale
 inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache page
-inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attention unit serves
+inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attention unit serves
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
