@@ -64,8 +64,8 @@ struct RowsSample {
 
     RowsSample(int num_rows, int width)
         : x(numbers(num_rows * width)),
-          q(x.size()),
-          scale(x.size() / kGroup + 1),
+          q((num_rows + kRowsAside) * width),
+          scale(q.size() / kGroup),
           sum(scale.size()),
           half_sum(2 * scale.size()),
           rows{width, x.data(), q.data(), scale.data(), sum.data(), half_sum.data()} {}
