@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 
+#include "guess_tree.h"
 #include "isa.h"
 #include "suffix_index.h"
 
@@ -59,6 +60,27 @@ std::optional<nb::tuple> continuation(const SuffixIndex& self, const std::vector
                           tuple_of(best->confidence), best->score);
 }
 
+template <class T>
+using Array1 = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::span<const T> span_of(const Array1<T>& array) {
+    return {array.data(), array.shape(0)};
+}
+
+void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<int>& likeliest,
+           const std::vector<float>& probs) {
+    if (likeliest.size() != probs.size()) throw nb::value_error("as many tokens as probabilities");
+    self.learn(tokens, likeliest, probs);
+}
+
+nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
+                     const std::vector<const SuffixIndex*>& indexes, int num_nodes,
+                     double min_chance) {
+    const GuessTree tree = grow_tree(context, file, live, indexes, num_nodes, min_chance);
+    return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances));
+}
+
 }  // namespace
 }  // namespace forerun
 
@@ -94,5 +116,27 @@ NB_MODULE(_native, m) {
              "factor"_a, "offset"_a, "min_token_prob"_a)
         .def("__sizeof__", &SuffixIndex::nbytes)
         .def_prop_ro("num_tokens", &SuffixIndex::num_tokens);
+    nb::class_<LiveTable>(m, "LiveTable", "Learns which tokens come next.")
+        .def(nb::init<int, std::size_t>(), "order"_a, "nbytes"_a)
+        .def("learn", &learn, "tokens"_a, "likeliest"_a, "probs"_a)
+        .def(
+            "read",
+            [](LiveTable& self, const std::vector<int>& tokens, std::size_t start, float weight) {
+                self.read(tokens, start, weight);
+            },
+            "tokens"_a, "start"_a, "weight"_a)
+        .def("__sizeof__", &LiveTable::nbytes)
+        .def_prop_ro("order", &LiveTable::order);
+    nb::class_<FileTable>(m, "FileTable", "Next tokens as a file has them; its arrays are kept.")
+        .def(
+            "__init__",
+            [](FileTable* self, const Array1<std::uint32_t>& offsets,
+               const Array1<std::uint8_t>& data, int token_nbytes) {
+                new (self) FileTable(span_of(offsets), span_of(data), token_nbytes);
+            },
+            "offsets"_a.noconvert(), "data"_a.noconvert(), "token_nbytes"_a,
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+    m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
+          "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
     bind_decoder(m);
 }
