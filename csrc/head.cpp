@@ -32,7 +32,8 @@ void insert(const Scored& scored, Scored* list, int k) {
 
 const Linear& Decoder::head_weights() const { return head_.tiles ? head_ : embed_; }
 
-void Decoder::run_head(const float* hidden, int num_rows, int num_units, int k,
+void Decoder::run_head(const float* hidden, int num_rows, int num_units,
+                       const Wanted& wanted,
                        const std::function<void(int, const Part&)>& piece) {
     if (!is_checked_) check();
     if (num_rows == 0 || num_units == 0) return;
@@ -40,13 +41,19 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units, int k,
     head_input_ = hidden;
     head_units_ = num_units;
     head_piece_ = &piece;
-    const std::size_t num_scored = static_cast<std::size_t>(pool_.size()) * num_rows * k;
+    const std::size_t num_scored = static_cast<std::size_t>(pool_.size()) * num_rows * wanted.k;
+    block_stride_ = wanted.log_sums ? (num_blocks() + kTile - 1) / kTile * kTile : 0;
+    const std::size_t num_sums = static_cast<std::size_t>(num_rows) * block_stride_;
     scratch_stride_ = kHeadRows * kHeadTiles * kTile;
     runtime_.lay_out([&](Scratch& scratch) {
         normed_ = scratch.take_rows(num_rows_, shape_.hidden_size);
         scratch_ = scratch.take<float>(pool_.size() * scratch_stride_);
         largest_ = scratch.take<Scored>(num_scored);
+        block_largest_ = scratch.take<float>(num_sums);
+        block_sum_ = scratch.take<float>(num_sums);
     });
+    std::fill_n(block_largest_, num_sums, -std::numeric_limits<float>::infinity());
+    std::fill_n(block_sum_, num_sums, 0.0f);
     std::fill_n(largest_, num_scored, Scored{-std::numeric_limits<float>::infinity(), kNobody});
     const int pieces[] = {num_rows_, std::min(32 * pool_.size(), num_units)};
     pool_.run(
@@ -91,29 +98,46 @@ void Decoder::head_tiles(int thread, const Part& tiles, const Take& take) {
 
 void Decoder::head(const float* hidden, int num_rows, float* logits) {
     const std::scoped_lock lock(runtime_.busy);
-    run_head(hidden, num_rows, head_weights().num_tiles(), 0, [&](int thread, const Part& tiles) {
+    run_head(hidden, num_rows, head_weights().num_tiles(), {}, [&](int thread, const Part& tiles) {
         head_tiles(thread, tiles, [&](std::size_t row, int first_id, int count, const float* from) {
             std::memcpy(logits + row * shape_.vocab_size + first_id, from, count * sizeof(float));
         });
     });
 }
 
-void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values) {
+// Pieces are whole blocks of tiles, so that the sums do not depend on how many threads there are.
+void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
+                   float* log_sums) {
     const std::scoped_lock lock(runtime_.busy);
     const std::size_t num = static_cast<std::size_t>(num_rows) * k;
-    run_head(hidden, num_rows, head_weights().num_tiles(), k, [&](int thread, const Part& tiles) {
-        head_tiles(
-            thread, tiles, [&](std::size_t row, int first_id, int count, const float* logits) {
-                Scored* list = largest_ + thread * num + row * k;
-                const float least = list[k - 1].value;
-                int is_news = 0;  // most tiles hold none, and many lanes at a time find that out
-                for (int i = 0; i < count; ++i) is_news |= !(logits[i] < least);
-                if (!is_news) return;
-                for (int i = 0; i < count; ++i)
-                    if (!(logits[i] < list[k - 1].value))
-                        insert({logits[i], first_id + i}, list, k);
-            });
-    });
+    const auto take = [&](int thread, std::size_t row, int first_id, int count, float* logits) {
+        Scored* list = largest_ + thread * num + row * k;
+        const float least = list[k - 1].value;
+        int is_news = 0;  // most blocks hold none, and many lanes at a time find that out
+        if (log_sums) {
+            const std::size_t block = row * block_stride_ + first_id / (kHeadTiles * kTile);
+            const int whole = (count + kTile - 1) / kTile * kTile;
+            std::fill(logits + count, logits + whole, -std::numeric_limits<float>::infinity());
+            block_sum_[block] =
+                kernels_.exp_sum(logits, nullptr, whole, block_largest_ + block);
+            is_news = !(block_largest_[block] < least) || std::isnan(block_sum_[block]);
+        } else {
+            for (int i = 0; i < count; ++i) is_news |= !(logits[i] < least);
+        }
+        if (!is_news) return;
+        for (int i = 0; i < count; ++i)
+            if (!(logits[i] < list[k - 1].value)) insert({logits[i], first_id + i}, list, k);
+    };
+    const int num_tiles = head_weights().num_tiles();
+    run_head(hidden, num_rows, num_blocks(), {k, log_sums != nullptr},
+             [&](int thread, const Part& blocks) {
+                 const Part tiles(blocks.first * kHeadTiles,
+                                  std::min(blocks.stop * kHeadTiles, num_tiles));
+                 head_tiles(thread, tiles,
+                            [&](std::size_t row, int first_id, int count, float* logits) {
+                                take(thread, row, first_id, count, logits);
+                            });
+             });
     for (std::size_t first = 0; first < num; first += k) {
         Scored* list = largest_ + first;
         for (int thread = 1; thread < pool_.size(); ++thread)
@@ -123,6 +147,17 @@ void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, 
             values[first + i] = list[i].value;
         }
     }
+    for (int row = 0; log_sums && row < num_rows; ++row) log_sums[row] = log_sum(row);
+}
+
+// The logarithm of a row's sum of e^logit, from those of its blocks.
+float Decoder::log_sum(int row) const {
+    const std::size_t first = static_cast<std::size_t>(row) * block_stride_;
+    float largest;
+    const float total = kernels_.exp_sum(block_largest_ + first, block_sum_ + first, block_stride_,
+                                         &largest);
+    if (std::isnan(total) || std::isinf(largest)) return std::isnan(total) ? total : largest;
+    return static_cast<float>(largest + std::log(static_cast<double>(total)));
 }
 
 // Whole tiles are computed for the columns in them: ascending ids are the fastest.
@@ -130,7 +165,7 @@ void Decoder::head_rows(const float* hidden, int num_rows, std::span<const std::
                         float* logits) {
     for (std::int64_t id : ids) check_id(id);
     const std::scoped_lock lock(runtime_.busy);
-    run_head(hidden, num_rows, static_cast<int>(ids.size()), 0, [&](int thread, const Part& part) {
+    run_head(hidden, num_rows, static_cast<int>(ids.size()), {}, [&](int thread, const Part& part) {
         for (int i = part.first, stop; i < part.stop; i = stop) {
             const int tile = static_cast<int>(ids[i] / kTile);
             for (stop = i + 1; stop < part.stop && ids[stop] / kTile == tile;) ++stop;

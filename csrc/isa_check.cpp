@@ -157,6 +157,25 @@ void check_scale(const Kernels& kernels, Results& results) {
     results.note(x);
 }
 
+void check_exp_sum(const Kernels& kernels, Results& results) {
+    std::vector<float> x = awkward();
+    const std::vector<float> weight = numbers(x.size(), 2);
+    const auto note = [&](const float* from, const float* weights, int count) {
+        float largest = 0.0f;
+        const float total = kernels.exp_sum(from, weights, count, &largest);
+        results.note(std::vector{total, largest});
+    };
+    for (std::size_t i = 0; i < x.size(); i += kGroup) {
+        note(x.data() + i, nullptr, kGroup);
+        note(x.data() + i, weight.data(), kTile);
+    }
+    std::fill_n(x.begin(), kGroup, -kInfinity);
+    note(x.data(), nullptr, kGroup);
+    x = numbers(8 * kTile);
+    note(x.data(), nullptr, 8 * kTile);
+    note(x.data(), weight.data(), 8 * kTile);
+}
+
 // Two pages of keys and values of one head, the second page first.
 constexpr int kCacheRows = 2 * kChunk, kHeadDim = 48;
 
@@ -283,6 +302,7 @@ constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(activate, check_activate),
                              CHECK(rotate, check_rotate),
                              CHECK(scale, check_scale),
+                             CHECK(exp_sum, check_exp_sum),
                              CHECK(write_key, check_write<&Kernels::write_key>),
                              CHECK(write_value, check_write<&Kernels::write_value>),
                              CHECK(attend, check_attend),

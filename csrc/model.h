@@ -94,8 +94,10 @@ class Decoder {
                  std::span<const int> sublayers);
     void head(const float* hidden, int num_rows, float* logits);
     // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
-    // counts as the largest, of equal ones the lowest id comes first.
-    void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values);
+    // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
+    // it is not asked for, becomes the logarithm of each row's sum of e^logit.
+    void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
+              float* log_sums);
     // Some columns of the logits, (num_rows, ids).
     void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
                    float* logits);
@@ -143,11 +145,17 @@ class Decoder {
     void mlp_up(const Layer& layer, int piece, int thread);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
 
-    // A pass of the head. The units are cut into pieces; piece(thread, units) computes one. `k` as
-    // in topk.
-    void run_head(const float* hidden, int num_rows, int num_units, int k,
+    // What `topk` needs of a pass of the head.
+    struct Wanted {
+        int k = 0;
+        bool log_sums = false;
+    };
+    // A pass of the head. The units are cut into pieces; piece(thread, units) computes one.
+    void run_head(const float* hidden, int num_rows, int num_units, const Wanted& wanted,
                   const std::function<void(int, const Part&)>& piece);
     void run_head_phases(Worker& worker);
+    int num_blocks() const { return (head_weights().num_tiles() + kHeadTiles - 1) / kHeadTiles; }
+    float log_sum(int row) const;
     template <class Take>
     void head_tiles(int thread, const Part& tiles, const Take& take);
 
@@ -193,6 +201,8 @@ class Decoder {
     std::size_t scratch_stride_ = 0;
     Attended* states_ = nullptr;
     Scored* largest_ = nullptr;  // (threads, rows, k)
+    float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_): of kHeadTiles
+    int block_stride_ = 0;                                   // in whole tiles
 };
 
 }  // namespace forerun

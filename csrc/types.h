@@ -141,6 +141,9 @@ struct Kernels {
                      float* out);  // up may be null
     void (*rotate)(const Rope&, int row, float* head);
     void (*scale)(float* x, int count, float factor);
+    // The sum of weight e^(x - largest) over x (count), in whole tiles; weight null: ones. An
+    // infinite `largest` is left out of the exponent.
+    float (*exp_sum)(const float* x, const float* weight, int count, float* largest);
     void (*write_key)(const KvHead&, int slot_row, const float* k);
     void (*write_value)(const KvHead&, int slot_row, const float* v);
     // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold

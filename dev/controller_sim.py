@@ -33,13 +33,13 @@ from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Seq, TopK
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import BaseDrafter, Drafter, Target
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
 from forerun.nn.config import ModelConfig
-from forerun.nn.model import Hidden, TopK
+from forerun.nn.model import Hidden
 
 MACHINES = {
     "avx2": CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08}),
@@ -132,7 +132,7 @@ class Replay:
             coming += [text[p] if p < len(text) else 0 for p in segment.positions() + 1]
         return Hidden(torch.tensor(coming)[:, None])
 
-    def topk(self, hidden: Tensor, k: int) -> TopK:
+    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         """The next token."""
         return TopK(hidden, torch.ones(hidden.shape))
 

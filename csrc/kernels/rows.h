@@ -116,6 +116,20 @@ inline void rotate(const Rope& rope, int row, float* head) {
     }
 }
 
+// The sum of weight e^(x - largest), NaN if any of x is; weight null: ones.
+inline float exp_sum(const float* x, const float* weight, int count, float* largest_x) {
+    F top = load(x);
+    for (int i = kTile; i < count; i += kTile) top = max(top, load(x + i));
+    *largest_x = largest(top);
+    const F base = splat(__builtin_isinf(*largest_x) ? 0.0f : *largest_x);
+    F total = splat(0.0f);
+    for (int i = 0; i < count; i += kTile) {
+        const F e = exp(sub(load(x + i), base));
+        total = weight ? fma(load(weight + i), e, total) : add(total, e);
+    }
+    return sum(total);
+}
+
 inline void scale(float* x, int count, float factor) {
     for (int i = 0; i < count; i += kTile) store(x + i, mul(load(x + i), splat(factor)));
 }

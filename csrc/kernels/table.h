@@ -19,6 +19,7 @@ constinit const Kernels kernels = {
     .activate = activate,
     .rotate = rotate,
     .scale = scale,
+    .exp_sum = exp_sum,
     .write_key = write_key,
     .write_value = write_value,
     .attend = attend,

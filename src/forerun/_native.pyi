@@ -98,7 +98,11 @@ class Decoder:
     ) -> None: ...
     def head(self, hidden: NDArray[np.float32], logits: NDArray[np.float32]) -> None: ...
     def topk(
-        self, hidden: NDArray[np.float32], ids: NDArray[np.int64], values: NDArray[np.float32]
+        self,
+        hidden: NDArray[np.float32],
+        ids: NDArray[np.int64],
+        values: NDArray[np.float32],
+        log_sums: NDArray[np.float32] | None,
     ) -> None: ...
     def head_rows(
         self, hidden: NDArray[np.float32], ids: NDArray[np.int64], logits: NDArray[np.float32]

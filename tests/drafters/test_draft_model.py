@@ -15,7 +15,7 @@ from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.core.types import Draft, Outcome, Seq
+from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from forerun.drafters.base import SELF, LoadedModel, Target
@@ -23,7 +23,7 @@ from forerun.drafters.draft_model import Options, build
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.nn.decoder import Decoder
 from forerun.nn.loader import load_model
-from forerun.nn.model import Hidden, TopK
+from forerun.nn.model import Hidden
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -57,8 +57,8 @@ class CountingModel:
     def head(self, hidden: Tensor) -> Tensor:
         return self.model.head(hidden)
 
-    def topk(self, hidden: Tensor, k: int) -> TopK:
-        return self.model.topk(hidden, k)
+    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
+        return self.model.topk(hidden, k, log_normaliser=log_normaliser)
 
     def new_cache(self, num_slots: int, max_len: int) -> KVCache:
         return self.model.new_cache(num_slots, max_len)

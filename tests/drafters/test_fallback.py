@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +16,12 @@ from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Features, Outcome, Seq
 from forerun.drafters import draft_model, suffix
 from forerun.drafters._fallback import Fallback, Proposal
 from forerun.drafters._spec import DrafterSpec
+from forerun.drafters._union import Union
 from forerun.drafters.base import Target
 from forerun.drafters.lookahead import Lookahead, Options
 from forerun.drafters.none import NoDrafter
 from forerun.drafters.suffix import Suffix
+from forerun.engine.controller import Fixed
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -253,3 +256,20 @@ def test_what_both_want_to_see_must_be_the_same():
     other.features = Features(layers=(1,))
     with pytest.raises(ConfigError, match="different layers"):
         Fallback(seeing, other)
+
+
+@pytest.mark.parametrize("combine", [Fallback, Union])
+def test_each_gets_as_many_of_the_likeliest_tokens_as_it_asked_for(combine):
+    """The target is asked for the most of them, through the guard too."""
+    parts = [Scripted(ANSWERS, lambda step: 2, features=Features(top_k=k)) for k in (2, 0, 5)]
+    engine = engine_for(MODEL, combine(combine(parts[0], parts[1]), parts[2]), controller=True)
+    engine.controller = Fixed(8)
+    assert engine.drafter.features.top_k == 5
+    complete(engine, LOOPING, GREEDY)
+    few, none, many = (part.outcomes for part in parts)
+    assert len(few) == len(none) == len(many) > 0
+    for two, nothing, five in zip(few, none, many, strict=True):
+        assert nothing.top is None
+        assert two.top.ids.shape[1] == 2
+        assert five.top.ids.shape[1] == 5
+        assert torch.equal(two.top.probs(), five.top.probs()[:, :2])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
@@ -205,6 +206,33 @@ def test_logits_are_written_only_where_somebody_looks_at_them(asks):
     assert drafter.outcomes
     assert all(o.best is None for o in drafter.outcomes)
     assert [len(o.logits) for o in drafter.outcomes] == [1 + len(d) for d in drafter.drafts]
+
+
+@pytest.mark.parametrize("extra", [{}, {"presence_penalty": 0.5}, {"temperature": 1.0, "seed": 3}])
+def test_a_drafter_gets_the_targets_likeliest_tokens_of_every_row(extra):
+    """Greedily without logits; with them the same. In a batch each sequence its own."""
+    drafter = scripted(lambda step: 2, features=Features(top_k=3))
+    complete(engine_for(MODEL, drafter), LOOPING, replace(GREEDY, **extra))
+    assert drafter.outcomes
+    asks_logits = bool(extra)
+    for draft, outcome in zip(drafter.drafts, drafter.outcomes, strict=True):
+        assert outcome.top.ids.shape == outcome.top.values.shape == (1 + len(draft), 3)
+        assert (outcome.logits is not None) == asks_logits
+        assert outcome.likeliest(slice(None)) == outcome.top.ids[:, 0].tolist()
+        if outcome.logits is not None:
+            probs = outcome.logits.softmax(-1)
+            expected = probs.gather(-1, outcome.top.ids)
+            torch.testing.assert_close(outcome.top.probs(), expected)
+            assert torch.equal(outcome.top.values, outcome.logits.topk(3).values)
+
+
+def test_more_likeliest_tokens_than_there_are_tokens_are_all_of_them():
+    drafter = scripted(lambda step: 2, features=Features(top_k=100))
+    complete(engine_for(MODEL, drafter), LOOPING[:1], GREEDY)
+    for outcome in drafter.outcomes:
+        assert outcome.top.ids.shape[1] == MODEL.config.vocab_size
+        sums = outcome.top.probs().sum(-1)
+        torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from forerun import _native
 from forerun.core.batch import Batch, Segment
+from forerun.core.types import TopK
 from forerun.nn.backends.native import load
 from forerun.nn.config import ModelConfig
 from forerun.nn.decoder import Decoder
-from forerun.nn.model import Model, TopK
+from forerun.nn.model import Model, top_k
 from tests.native.models import GATED, VOCAB, random_weights, reference, same_bits, text
 
 WIDTH = GATED.hidden_size
@@ -78,6 +79,16 @@ def oracle(logits: Tensor, k: int) -> TopK:
     return TopK(ids, logits.gather(1, ids))
 
 
+def sums_in_fp64(logits: Tensor) -> Tensor:
+    return logits.double().logsumexp(-1)
+
+
+def assert_sums(found: Tensor, logits: Tensor) -> None:
+    """Near those in fp64: a rounding of the result, and a few of the sum."""
+    expected = sums_in_fp64(logits)
+    torch.testing.assert_close(found.double(), expected, rtol=2e-7, atol=2e-6, equal_nan=True)
+
+
 def states(num_rows: int, seed: int = 0) -> Tensor:
     return torch.randn(num_rows, WIDTH, generator=torch.Generator().manual_seed(seed))
 
@@ -97,6 +108,46 @@ def test_the_largest_logits_are_those_of_the_head(kind, name, num_rows: int, k: 
 
 
 @law
+@given(kind=kinds, name=names, num_rows=st.integers(0, 70), k=st.integers(1, VOCAB))
+def test_the_normaliser_is_that_of_all_logits(kind, name, num_rows: int, k: int) -> None:
+    """Asking for it changes nothing else; k, rows beside it, threads and instruction set do not change its bits."""
+    model, hidden = model_of(kind, name), states(num_rows, seed=k)
+    top = model.topk(hidden, k, log_normaliser=True)
+    assert_equal(top, model.topk(hidden, k))
+    assert_sums(top.log_normaliser, model.head(hidden))
+    for row in range(0, num_rows, 9):
+        alone = model.topk(hidden[row : row + 1], 1, log_normaliser=True)
+        assert same_bits(alone.log_normaliser[0], top.log_normaliser[row])
+    if name != "torch":
+        portable = model_of(kind, ("portable", 1)).topk(hidden, k, log_normaliser=True)
+        assert same_bits(portable.log_normaliser, top.log_normaliser)
+
+
+@pytest.mark.parametrize("isa", _native.runnable_isas())
+def test_a_large_vocabulary_is_summed_alike_by_any_number_of_threads(isa: str) -> None:
+    """Many blocks, the last of them not full."""
+    config = replace(GATED, vocab_size=5000, num_layers=1)
+    weights, hidden = random_weights(config, "q8_0"), 3 * states(20)
+    found = []
+    for num_threads in (1, 2, 3):
+        model = load(config, weights, isa=isa, num_threads=num_threads)
+        found.append(model.topk(hidden, 8, log_normaliser=True))
+        assert_equal(found[-1], oracle(model.head(hidden), 8))
+        assert_sums(found[-1].log_normaliser, model.head(hidden))
+        assert same_bits(found[-1].log_normaliser, found[0].log_normaliser)
+
+
+@law
+@given(rows=st.lists(st.lists(awkward, min_size=VOCAB, max_size=VOCAB), min_size=1, max_size=4))
+def test_logits_that_are_there_give_the_same(rows) -> None:
+    logits = torch.tensor(rows)
+    for k in (1, 2, 8, VOCAB):
+        top = top_k(logits, k, log_normaliser=True)
+        assert_equal(top, oracle(logits, k))
+        assert_sums(top.log_normaliser, logits)
+
+
+@law
 @given(
     name=names,
     rows=st.lists(st.lists(numbers, min_size=WIDTH, max_size=WIDTH), min_size=1, max_size=4),
@@ -104,7 +155,10 @@ def test_the_largest_logits_are_those_of_the_head(kind, name, num_rows: int, k: 
 )
 def test_equal_logits_infinities_and_nan_have_their_order(name, rows, k: int) -> None:
     model, hidden = chooser(name), torch.tensor(rows)
-    assert_equal(model.topk(hidden, k), oracle(model.head(hidden), k))
+    top = model.topk(hidden, k, log_normaliser=True)
+    assert_equal(top, oracle(model.head(hidden), k))
+    assert_equal(model.topk(hidden, k), top)
+    assert_sums(top.log_normaliser, model.head(hidden))
 
 
 @law
@@ -137,6 +191,7 @@ def test_a_row_is_the_same_alone(kind, name, num_rows: int, row: int) -> None:
     parts: tuple[Callable[[Tensor], Tensor], ...] = (
         model.head,
         lambda x: model.topk(x, 5).values,
+        lambda x: model.topk(x, 5, log_normaliser=True).log_normaliser,
         lambda x: model.head_rows(x, columns),
     )
     for part in parts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
@@ -97,6 +97,29 @@ class Draft:
 EMPTY_DRAFT = Draft()
 
 
+class TopK(NamedTuple):
+    """The likeliest tokens of some rows: `ids` (M, k) int64 and `values` (M, k) fp32, their logits, descending.
+
+    `log_normaliser` (M,) fp32 is the logarithm of the sum of e^logit over the whole vocabulary; None if it was not
+    asked for.
+    """
+
+    ids: Tensor
+    values: Tensor
+    log_normaliser: Tensor | None = None
+
+    def probs(self) -> Tensor:
+        """The tokens' probabilities (M, k), fp32: they sum to less than 1, as the others have some too."""
+        assert self.log_normaliser is not None, "the normaliser was not asked for"
+        return (self.values - self.log_normaliser[:, None]).exp()
+
+    def part(self, rows: range, k: int | None = None) -> TopK:
+        """Some rows, and only their first `k` columns."""
+        cut, columns = slice(rows.start, rows.stop), slice(k)
+        norm = None if self.log_normaliser is None else self.log_normaliser[cut]
+        return TopK(self.ids[cut, columns], self.values[cut, columns], norm)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What verification made of one draft.
@@ -105,6 +128,8 @@ class Outcome:
     target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i),
     None where no request needs more than `best`, the likeliest token of each of those rows. `hidden` (1 + N, D) are the
     target's features there (for `begin`: of the prompt, see `Features`), None if the drafter asked for none.
+    `top` has the rows' likeliest tokens, as many as the drafter asked for, with values and normaliser; None if it
+    asked for none.
     """
 
     path: tuple[int, ...]
@@ -112,6 +137,7 @@ class Outcome:
     logits: Tensor | None = None
     hidden: Tensor | None = None
     best: tuple[int, ...] | None = None
+    top: TopK | None = None
 
     def likeliest(self, rows: slice) -> list[int]:
         """The target's likeliest tokens of some rows, the first of equal ones."""
@@ -124,10 +150,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Hidden states of the target that a drafter asks for; the rows arrive in `Outcome.hidden`.
+    """What a drafter asks to see of the target's passes.
 
-    Concatenated on the last axis: the outputs of `layers` in their order, then, with `last`, the state that the LM
-    head reads (after the final norm).
+    Hidden states arrive in `Outcome.hidden`, concatenated on the last axis: the outputs of `layers` in their order,
+    then, with `last`, the state that the LM head reads (after the final norm). The likeliest tokens arrive in
+    `Outcome.top`; for greedy requests they come out of the head's one read of its weights, without logits.
     """
 
     last: bool = False
@@ -135,6 +162,8 @@ class Features:
     whole_prompt: bool = False
     """`begin` gets a row for every prompt token, so cached prefixes are computed again. Without it `begin` gets the
     rows computed in this admission: those after the reused prefix, the last prompt token's at least."""
+    top_k: int = 0
+    """Likeliest tokens in each row of `Outcome.top`, all of the vocabulary where that is smaller."""
 
 
 NO_FEATURES = Features()

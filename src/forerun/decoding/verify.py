@@ -29,7 +29,7 @@ from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.random import Stream, uniform
-from forerun.core.types import Draft, Outcome, Seq
+from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.processors import GrammarState, LogitsPipeline, draw
 
 Probs = NDArray[np.float64]
@@ -45,12 +45,13 @@ def verify(
     pipeline: LogitsPipeline,
     *,
     hidden: Tensor | None = None,
+    top: TopK | None = None,
     timers: Timers = lambda phase: nullcontext(),
 ) -> Outcome:
     """Walk down the draft from the root as far as the target agrees.
 
     `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
-    they and `hidden` (1 + N, D) are handed on in the outcome. Where the pipeline needs only the
+    they, `hidden` (1 + N, D) and `top` are handed on in the outcome. Where the pipeline needs only the
     likeliest token of each row, these will do in their place. `timers` time the phase "process".
     """
     if len(logits) != 1 + len(draft):
@@ -64,8 +65,8 @@ def verify(
         if node is not None:
             path.append(node)
     if isinstance(logits, tuple):
-        return Outcome(tuple(path), tuple(walk.emitted), best=logits, hidden=hidden)
-    return Outcome(tuple(path), tuple(walk.emitted), logits, hidden)
+        return Outcome(tuple(path), tuple(walk.emitted), best=logits, hidden=hidden, top=top)
+    return Outcome(tuple(path), tuple(walk.emitted), logits, hidden, top=top)
 
 
 @dataclass(slots=True)

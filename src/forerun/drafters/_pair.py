@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Features, Outcome, Seq
@@ -19,15 +20,15 @@ class Pair:
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Both take the sequence."""
-        self.first.begin(seq, outcome)
-        self.second.begin(seq, outcome)
+        for part in (self.first, self.second):
+            part.begin(seq, _seen_by(part, outcome))
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
         """Tell both: of the one draft they made together."""
-        self.first.observe(seqs, drafts, outcomes)
-        self.second.observe(seqs, drafts, outcomes)
+        for part in (self.first, self.second):
+            part.observe(seqs, drafts, [_seen_by(part, outcome) for outcome in outcomes])
 
     def end(self, seq: Seq) -> None:
         """Both forget the sequence."""
@@ -45,4 +46,13 @@ def common_features(first: Features, second: Features) -> Features:
     if len(wanted) > 1:
         raise ConfigError("these drafters want to see different layers of the model: choose one")
     last, layers = wanted.pop() if wanted else (False, ())
-    return Features(last, layers, first.whole_prompt or second.whole_prompt)
+    top_k = max(first.top_k, second.top_k)
+    return Features(last, layers, first.whole_prompt or second.whole_prompt, top_k)
+
+
+def _seen_by(part: Drafter, outcome: Outcome) -> Outcome:
+    """The outcome with as many of the likeliest tokens as this drafter asked for."""
+    if outcome.top is None:
+        return outcome
+    k = part.features.top_k
+    return replace(outcome, top=outcome.top.part(range(len(outcome.top.ids)), k) if k else None)

@@ -16,7 +16,7 @@ from forerun.cache.base import KVCache
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece
+from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece, TopK
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
@@ -30,7 +30,7 @@ from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
-from forerun.nn.model import Hidden, Model
+from forerun.nn.model import Hidden, Model, top_k
 
 
 class Engine:
@@ -101,9 +101,9 @@ class Engine:
         with self.timers("forward"):
             hidden = self.model.forward(work.batch, self.cache, self.drafter.features.layers)
         with self.timers("head"):
-            logits = self._head(work, hidden)
+            logits, top = self._head(work, hidden)
         with self.timers("verify"):
-            results = self._verify(work, hidden, logits)
+            results = self._verify(work, hidden, logits, top)
         with self.timers("keep"):
             self._keep(work, results)
         with self.timers("emit"):
@@ -182,15 +182,23 @@ class Engine:
                 work.append((seq, pending, base, draft))
         return pack(work)
 
-    def _head(self, work: Pass, hidden: Hidden) -> Tensor | Best:
-        """Logits of the rows that need them; only the likeliest tokens where no request needs more."""
+    def _head(self, work: Pass, hidden: Hidden) -> tuple[Tensor | Best, TopK | None]:
+        """Logits of the rows that need them; only the likeliest tokens where no request needs more.
+
+        Beside them what the drafter asked for, out of the same read of the weights.
+        """
         rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
         requests = (self.requests[one.seq.id] for one in work.seq_rows)
+        k = min(self.drafter.features.top_k, self.model.config.vocab_size)
         if all(r.pipeline.needs_only_argmax and r.seq.params.logprobs is None for r in requests):
-            return tuple(self.model.topk(rows, 1).ids[:, 0].tolist())
-        return self.model.head(rows)
+            top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0)
+            return tuple(top.ids[:, 0].tolist()), top if k else None
+        logits = self.model.head(rows)
+        return logits, top_k(logits, k, log_normaliser=True) if k else None
 
-    def _verify(self, work: Pass, hidden: Hidden, logits: Tensor | Best) -> list[StepResult]:
+    def _verify(
+        self, work: Pass, hidden: Hidden, logits: Tensor | Best, top: TopK | None
+    ) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends."""
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
         features = torch.cat(wanted, dim=-1) if wanted else None  # what the drafter asked to see
@@ -207,6 +215,7 @@ class Engine:
                     logits[logit_rows.start : logit_rows.stop],
                     request.pipeline,
                     hidden=own,
+                    top=None if top is None else top.part(logit_rows),
                     timers=self.timers,
                 )
                 results.append(StepResult.of(request, seq_rows, outcome))

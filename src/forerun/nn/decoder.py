@@ -21,10 +21,11 @@ from forerun.cache.base import KVCache, RowCache
 from forerun.cache.dense import DenseCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
+from forerun.core.types import TopK
 from forerun.kernels import reference as ops
 from forerun.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 from forerun.nn.config import ModelConfig, RopeConfig
-from forerun.nn.model import Hidden, LayerPlan, TopK
+from forerun.nn.model import Hidden, LayerPlan, top_k
 from forerun.nn.visibility import key_blocks
 
 
@@ -219,16 +220,9 @@ class Decoder:
             logits[start : start + TILE] = self._head(_pad(rows))[: len(rows)]
         return logits if self.config.logits_divisor == 1 else logits / self.config.logits_divisor
 
-    def topk(self, hidden: Tensor, k: int) -> TopK:
+    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         """The k likeliest tokens of each row; see `nn.model.Model`."""
-        if not 1 <= k <= self.config.vocab_size:
-            raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
-        logits = self.head(hidden)
-        if k == 1:
-            ids = logits.argmax(-1, keepdim=True)
-            return TopK(ids, logits.gather(-1, ids))
-        values, ids = logits.sort(dim=-1, descending=True, stable=True)
-        return TopK(ids[:, :k], values[:, :k])
+        return top_k(self.head(hidden), k, log_normaliser=log_normaliser)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""

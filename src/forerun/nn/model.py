@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
+from forerun.core.types import TopK
 from forerun.nn.config import ModelConfig
 
 
@@ -23,13 +24,6 @@ class Hidden:
 
     last: Tensor
     taps: tuple[Tensor, ...] = ()
-
-
-class TopK(NamedTuple):
-    """The likeliest tokens of some rows: `ids` (M, k) int64, `values` (M, k) fp32, their logits, descending."""
-
-    ids: Tensor
-    values: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +79,8 @@ class Model(Protocol):
         """Logits (M, V), fp32, of hidden states (M, D)."""
         ...
 
-    def topk(self, hidden: Tensor, k: int) -> TopK:
-        """The k largest logits of each row and their tokens, k from 1 to V, descending.
+    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
+        """The k largest logits of each row and their tokens, k from 1 to V, descending; the row's normaliser if asked.
 
         Of equal ones the lowest id comes first. NaN counts as larger than any number, as in
         `torch.topk`; so `topk(hidden, 1).ids[:, 0]` is `head(hidden).argmax(-1)`. Raises ValueError for another k.
@@ -104,3 +98,25 @@ class Model(Protocol):
     def nbytes(self) -> int:
         """Bytes of the weights as held in memory."""
         ...
+
+
+def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
+    """What `Model.topk` says, of logits (M, V) that are there already."""
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError(f"k must be 1 to {logits.shape[1]}, got {k}")
+    if k == 1:
+        ids = logits.argmax(-1, keepdim=True)
+    else:
+        rows = zip(logits, logits.topk(k).values, strict=True)
+        found = [_first_of_equals(row, largest) for row, largest in rows]
+        ids = torch.stack(found) if found else logits.new_empty(0, k, dtype=torch.int64)
+    # Row by row: torch sums one row in another order than several.
+    sums = [row.logsumexp(-1) for row in logits] if log_normaliser else None
+    norm = None if sums is None else torch.stack(sums) if sums else logits.new_empty(0)
+    return TopK(ids, logits.gather(-1, ids), norm)
+
+
+def _first_of_equals(row: Tensor, largest: Tensor) -> Tensor:
+    """The tokens (k,) of the largest logits (k,) of a row (V,); torch takes any of equal ones."""
+    ids = (~(row < largest[-1])).nonzero()[:, 0]  # NaN is the largest
+    return ids[row[ids].sort(descending=True, stable=True).indices[: len(largest)]]

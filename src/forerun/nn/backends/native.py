@@ -20,11 +20,12 @@ from torch import Tensor
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
 from forerun.core.errors import CapacityError, LoadError
+from forerun.core.types import TopK
 from forerun.kernels import native
 from forerun.nn.backends.base import Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
-from forerun.nn.model import Hidden, LayerPlan, Model, TopK
+from forerun.nn.model import Hidden, LayerPlan, Model
 from forerun.nn.native_cache import NativeCache
 from forerun.nn.packed import PackedFile, PackedWeight
 from forerun.quant.rtn import Scheme, quantize_weight, requantize
@@ -176,11 +177,13 @@ class NativeDecoder:
         self._native.head(_rows(hidden), logits.numpy())
         return logits
 
-    def topk(self, hidden: Tensor, k: int) -> TopK:
+    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         """The k likeliest tokens of each row; see `nn.model.Model`. No logits are written."""
-        top = TopK(torch.empty(len(hidden), k, dtype=torch.int64), torch.empty(len(hidden), k))
-        self._native.topk(_rows(hidden), top.ids.numpy(), top.values.numpy())
-        return top
+        ids, values = torch.empty(len(hidden), k, dtype=torch.int64), torch.empty(len(hidden), k)
+        norm = torch.empty(len(hidden)) if log_normaliser else None
+        written = None if norm is None else norm.numpy()
+        self._native.topk(_rows(hidden), ids.numpy(), values.numpy(), written)
+        return TopK(ids, values, norm)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`. Ascending ids are the fastest."""
