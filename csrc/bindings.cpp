@@ -74,6 +74,29 @@ void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<in
     self.learn(tokens, likeliest, probs);
 }
 
+void learn_tree(LiveTable& self, std::vector<int> tail, const std::vector<int>& tokens,
+                const std::vector<int>& parents,
+                const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& ids,
+                const nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>& probs) {
+    const std::size_t num_rows = tokens.size() + 1, k = ids.shape(1);
+    if (parents.size() != tokens.size() || ids.shape(0) != num_rows ||
+        probs.shape(0) != num_rows || probs.shape(1) != k)
+        throw nb::value_error("a row for the tail and one for each node");
+    std::vector<std::vector<int>> tails{std::move(tail)};
+    std::vector<int> likeliest(k);
+    for (std::size_t row = 0; row < num_rows; ++row) {
+        if (row > 0) {
+            const int parent = parents[row - 1];
+            if (parent < -1 || parent >= static_cast<int>(row) - 1)
+                throw nb::value_error("parents come before their children");
+            tails.push_back(tails[static_cast<std::size_t>(parent + 1)]);
+            tails.back().push_back(tokens[row - 1]);
+        }
+        for (std::size_t i = 0; i < k; ++i) likeliest[i] = static_cast<int>(ids.data()[row * k + i]);
+        self.learn(tails[row], likeliest, {probs.data() + row * k, k});
+    }
+}
+
 nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
                      const std::vector<const SuffixIndex*>& indexes, int num_nodes,
                      double min_chance) {
@@ -119,6 +142,8 @@ NB_MODULE(_native, m) {
     nb::class_<LiveTable>(m, "LiveTable", "Learns which tokens come next.")
         .def(nb::init<int, std::size_t>(), "order"_a, "nbytes"_a)
         .def("learn", &learn, "tokens"_a, "likeliest"_a, "probs"_a)
+        .def("learn_tree", &learn_tree, "tail"_a, "tokens"_a, "parents"_a, "ids"_a.noconvert(),
+             "probs"_a.noconvert())
         .def(
             "read",
             [](LiveTable& self, const std::vector<int>& tokens, std::size_t start, float weight) {

@@ -15,12 +15,18 @@ _native = pytest.importorskip("forerun._native")
 
 WORDS = st.lists(st.integers(0, 4), max_size=30)
 ROWS = st.lists(
-    st.tuples(WORDS, st.lists(st.tuples(st.integers(0, 12), st.floats(0, 1, width=32)), max_size=8)),
+    st.tuples(
+        WORDS, st.lists(st.tuples(st.integers(0, 12), st.floats(0, 1, width=32)), max_size=8)
+    ),
     max_size=30,
 )
 SETS = st.sampled_from([1, 2, 64])
 ENTRIES = st.lists(
-    st.tuples(st.integers(0, 0xFFFF), st.integers(0, 255), st.lists(st.tuples(st.integers(0, 12), st.integers(0, 255)), max_size=5)),
+    st.tuples(
+        st.integers(0, 0xFFFF),
+        st.integers(0, 255),
+        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 255)), max_size=5),
+    ),
     max_size=20,
 )
 
@@ -42,13 +48,28 @@ def packed(buckets, token_nbytes: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(offsets, np.uint32), np.frombuffer(data, np.uint8)
 
 
-@given(ROWS, SETS, st.integers(1, 4), st.lists(ENTRIES, min_size=1, max_size=3), st.sampled_from([2, 4]),
-       WORDS, WORDS, st.integers(0, 12), st.sampled_from([0.0, 0.001, 0.02, 0.3]), st.booleans())
-def test_the_native_tree_is_that_of_its_oracle(rows, num_sets, order, buckets, token_nbytes, text, context, num_nodes, min_chance, has_file) -> None:
+@given(
+    ROWS,
+    SETS,
+    st.integers(1, 4),
+    st.lists(ENTRIES, min_size=1, max_size=3),
+    st.sampled_from([2, 4]),
+    WORDS,
+    WORDS,
+    st.integers(0, 12),
+    st.sampled_from([0.0, 0.001, 0.02, 0.3]),
+    st.booleans(),
+)
+def test_the_native_tree_is_that_of_its_oracle(
+    rows, num_sets, order, buckets, token_nbytes, text, context, num_nodes, min_chance, has_file
+) -> None:
     from forerun.drafters._token_table import context_hashes
 
     # marks that contexts of the test have
-    buckets = [[(next(context_hashes([t % 5], 1)) & 0xFFFF, size, tokens) for t, size, tokens in entries] for entries in buckets]
+    buckets = [
+        [(next(context_hashes([t % 5], 1)) & 0xFFFF, size, tokens) for t, size, tokens in entries]
+        for entries in buckets
+    ]
     arrays = packed(buckets, token_nbytes)
     nbytes = num_sets * WAYS * ENTRY_NBYTES
     trees = []
@@ -58,7 +79,9 @@ def test_the_native_tree_is_that_of_its_oracle(rows, num_sets, order, buckets, t
         index = (module.SuffixIndex if module else SuffixIndex)(8)
         index.extend(0, text)
         index.extend(1, context)
-        file = (module.FileTable if module else FileTable)(*arrays, token_nbytes) if has_file else None
+        file = (
+            (module.FileTable if module else FileTable)(*arrays, token_nbytes) if has_file else None
+        )
         assert live.__sizeof__() == nbytes
         trees.append(grow(context, file, live, [index], num_nodes, min_chance))
     assert trees[0] == trees[1]

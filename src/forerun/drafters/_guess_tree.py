@@ -20,7 +20,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from forerun.drafters._suffix_index import SuffixIndex
-from forerun.drafters._token_table import AnyFileTable, AnyLiveTable, FileTable, LiveTable, context_hashes
+from forerun.drafters._token_table import (
+    AnyFileTable,
+    AnyLiveTable,
+    FileTable,
+    LiveTable,
+    context_hashes,
+)
 from forerun.kernels import native
 
 if TYPE_CHECKING:
@@ -84,7 +90,9 @@ def grow_in_python(
         negative, _, above, token, p, tail, matches = heapq.heappop(heap)
         chance, parent, tail = -negative, len(nodes), [*tail, token][-live.order :]
         nodes.append((token, above, p))
-        matches = [_follow(index, places, token) for index, places in zip(indexes, matches, strict=True)]
+        matches = [
+            _follow(index, places, token) for index, places in zip(indexes, matches, strict=True)
+        ]
     tokens, parents, chances = zip(*nodes, strict=True) if nodes else ((), (), ())
     return tokens, parents, chances
 

@@ -59,7 +59,7 @@ class Table(Protocol):
 class _Entry:
     hash: int
     age: int
-    total: np.float32 = np.float32(0)
+    total: np.float32 = field(default_factory=np.float32)
     tokens: list[int] = field(default_factory=list)
     counts: list[np.float32] = field(default_factory=list)
 
@@ -90,11 +90,28 @@ class LiveTable:
         self._sets: dict[int, list[_Entry]] = {}
         self._age = 0
 
-    def learn(self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]) -> None:
+    def learn(
+        self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
+    ) -> None:
         """The target's likeliest tokens after `tokens`, with their probabilities."""
         for hash in context_hashes(tokens, self.order):
             self._age += 1
             self._entry(hash).add(likeliest, probs)
+
+    def learn_tree(
+        self,
+        tail: Sequence[int],
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        ids: NDArray[np.int64],
+        probs: NDArray[np.float32],
+    ) -> None:
+        """The rows of a verified tree: row 0 of `ids` and `probs` (1 + N, k) follows `tail`, row 1 + i node i."""
+        tails = [[*tail]]
+        for token, parent in zip(tokens, parents, strict=True):
+            tails.append([*tails[1 + parent], token])
+        for each, likeliest, chances in zip(tails, ids.tolist(), probs.tolist(), strict=True):
+            self.learn(each, likeliest, chances)
 
     def read(self, tokens: Sequence[int], start: int, weight: float) -> None:
         """A text: each of its tokens from `start` on is taken as what follows those before it."""
@@ -131,8 +148,8 @@ class LiveTable:
 class FileTable:
     """Counts as they lie in a file, never copied: buckets of entries, `offsets[i]` is where bucket i begins.
 
-    A context's bucket is its hash's high 32 bits times the number of buckets over 2^32. An entry is the hash's low 16 bits,
-    the count as (16 + low 4 bits) * 2^(high 4 bits) / 16, the number of tokens, and for each its id (2 or 4
+    A context's bucket is its hash's high 32 bits times the number of buckets over 2^32. An entry is the hash's low
+    16 bits, the count as (16 + low 4 bits) * 2^(high 4 bits) / 16, the number of tokens, and for each its id (2 or 4
     bytes) and its share of the count in 255ths.
     """
 
@@ -147,7 +164,11 @@ class FileTable:
         at, stop = int(self._offsets[bucket]), int(self._offsets[bucket + 1])
         data, width = self._data, self._token_nbytes + 1
         while stop - at >= 4:
-            mark, size, num = int(data[at]) | int(data[at + 1]) << 8, int(data[at + 2]), int(data[at + 3])
+            mark, size, num = (
+                int(data[at]) | int(data[at + 1]) << 8,
+                int(data[at + 2]),
+                int(data[at + 3]),
+            )
             at += 4
             if stop - at < num * width:
                 return None

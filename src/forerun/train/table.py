@@ -37,7 +37,7 @@ _CHUNK = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All contexts of one length: hashes (C,), counts (C,), their tokens (C, K) and those tokens' counts; -1 is none."""
+    """All contexts of one length: hashes (C,), counts (C,), their tokens (C, K), -1 for none, and those tokens' counts."""
 
     hashes: NDArray[np.uint64]
     counts: Ints
@@ -57,7 +57,9 @@ def count_contexts(texts: Iterable[tuple[Sequence[int], Sequence[int]]], order: 
     tokens, depth, is_answer = map(np.concatenate, (parts, starts, begins))
     places = np.flatnonzero(is_answer & (depth >= 1))
     hashes = np.zeros(len(places), np.uint64)
-    below: tuple[Ints, NDArray[np.int64], Floats] | None = None  # contexts of places; K tokens, chances
+    below: tuple[Ints, NDArray[np.int64], Floats] | None = (
+        None  # contexts of places; K tokens, chances
+    )
     levels = []
     for n in range(1, order + 1):
         keep = depth[places] >= n
@@ -88,15 +90,25 @@ def _level(
     pair_counts = np.diff(np.r_[pair_at, len(hashes)])
     pair_context, pair_token = context_of[pair_at], by_token[pair_at]
     ranked = np.lexsort((pair_token, -pair_counts, pair_context))
-    pair_context, pair_token, pair_counts = pair_context[ranked], pair_token[ranked], pair_counts[ranked]
+    pair_context, pair_token, pair_counts = (
+        pair_context[ranked],
+        pair_token[ranked],
+        pair_counts[ranked],
+    )
     starts = np.flatnonzero(np.r_[True, pair_context[1:] != pair_context[:-1]])
-    rank = np.arange(len(pair_context)) - np.repeat(starts, np.diff(np.r_[starts, len(pair_context)]))
+    rank = np.arange(len(pair_context)) - np.repeat(
+        starts, np.diff(np.r_[starts, len(pair_context)])
+    )
     top = rank < K
     tokens = np.full((len(counts), K), -1, np.int64)
     token_counts = np.zeros((len(counts), K), np.float32)
     tokens[pair_context[top], rank[top]] = pair_token[top]
     token_counts[pair_context[top], rank[top]] = pair_counts[top]
-    best, chances, worth = np.empty_like(tokens), np.empty_like(token_counts), np.empty(len(counts), np.float32)
+    best, chances, worth = (
+        np.empty_like(tokens),
+        np.empty_like(token_counts),
+        np.empty(len(counts), np.float32),
+    )
     for at in range(0, len(counts), _CHUNK):
         part = slice(at, at + _CHUNK)
         if lower is None:
@@ -113,7 +125,7 @@ def _level(
 def _blend(
     counts: Ints, tokens: Ints, token_counts: Floats, old: Ints, old_chances: Floats
 ) -> tuple[Ints, Floats, Floats]:
-    """The K likeliest tokens (C, K) with what shorter contexts say, their chances, and what the context is worth (C,)."""
+    """The likeliest tokens (C, K) with what shorter contexts say, their chances, and each context's worth (C,)."""
     total = (counts + PRIOR).astype(np.float32)[:, None]
     same = (tokens[:, :, None] == old[:, None, :]) & (tokens[:, :, None] >= 0)  # (C, K, K)
     chances = token_counts / total + (same * old_chances[:, None, :]).sum(-1) * PRIOR / total
@@ -136,8 +148,10 @@ def _blend(
     return best, best_chances, (put_right + CALIBRATION * shift).astype(np.float32)
 
 
-def choose(levels: Sequence[Level], nbytes: int, token_nbytes: int) -> tuple[NDArray[np.uint64], Ints, Ints, Floats]:
-    """The contexts worth their bytes most: hashes, counts, tokens (n, NUM_KEPT), their counts. Single tokens all go in first."""
+def choose(
+    levels: Sequence[Level], nbytes: int, token_nbytes: int
+) -> tuple[NDArray[np.uint64], Ints, Ints, Floats]:
+    """The contexts worth most for their bytes, single tokens first: hashes, counts, tokens (n, NUM_KEPT), their counts."""
     hashes = np.concatenate([level.hashes for level in levels])
     counts = np.concatenate([level.counts for level in levels])
     tokens = np.concatenate([level.tokens[:, :NUM_KEPT] for level in levels])
@@ -161,7 +175,11 @@ def pack(
     bucket = ((hashes >> np.uint64(32)) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
     order = np.lexsort((hashes, bucket))
     hashes, counts, tokens, token_counts, bucket = (
-        hashes[order], counts[order], tokens[order], token_counts[order], bucket[order]
+        hashes[order],
+        counts[order],
+        tokens[order],
+        token_counts[order],
+        bucket[order],
     )
     num = (tokens >= 0).sum(1)
     sizes = 4 + num * (token_nbytes + 1)
