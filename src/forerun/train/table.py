@@ -37,7 +37,7 @@ _CHUNK = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All contexts of one length: hashes (C,), counts (C,), their tokens (C, K), -1 for none, and those tokens' counts."""
+    """The contexts of one length: hashes (C,), counts (C,), tokens (C, K), -1 for none, and those tokens' counts."""
 
     hashes: NDArray[np.uint64]
     counts: Ints
@@ -151,7 +151,7 @@ def _blend(
 def choose(
     levels: Sequence[Level], nbytes: int, token_nbytes: int
 ) -> tuple[NDArray[np.uint64], Ints, Ints, Floats]:
-    """The contexts worth most for their bytes, single tokens first: hashes, counts, tokens (n, NUM_KEPT), their counts."""
+    """What is worth most for its bytes: hashes, counts, tokens (n, NUM_KEPT), their counts. Single tokens go first."""
     hashes = np.concatenate([level.hashes for level in levels])
     counts = np.concatenate([level.counts for level in levels])
     tokens = np.concatenate([level.tokens[:, :NUM_KEPT] for level in levels])
