@@ -6,10 +6,10 @@ PROMPT = "Repeat this sentence three times: The quick brown fox jumps over the l
 PARAMS = SamplingParams(temperature=0, max_tokens=48)
 
 llm = LLM("smollm2-135m-instruct", drafter="none")
-plain = llm.chat([{"role": "user", "content": PROMPT}], PARAMS).outputs[0]
+plain = llm.chat([{"role": "user", "content": PROMPT}], PARAMS)[0].outputs[0]
 for drafter in ("prompt_lookup", "suffix"):
     drafted = (
-        llm.with_drafter(drafter).chat([{"role": "user", "content": PROMPT}], PARAMS).outputs[0]
+        llm.with_drafter(drafter).chat([{"role": "user", "content": PROMPT}], PARAMS)[0].outputs[0]
     )
     assert drafted.token_ids == plain.token_ids
     stats = drafted.stats

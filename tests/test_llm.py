@@ -122,21 +122,28 @@ def test_a_stop_string_ends_the_text_before_it(drafted, plain):
 
 def test_logprobs_come_with_drafting_and_are_the_plain_ones(drafted, plain):
     params = SamplingParams(temperature=0, max_tokens=16, logprobs=2)
-    ours = drafted.generate([QUESTION], params)[0].outputs[0].logprobs
-    assert ours == plain.generate([QUESTION], params)[0].outputs[0].logprobs
-    assert all(entry.logprob <= 0 and entry.rank == 1 and len(entry.top) == 2 for entry in ours)
+    (ours,) = drafted.generate([QUESTION], params)[0].outputs
+    assert ours.logprobs == plain.generate([QUESTION], params)[0].outputs[0].logprobs
+    for token, found in zip(ours.token_ids, ours.logprobs, strict=True):
+        assert [entry.rank for entry in found.values()] == [1, 2]
+        assert next(iter(found)) == token
+        assert found[token].logprob <= 0
+        assert found[token].decoded_token == drafted.tokenizer.text_of(token)
+    assert ours.cumulative_logprob == sum(
+        found[t].logprob for t, found in zip(ours.token_ids, ours.logprobs, strict=True)
+    )
 
 
 def test_a_second_turn_says_the_same_whether_rows_are_reused_or_not(drafted, default_model):
-    first = drafted.chat(QUESTION, GREEDY).outputs[0]
+    first = drafted.chat(QUESTION, GREEDY)[0].outputs[0]
     follow_up = [
         *QUESTION,
         {"role": "assistant", "content": first.text},
         {"role": "user", "content": "Once more."},
     ]
-    reused = drafted.chat(follow_up, GREEDY).outputs[0].token_ids
+    reused = drafted.chat(follow_up, GREEDY)[0].outputs[0].token_ids
     fresh = drafted.with_drafter("none")  # an engine of its own, with an empty cache
-    assert reused == fresh.chat(follow_up, GREEDY).outputs[0].token_ids
+    assert reused == fresh.chat(follow_up, GREEDY)[0].outputs[0].token_ids
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

@@ -12,27 +12,33 @@ Parameter names are vLLM's; `assistant_model`, `prompt_lookup_num_tokens` and `s
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import torch
 
 from forerun.cache.base import KVCache
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, set_threads
-from forerun.core.errors import ConfigError, ForerunError, RequestError
+from forerun.core.errors import ConfigError, ForerunError, RequestError, refuse, shown, unknown
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
+from forerun.engine import metrics
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
+from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
+from forerun.formats.messages import Message, Tools
+from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, is_message, split
 from forerun.formats.tokenizer import TextStream
+from forerun.formats.user_tokenizer import UserTokenizer
 from forerun.nn.loader import load_model
 from forerun.tune import profile
 
@@ -41,17 +47,21 @@ DEFAULT_MAX_LEN = 4096
 
 _DTYPES = {"auto": None, "fp16": torch.float16, "fp32": torch.float32}
 
-Message = Mapping[str, str]
-Prompt = str | Sequence[int] | Sequence[Message]
-"""Text, token ids, or chat messages (which go through the model's template)."""
-
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "lora_request": (None, []),
+    "mm_processor_kwargs": (None, {}),
+    "priority": (None, 0),
+    "prompt_adapter_request": (None,),
+    "tokenization_kwargs": (None, {}),
+}
+"""Arguments of vLLM's `generate` and `chat` that do nothing here, with the values that ask for nothing."""
+_NEUTRAL_IN_CHAT: Mapping[str, tuple[object, ...]] = {
+    **_NEUTRAL,
+    "chat_template_content_format": ("auto", "string"),
+    "continue_final_message": (False,),
+}
 
 _log = logging.getLogger(__name__)
-
-
-def is_prompt(value: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
-    """True for one prompt, False for a list of prompts."""
-    return isinstance(value, str) or (bool(value) and isinstance(value[0], int | Mapping))
 
 
 class LLM:
@@ -74,6 +84,7 @@ class LLM:
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
+        self._default_params = checkpoint.default_params()
         self._load_model = partial(
             load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
         )
@@ -100,40 +111,78 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = False,
+        **others: object,
     ) -> list[RequestOutput]:
-        """Complete one prompt or many; the outputs come in the prompts' order. Raises RequestError, CapacityError."""
-        batch = [prompts] if is_prompt(prompts) else [*cast(Sequence[Prompt], prompts)]
-        if not isinstance(params, Sequence):
-            params = [params or SamplingParams()] * len(batch)
-        if len(params) != len(batch):
-            raise RequestError(f"{len(batch)} prompts but {len(params)} sampling params")
-        requests: list[RequestHandle] = []
-        try:
-            for prompt, wanted in zip(batch, params, strict=True):
-                requests.append(self.submit(prompt, wanted))
-            for request in requests:
-                request.wait()
-        finally:
-            for request in requests:
-                request.cancel()
-        return [request.output() for request in requests]
+        """Complete one prompt or many; the outputs come in the prompts' order.
+
+        Text is completed as it is, without the chat template. Without `sampling_params` the model's own settings hold
+        (`default_params`), which is at most 16 tokens. `use_tqdm` shows the progress on stderr. Raises RequestError,
+        CapacityError.
+        """
+        _check_others(others, _NEUTRAL, ("prompts", "sampling_params", "use_tqdm"))
+        encoded = [encode(each, self.tokenizer) for each in split(prompts)]
+        return self._answer(encoded, sampling_params, use_tqdm)
 
     def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None
-    ) -> RequestOutput:
-        """Answer a conversation. Turns that were computed before are reused, not computed again."""
-        return self.generate([messages], params)[0]
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Tools | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        add_generation_prompt: bool = True,
+        use_tqdm: bool = False,
+        **others: object,
+    ) -> list[RequestOutput]:
+        """Answer a conversation or a list of them, through the model's chat template or the given one.
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
+        `tools` and `chat_template_kwargs` are handed to the template. Turns that were computed before are reused, not
+        computed again. All else is as in `generate`.
+        """
+        own = inspect.signature(self.chat).parameters.keys() - {"others"}
+        _check_others(others, _NEUTRAL_IN_CHAT, own)
+        is_one = isinstance(messages, Mapping | str) or not messages or is_message(messages[0])
+        settings: dict[str, Any] = {"tools": tools, "chat_template": chat_template}
+        settings |= {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
+        encoded = [
+            encode_chat(cast(Sequence[Message], each), self.tokenizer, **settings)
+            for each in ([messages] if is_one else messages)
+        ]
+        return self._answer(encoded, sampling_params, use_tqdm)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[Event]:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest."""
-        return self.submit(prompt, params or SamplingParams()).events()
+        return self.submit(prompt, sampling_params or self.default_params()).events()
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams, sink: Sink | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
         """Queue a prompt without running anything: whoever waits for a request moves all of them on."""
-        return self.loop.submit(self.encode(prompt), params, sink)
+        return self._submit(encode(prompt, self.tokenizer), sampling_params, sink)
+
+    def default_params(self) -> SamplingParams:
+        """How requests without parameters are sampled: as generation_config.json or the GGUF's metadata say.
+
+        Greedy where they say nothing. At most 16 tokens, as in every SamplingParams.
+        """
+        return self._default_params
+
+    get_default_sampling_params = default_params
+
+    def get_tokenizer(self) -> UserTokenizer:
+        """The tokenizer, with the interface of Hugging Face's; `tokenizer` is the same with ours."""
+        return UserTokenizer(self.tokenizer)
+
+    def get_metrics(self) -> list[Metric]:
+        """Counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
+        with self.loop.turns():
+            return metrics.read(self.engine, self.loop.served, self.config.model)
 
     @property
     def engine(self) -> Engine:
@@ -142,12 +191,7 @@ class LLM:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of text, of chat messages (through the template), or the ids themselves."""
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        if prompt and isinstance(prompt[0], Mapping):
-            messages = cast(Sequence[Message], prompt)
-            return self.tokenizer.encode(self.tokenizer.apply_chat_template(messages), bos=False)
-        return [*cast(Sequence[int], prompt)]
+        return encode(prompt, self.tokenizer).token_ids
 
     def load(
         self, model: str, *, quant: Quant = "none", head_bits: int | None = None
@@ -161,6 +205,37 @@ class LLM:
         """What a drafter is built with."""
         return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
 
+    def _submit(
+        self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
+    ) -> RequestHandle:
+        return self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
+
+    def _answer(
+        self,
+        prompts: Sequence[Encoded],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        """Run the prompts together to the end; if one cannot be run, none is."""
+        each = _one_each(
+            self.default_params() if sampling_params is None else sampling_params, len(prompts)
+        )
+        requests: list[RequestHandle] = []
+        try:
+            for prompt, wanted in zip(prompts, each, strict=True):
+                requests.append(self._submit(prompt, wanted))
+            for request in _watched(requests) if use_tqdm else requests:
+                request.wait()
+        finally:
+            for request in requests:
+                request.cancel()
+        return [request.output() for request in requests]
+
+    def _new_text(self, params: SamplingParams) -> TextStream | None:
+        if not params.detokenize:
+            return None
+        return TextStream(self.tokenizer, skip_special=params.skip_special_tokens)
+
     def _new_loop(self, turns: Turns) -> EngineLoop:
         num_seqs = self.config.max_num_seqs
         cache = self.model.new_cache(num_seqs, self.max_len, _DTYPES[self.config.kv])
@@ -170,7 +245,7 @@ class LLM:
             known = self.profile.prior(self.drafter_spec.text(), num_seqs)
         eos_ids = self.tokenizer.eos_ids
         engine = Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
-        return EngineLoop(engine, lambda: TextStream(self.tokenizer), turns)
+        return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
 
     def _new_drafter(self, target: Target) -> Drafter:
         """The one asked for; if none was, what the profile chose, or else our own choice."""
@@ -186,3 +261,39 @@ class LLM:
                 self.drafter_spec = spec
                 return drafter
         return self.drafter_spec.build(target)
+
+
+def _one_each(
+    sampling_params: SamplingParams | Sequence[SamplingParams], num_prompts: int
+) -> Sequence[SamplingParams]:
+    """The parameters of every prompt. Raises RequestError for another number of them, or something else."""
+    if isinstance(sampling_params, SamplingParams):
+        return [sampling_params] * num_prompts
+    if not isinstance(sampling_params, Sequence) or not all(
+        isinstance(one, SamplingParams) for one in sampling_params
+    ):
+        raise RequestError(
+            "sampling_params must be a SamplingParams or a list of them, "
+            f"got {shown(sampling_params)}"
+        )
+    if len(sampling_params) != num_prompts:
+        raise RequestError(f"{num_prompts} prompts but {len(sampling_params)} sampling params")
+    return sampling_params
+
+
+def _check_others(
+    others: Mapping[str, object], neutral: Mapping[str, Sequence[object]], own: Collection[str]
+) -> None:
+    """Raise RequestError for an argument that is unknown, or asks for something which does not exist here."""
+    for name, value in others.items():
+        if name not in neutral:
+            raise RequestError(unknown("argument", name, own))
+        refuse(name, value, neutral[name])
+
+
+def _watched(requests: Sequence[RequestHandle]) -> Iterable[RequestHandle]:
+    """The requests, with a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(requests, "answering", console=Console(stderr=True))

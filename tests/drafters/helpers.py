@@ -10,7 +10,7 @@ from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
 
-GREEDY = SamplingParams(temperature=0.0)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 TUTORIAL = Path(__file__).parents[2] / "docs" / "adding-a-drafter.md"
 (REPEAT,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
 """The source of the tutorial's drafter."""

@@ -27,7 +27,7 @@ def drafter(window=5, ngram=4, guesses=5) -> Lookahead:
 
 
 def sequence(tokens, seed=0) -> Seq:
-    return Seq(0, list(tokens), SamplingParams(temperature=0), seed)
+    return Seq(0, list(tokens), SamplingParams(temperature=0, max_tokens=None), seed)
 
 
 @given(SIZES)

@@ -156,7 +156,7 @@ def test_an_end_inside_an_accepted_run_cuts_it():
 def test_the_context_is_filled_to_the_last_token_and_not_beyond():
     drafter = scripted(lambda step: 4)
     engine = engine_for(MODEL, drafter, max_len=24)
-    (run,) = complete(engine, LOOPING[:1], SamplingParams(temperature=0))
+    (run,) = complete(engine, LOOPING[:1], SamplingParams(temperature=0, max_tokens=None))
     assert len(run.seq.tokens) == 24
     assert run.seq.finish_reason is FinishReason.LENGTH
     assert run.seq.generated == ANSWERS[tuple(LOOPING[0])][:16]

@@ -116,7 +116,9 @@ def test_all_sequences_of_a_request_are_in_its_events(loop):
 
 
 def test_a_request_can_be_cancelled_from_another_thread(loop):
-    handle = loop.submit(PROMPTS[0], SamplingParams(temperature=0, ignore_eos=True))
+    handle = loop.submit(
+        PROMPTS[0], SamplingParams(temperature=0, ignore_eos=True, max_tokens=None)
+    )
     seen: list[Event] = []
 
     def read() -> None:

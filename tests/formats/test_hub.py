@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forerun.core.errors import LoadError
-from forerun.formats import hub, wheel
+from forerun.formats import hf_hub, hub, wheel
 from forerun.formats.wheel import WheelFile
 
 CONTENT = b"GGUF and the rest of a small model" * 100
@@ -252,3 +252,36 @@ def test_a_hub_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(LoadError, match="the Hugging Face Hub does not give 'org/model'") as caught:
         hub.resolve("org/model/file.gguf")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_models_of_the_hubs_cache_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    hub.resolve("org/model-GGUF:Q4_K_M")
+    hub.resolve("org/model")
+    scan = partial(huggingface_hub.scan_cache_dir, cache_dir=tmp_path)
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", scan)
+    listed = {model.name: model for model in hf_hub.models()}
+    assert listed.keys() == {"org/model", "org/model-GGUF"}
+    assert listed["org/model-GGUF"].nbytes == len(b"q4")
+    assert hub.resolve("org/model").is_relative_to(listed["org/model"].path)
+
+
+def test_without_a_cache_the_hub_has_no_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    scan = partial(huggingface_hub.scan_cache_dir, cache_dir=tmp_path / "none")
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", scan)
+    assert hf_hub.models() == []
+
+
+def test_the_licence_is_what_the_file_says(default_model: Path, tmp_path: Path) -> None:
+    assert hub.licence(default_model) == "apache-2.0"
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF and no more")
+    for path in (tmp_path / "broken.gguf", tmp_path / "none.gguf", tmp_path):
+        assert hub.licence(path) == "unknown"

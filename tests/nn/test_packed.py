@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forerun.core.errors import ConfigError
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.kernels import native
-from forerun.nn import packed
+from forerun.nn import packed, packed_folder
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.loader import load_model, read_config
 from tests.native.models import same_bits
@@ -51,16 +54,21 @@ def load(folder: Path, **options) -> NativeDecoder:
     return model
 
 
+def files() -> list[Path]:
+    """What lies in the cache, sorted by name."""
+    return sorted(entry.path for entry in packed.folder().entries())
+
+
 def only_file() -> Path:
-    (path,) = packed.packed_files()
+    (path,) = files()
     return path
 
 
 def serves(folder: Path, path: Path) -> bool:
     """Whether the file gives a decoder all its weights."""
     config, _ = read_config(open_checkpoint(folder))
-    key = packed.PackedFile.of(folder, quant="none", head_bits=None).key
-    return packed.PackedFile(path, key).load(NativeDecoder(config, num_threads=1))
+    file = packed.PackedFile.of(folder, quant="none", head_bits=None)
+    return replace(file, name=path.name).load(NativeDecoder(config, num_threads=1))
 
 
 @pytest.mark.parametrize("rounding", [{}, {"quant": "int4"}, {"head_bits": 4}])
@@ -151,7 +159,7 @@ def test_each_way_of_rounding_has_its_file(tmp_path) -> None:
     folder = saved(tmp_path)
     for rounding in ({}, {"quant": "int8"}, {"quant": "int4"}, {"quant": "int4", "head_bits": 4}):
         load(folder, **rounding)
-    assert len(packed.packed_files()) == 4
+    assert len(files()) == 4
 
 
 def test_without_the_cache_nothing_is_written(tmp_path, cache) -> None:
@@ -163,7 +171,7 @@ def test_small_models_are_not_kept(tmp_path, monkeypatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
     load(saved(tmp_path))
-    assert packed.packed_files() == []
+    assert files() == []
 
 
 def test_a_folder_that_cannot_be_made_stops_nothing(tmp_path, cache) -> None:
@@ -173,31 +181,32 @@ def test_a_folder_that_cannot_be_made_stops_nothing(tmp_path, cache) -> None:
 
 def test_a_nearly_full_disk_is_left_alone(tmp_path, monkeypatch) -> None:
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(packed.shutil, "disk_usage", lambda path: usage(1 << 16))
+    monkeypatch.setattr(packed_folder.shutil, "disk_usage", lambda path: usage(1 << 16))
     load(saved(tmp_path))
-    assert packed.packed_files() == []
+    assert files() == []
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch) -> None:
     def full(*paths: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packed.os, "replace", full)
+    monkeypatch.setattr(packed_folder.os, "replace", full)
     load(saved(tmp_path))
-    assert packed.packed_files() == []
+    assert files() == []
 
 
-def test_old_leftovers_go_and_a_write_of_now_stays(tmp_path) -> None:
+def test_what_a_killed_start_left_goes_and_a_write_of_now_stays(tmp_path) -> None:
     folder = saved(tmp_path)
     load(folder)
     path = only_file()
-    old, new = (path.with_name(f"{path.name}.{name}") for name in ("old", "new"))
-    for leftover in (old, new):
-        leftover.write_bytes(b"half")
-    os.utime(old, (0, time.time() - 4000))
+    left, writing = (path.with_name(f"{path.name}.{name}") for name in ("left", "writing"))
+    for unfinished in (left, writing):
+        unfinished.write_bytes(b"half")
     path.unlink()
-    load(folder)
-    assert packed.packed_files() == [path, new]
+    with writing.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        load(folder)
+        assert files() == [path, writing]
 
 
 def test_starts_at_the_same_time_do_not_disturb_each_other(tmp_path) -> None:
@@ -214,6 +223,95 @@ def test_clearing_frees_what_was_taken_and_stops_no_one(tmp_path) -> None:
     expected = prefill(model, TOKENS)
     size = only_file().stat().st_size
     load(tmp_path / "llama")
-    assert packed.clear() == size
-    assert packed.packed_files() == []
+    assert packed.remove(packed.folder().entries()) == size
+    assert files() == []
     assert same_bits(prefill(model, TOKENS), expected)
+
+
+def test_a_copy_whose_model_is_gone_or_changed_goes_with_the_next_write(tmp_path) -> None:
+    for family in FAMILIES:
+        load(saved(tmp_path, family))
+    assert len(files()) == 3
+    (tmp_path / "opt" / "config.json").unlink()
+    load(tmp_path / "llama", quant="int4")
+    assert [model for _, model in packed.copies()] == [
+        tmp_path / name for name in ("llama", "qwen3", "llama")
+    ]
+
+
+def test_the_limit_is_kept_and_the_longest_unused_goes_first(tmp_path, monkeypatch) -> None:
+    folders = [saved(tmp_path, family) for family in FAMILIES]
+    for folder in folders:
+        load(folder)
+    sizes = {model: entry.nbytes for entry, model in packed.copies()}
+    load(folders[0])  # used again: the second is the longest unused now
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", str(sum(sizes.values())))
+    load(folders[0], head_bits=4)
+    left = [model for _, model in packed.copies()]
+    assert folders[1] not in left
+    assert left.count(folders[0]) == 2
+    assert sum(entry.nbytes for entry, _ in packed.copies()) <= sum(sizes.values())
+
+
+def test_what_other_code_has_packed_goes_first(tmp_path, monkeypatch) -> None:
+    used, unused = saved(tmp_path, "qwen3"), saved(tmp_path, "opt")
+    load(unused)
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "_code_digest", lambda: "other")
+        load(used)
+    total = sum(entry.nbytes for entry, _ in packed.copies())
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", str(total))
+    load(unused, quant="int4")
+    assert [model for _, model in packed.copies()] == [unused, unused]
+
+
+@pytest.mark.parametrize(("limit", "says"), [("1kB", "the limit is 1 kB"), ("0", "")])
+def test_a_file_above_the_limit_is_not_written_and_nothing_goes_for_it(
+    limit, says, tmp_path, monkeypatch, caplog
+) -> None:
+    load(saved(tmp_path))
+    before = files()
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", limit)
+    load(tmp_path / "llama", quant="int4")
+    assert files() == before
+    assert says in caplog.text
+
+
+def test_a_limit_that_is_no_size_is_an_error_that_names_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", "lots")
+    with pytest.raises(ConfigError, match=r"FORERUN_CACHE_LIMIT: a size is .* got 'lots'"):
+        load(saved(tmp_path))
+    load(tmp_path / "llama", weight_cache=False)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_in_the_middle_is_a_word_and_the_model_runs(
+    number, tmp_path, monkeypatch, caplog
+) -> None:
+    def fails(fd: int, length: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    folder = saved(tmp_path)
+    expected = prefill(load(folder, weight_cache=False), TOKENS)
+    monkeypatch.setattr(packed_folder.os, "truncate", fails)
+    assert same_bits(prefill(load(folder), TOKENS), expected)
+    assert files() == []
+    assert "packed weights are not kept" in caplog.text
+    assert os.strerror(number) in caplog.text
+
+
+def test_the_copies_of_one_model_can_be_deleted_alone(tmp_path) -> None:
+    one, other = saved(tmp_path), saved(tmp_path, "opt")
+    for quant in ("none", "int4"):
+        load(one, quant=quant)
+    load(other)
+    assert packed.remove(packed.of_model(one)) > 0
+    assert [model for _, model in packed.copies()] == [other]
+
+
+def test_a_file_that_is_not_ours_to_read_is_listed_and_stops_nothing(tmp_path, cache) -> None:
+    cache.mkdir(parents=True)
+    (cache / "strange.packed").write_bytes(b"what")
+    assert [model for _, model in packed.copies()] == [None]
+    load(saved(tmp_path))
+    assert [model for _, model in packed.copies()] == [tmp_path / "llama"]

@@ -6,13 +6,14 @@ A field of `EngineConfig` or `SamplingParams` is an option of every command deco
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,6 +24,7 @@ from forerun.core import options
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.formats.generation import SETTINGS
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
@@ -50,8 +52,11 @@ PASSES = (
     *("max_model_len", "max_num_seqs", "prefill_chunk"),
 )
 """Fields of no meaning to a command that runs passes of the model without an engine."""
-NOT_SPELLED = ("n", "logit_bias", "logprobs")
-"""Fields of a request whose effect no command shows."""
+NOT_SPELLED = (
+    *("n", "logit_bias", "logprobs", "prompt_logprobs", "detokenize"),
+    *("skip_special_tokens", "include_stop_str_in_output"),
+)
+"""Fields of a request that no command offers."""
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document as the last line on stdout.")
@@ -61,6 +66,8 @@ Raw = Annotated[
 ]
 System = Annotated[str | None, typer.Option("--system", help="A system message.")]
 Command = Callable[..., None]
+Params = Callable[["LLM"], SamplingParams]
+"""A request's parameters for a model: its own, changed by what the user gave."""
 
 
 def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Command], Command]:
@@ -86,6 +93,25 @@ def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
     return _derive("params", SamplingParams, names or every, {"temperature": 0.0} | defaults, _read)
 
 
+def answering(**defaults: object) -> Callable[[Command], Command]:
+    """Give a command all options of SamplingParams, which it gets as `params`: it gives a model's, changed by them.
+
+    What is not given and has no default in `defaults` is the model's own.
+    """
+    every = [field.name for field in fields(SamplingParams) if field.name not in NOT_SPELLED]
+    own = [n for n in SETTINGS if n not in defaults]
+
+    def build(values: dict[str, Any]) -> Params:
+        given = {
+            name: value for name, value in values.items() if name not in own or value is not None
+        }
+        params = _read(given)  # what is wrong is said before the model is loaded
+        chosen = {name: getattr(params, name) for name in given}
+        return lambda llm: replace(llm.default_params(), **chosen)
+
+    return _derive("params", SamplingParams, every, dict.fromkeys(own) | defaults, build)
+
+
 def _read(values: dict[str, Any]) -> SamplingParams:
     """-1 means none, as in llama.cpp; a stop string may spell line ends and tabs."""
     for name in ("max_tokens", "seed"):
@@ -105,7 +131,7 @@ def _derive(
 ) -> Callable[[Command], Command]:
     """A decorator that replaces a command's parameter `name` by an option a field."""
     known = _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
-    added = [known[n].replace(default=defaults.get(n, known[n].default)) for n in shown]
+    added = [_with_default(known[n], defaults.get(n, known[n].default)) for n in shown]
     added += extra
 
     def decorate(command: Command) -> Command:
@@ -124,6 +150,16 @@ def _derive(
         return run
 
     return decorate
+
+
+def _with_default(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
+    """The option with another default; none is one for every type."""
+    if default is None and parameter.default is not None:
+        kind, option = typing.get_args(parameter.annotation)
+        option = copy.copy(option)
+        option.show_default = "the model's own"
+        parameter = parameter.replace(annotation=Annotated[kind | None, option])
+    return parameter.replace(default=default)
 
 
 @cache

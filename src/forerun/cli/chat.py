@@ -5,14 +5,13 @@ from __future__ import annotations
 from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError
-from forerun.core.params import SamplingParams
 
 HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
-@opt.sampling()
-def command(config: EngineConfig, params: SamplingParams, system: opt.System = None) -> None:
+@opt.answering(max_tokens=512)
+def command(config: EngineConfig, params: opt.Params, system: opt.System = None) -> None:
     """Talk with the model; tokens the drafter guessed are tinted."""
     from forerun.cli import _console as console
 
@@ -28,7 +27,7 @@ def command(config: EngineConfig, params: SamplingParams, system: opt.System = N
             continue
         asked = [*messages, {"role": "user", "content": said}]
         try:
-            answer, measured, _ = console.answer(llm, asked, params)
+            answer, measured, _ = console.answer(llm, asked, params(llm))
         except CapacityError as error:
             console.stderr().print(f"{error}; /clear starts anew", style="red")
             continue

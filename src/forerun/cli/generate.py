@@ -10,14 +10,13 @@ import typer
 from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
-from forerun.core.params import SamplingParams
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
-@opt.sampling(max_tokens=256)
+@opt.answering(max_tokens=256)
 def command(
     config: EngineConfig,
-    params: SamplingParams,
+    params: opt.Params,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads stdin.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt here.")] = None,
     system: opt.System = None,
@@ -37,7 +36,7 @@ def command(
     llm = opt.load(config)
     tracer = llm.engine.start_trace() if profile or trace is not None else None
     asked = text if raw else opt.conversation(text, system)
-    completion, measured, is_whole = console.answer(llm, asked, params)
+    completion, measured, is_whole = console.answer(llm, asked, params(llm))
     console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
     found = tracer.profile() if profile and tracer is not None else None
     if found is not None:

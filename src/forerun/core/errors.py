@@ -13,7 +13,7 @@ ForerunError is a bug of ours and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ForerunError(Exception):
@@ -46,6 +46,15 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(given, names, n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
     return f"unknown {kind} {shown(given)}{hint} (allowed: {', '.join(names)})"
+
+
+def refuse(name: str, value: object, neutral: Sequence[object]) -> None:
+    """Raise RequestError for a value that asks for something which does not exist here; `neutral` ones ask nothing."""
+    if not any(value is each or value == each for each in neutral):
+        allowed = " or ".join(map(repr, neutral))
+        raise RequestError(
+            f"{name}={shown(value)} is not supported: leave it out, or give {allowed}"
+        )
 
 
 def shown(value: object) -> str:

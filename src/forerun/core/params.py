@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
-from forerun.core.errors import RequestError
+from forerun.core.errors import RequestError, refuse, unknown
+
+T = TypeVar("T")
 
 MAX_N = 64
 MAX_STOPS = 64
 MAX_LOGPROBS = 100
 
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "allowed_token_ids": (None, []),
+    "bad_words": (None, []),
+    "best_of": (None, 1),
+    "early_stopping": (False,),
+    "extra_args": (None, {}),
+    "flat_logprobs": (False,),
+    "guided_decoding": (None,),
+    "length_penalty": (1.0,),
+    "logits_processors": (None, []),
+    "spaces_between_special_tokens": (True, False),  # only tokenizers that are not fast put any
+    "structured_outputs": (None,),
+    "truncate_prompt_tokens": (None,),
+    "use_beam_search": (False,),
+}
+"""vLLM's parameters that do nothing here, with the values that ask for nothing."""
 
+
+def _named(cls: type[T]) -> type[T]:
+    """Let a dataclass accept `_NEUTRAL` as well, and name the closest parameter for one that is unknown."""
+    init = cls.__init__
+    known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+
+    @functools.wraps(init)
+    def read(self: T, **values: Any) -> None:
+        for name in values.keys() - known:
+            if name not in _NEUTRAL:
+                raise RequestError(unknown("sampling parameter", name, known))
+            refuse(name, values.pop(name), _NEUTRAL[name])
+        init(self, **values)
+
+    cls.__init__ = read  # type: ignore[method-assign,assignment]
+    return cls
+
+
+@_named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to choose tokens and when to stop. Raises RequestError for a value out of range."""
+    """How to choose tokens and when to stop. Raises RequestError for a value out of range and an unknown name.
+
+    vLLM's other parameters are accepted with the value that asks for nothing, such as `best_of=1`.
+    """
 
     n: int = 1
     """Number of completions of the prompt."""
@@ -40,23 +81,34 @@ class SamplingParams:
     """The same seed and request give the same tokens, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
     """Strings that end the output; they are not part of it."""
+    include_stop_str_in_output: bool = False
+    """Keep the stop string, or the text of the end token, at the end of the output."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the output."""
     ignore_eos: bool = False
     """Go on after the model's end-of-text token."""
-    max_tokens: int | None = None
-    """At most this many new tokens; by default as many as the context holds."""
+    max_tokens: int | None = 16
+    """At most this many new tokens; none: as many as the context holds."""
     min_tokens: int = 0
     """No end before this many new tokens: the end tokens cannot be drawn until then."""
     logprobs: int | None = None
     """Report the emitted token's log-probability and this many of the likeliest; 0 reports the token's alone."""
+    prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt, given the tokens before them; the prompt is then read in full."""
+    detokenize: bool = True
+    """Turn the tokens into text."""
+    skip_special_tokens: bool = True
+    """Leave control tokens out of the text."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        object.__setattr__(self, "logit_bias", {int(k): v for k, v in self.logit_bias.items()})
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "logit_bias", bias)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is True:  # as vLLM reads it
+                object.__setattr__(self, name, 1)
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
             if not _is_fine(value, holds):
@@ -75,6 +127,10 @@ class SamplingParams:
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
         )
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 def _is_fine(value: Any, holds: Callable[[Any], bool]) -> bool:
@@ -119,5 +175,17 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("stop_token_ids", "token ids", lambda v: all(_whole(0)(t) for t in v)),
     ("max_tokens", "a whole number from 1, or none", _optional(_whole(1))),
     ("min_tokens", "a whole number from 0", _whole(0)),
-    ("logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _optional(_whole(0, MAX_LOGPROBS))),
+    *(
+        (name, f"from 0 to {MAX_LOGPROBS}, or none", _optional(_whole(0, MAX_LOGPROBS)))
+        for name in ("logprobs", "prompt_logprobs")
+    ),
+    *(
+        (name, "true or false", _is_bool)
+        for name in (
+            "ignore_eos",
+            "include_stop_str_in_output",
+            "detokenize",
+            "skip_special_tokens",
+        )
+    ),
 )

@@ -36,7 +36,7 @@ class StopChecker:
 
     An end token counts but adds no text. A stop string is not part of the text; the tokens up to
     its last character count. It is looked for in the text that comes with token `min_tokens` and
-    later ones.
+    later ones. With `include_stop_str_in_output` the text keeps both.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class StopChecker:
         self._max_tokens = max_tokens
         self._end_ids = end_ids(params, eos_ids)
         self._stops = params.stop
+        self._keeps_end = params.include_stop_str_in_output
         self._detokenizer = detokenizer
         self._held = ""
 
@@ -67,8 +68,9 @@ class StopChecker:
         assert self.finish_reason is None, "the sequence has ended"
         self.num_tokens += 1
         if token in self._end_ids and self.num_tokens >= self._min_tokens:
-            return self._end(FinishReason.STOP)
-        text = self._release(self._detokenizer.push([token])) if self._detokenizer else ""
+            text = self._push(token) if self._keeps_end else ""
+            return text + self._end(FinishReason.STOP)
+        text = self._push(token)
         if self.finish_reason is None and self.tokens_left <= 0:
             text += self._end(FinishReason.LENGTH)
         return text
@@ -78,6 +80,9 @@ class StopChecker:
         if self.finish_reason is not None:
             return ""
         return self._end(FinishReason.ABORT)
+
+    def _push(self, token: int) -> str:
+        return self._release(self._detokenizer.push([token])) if self._detokenizer else ""
 
     def _end(self, reason: FinishReason) -> str:
         """End the text; a stop string that only the detokenizer's last text completes still counts."""
@@ -92,19 +97,21 @@ class StopChecker:
         if not self._stops or self.num_tokens < self._min_tokens:
             return new
         text, self._held = self._held + new, ""
-        start = _first_stop(text, self._stops)
-        if start is not None:
+        if (stop := _first_stop(text, self._stops)) is not None:
             self.finish_reason = FinishReason.STOP
-            return text[:start]
+            return text[: stop.stop if self._keeps_end else stop.start]
         shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
         self._held = text[shown:]
         return text[:shown]
 
 
-def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the stop string begins that is complete first; of several, the longest."""
+def _first_stop(text: str, stops: Sequence[str]) -> range | None:
+    """Where the stop string stands that is complete first; of several, the longest."""
     found = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
-    return min(found)[1] if found else None
+    if not found:
+        return None
+    end, start = min(found)
+    return range(start, end)
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -208,6 +208,9 @@ class Engine:
             own = None if features is None else features[rows.start : rows.stop]
             if own is not None and not request.has_begun:
                 request.prompt_features.append(own)
+            if request.scores_prompt:
+                states = hidden.last[rows.start : rows.stop]
+                request.score_prompt(seq_rows.segment.base, states, self.model.head)
             if seq_rows.is_complete:
                 outcome = verify(
                     seq_rows.seq,

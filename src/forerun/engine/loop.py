@@ -22,7 +22,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
-from forerun.engine.outputs import CompletionOutput, RequestOutput
+from forerun.engine.metrics import Served
+from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_token
 from forerun.engine.request import RequestState
 
 Sink = Callable[[Event], object]
@@ -62,33 +63,46 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        new_text: Callable[[], Detokenizer | None] = lambda: None,
+        new_text: Callable[[SamplingParams], Detokenizer | None] = lambda params: None,
         turns: Turns | None = None,
+        spell: Spell = lambda token_id: None,
     ) -> None:
-        """`new_text` makes what turns a sequence's tokens into text; `turns` are those of the engine's model."""
+        """`new_text` makes what turns a sequence's tokens into text, `spell` gives the text of one token.
+
+        `turns` are those of the engine's model.
+        """
         self.engine = engine
         self.turns = turns or Turns()
+        self.served = Served()
+        self.spell = spell
         self._new_text = new_text
+        self._num_requests = 0
         self._handles: dict[int, RequestHandle] = {}  # by sequence, while it runs
         self._cancelled: list[RequestHandle] = []
         self._is_stepping = False
 
     def submit(
-        self, prompt_ids: Sequence[int], params: SamplingParams, sink: Sink | None = None
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        sink: Sink | None = None,
+        *,
+        prompt: str | None = None,
     ) -> RequestHandle:
         """Queue a prompt, `params.n` sequences of it. Raises RequestError and CapacityError.
 
-        Without a `sink` the events are kept for `RequestHandle.events`.
+        Without a `sink` the events are kept for `RequestHandle.events`; `prompt` is the text of the ids.
         """
         with self.turns():
-            first, indices = params.seed, range(params.n)
-            seeds = [None if first is None else (first + i) % 2**63 for i in indices]
             runs = tuple(
-                self.engine.add(prompt_ids, replace(params, seed=seed), self._new_text())
-                for seed in seeds
+                self.engine.add(prompt_ids, own, self._new_text(own)) for own in _each(params)
             )
             news: deque[Event] = deque()
-            handle = RequestHandle(self, tuple(prompt_ids), runs, news, sink or news.append)
+            handle = RequestHandle(
+                self, str(self._num_requests), prompt, runs, news, sink or news.append
+            )
+            self._num_requests += 1
+            self.served.prompt_tokens += len(prompt_ids)
             self._handles |= {run.seq.id: handle for run in runs}
             return handle
 
@@ -124,6 +138,7 @@ class EngineLoop:
         """Hand an event to its request; a sink that raises ends its request, no other."""
         if event is None or (handle := self._handles.get(event.seq_id)) is None:
             return
+        self.served.record(event)
         if event.finish_reason is not None:
             del self._handles[event.seq_id]
         try:
@@ -152,7 +167,9 @@ class RequestHandle:
     """A submitted prompt and its sequences: `news` are the events that `events` has not given yet."""
 
     loop: EngineLoop
-    prompt_token_ids: tuple[int, ...]
+    id: str
+    prompt: str | None
+    """The prompt's text, if it is known."""
     runs: tuple[RequestState, ...]
     news: deque[Event]
     sink: Sink
@@ -190,14 +207,29 @@ class RequestHandle:
 
     def output(self) -> RequestOutput:
         """What was generated so far."""
+        seq, spell = self.runs[0].seq, self.loop.spell
+        scored = None
+        if seq.params.prompt_logprobs is not None:
+            scored = [None, *by_token(self.runs[0].prompt_logprobs, spell)]
         return RequestOutput(
-            self.prompt_token_ids,
-            tuple(CompletionOutput.of(i, run) for i, run in enumerate(self.runs)),
+            request_id=self.id,
+            prompt=self.prompt,
+            prompt_token_ids=seq.tokens[: seq.num_prompt],
+            prompt_logprobs=scored,
+            outputs=tuple(CompletionOutput.of(i, run, spell) for i, run in enumerate(self.runs)),
+            finished=self.is_finished,
         )
 
     def _raise(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def _each(params: SamplingParams) -> Iterator[SamplingParams]:
+    """What each of the `n` sequences asks for; only the first one reads the whole prompt to score it."""
+    for i in range(params.n):
+        seed = None if params.seed is None else (params.seed + i) % 2**63
+        yield replace(params, seed=seed, prompt_logprobs=None if i else params.prompt_logprobs)
 
 
 @contextmanager

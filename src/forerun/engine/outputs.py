@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from forerun.core.types import FinishReason, TokenLogprob
 from forerun.engine.request import RequestState
 from forerun.engine.stats import SpecStats
+
+Spell = Callable[[int], str | None]
+"""The text of a token by itself, if there is a tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's log-probability by the raw logits, its rank (1 is the likeliest) and its text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None
+
+
+Logprobs = dict[int, Logprob]
+"""By token id: the token that stands there, then the likeliest ones in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,27 +34,56 @@ class CompletionOutput:
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
-    logprobs: tuple[TokenLogprob, ...] | None
+    logprobs: list[Logprobs] | None
+    """One entry a token, if they were asked for."""
     stats: SpecStats
     ttft_s: float | None
 
     @classmethod
-    def of(cls, index: int, run: RequestState) -> CompletionOutput:
+    def of(cls, index: int, run: RequestState, spell: Spell) -> CompletionOutput:
         """What a sequence has so far."""
+        wanted = run.seq.params.logprobs is not None
         return cls(
             index=index,
             text=run.text,
             token_ids=tuple(run.seq.generated),
             finish_reason=run.seq.finish_reason,
-            logprobs=None if run.seq.params.logprobs is None else tuple(run.logprobs),
+            logprobs=by_token(run.logprobs, spell) if wanted else None,
             stats=run.stats,
             ttft_s=run.ttft_s,
         )
 
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The sum of the tokens' log-probabilities, if they were asked for."""
+        if self.logprobs is None:
+            return None
+        pairs = zip(self.token_ids, self.logprobs, strict=False)
+        return sum(found[token].logprob for token, found in pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A prompt and its `n` completions."""
+    """A prompt and its `n` completions. `prompt` is its text, None for a prompt that was given as token ids.
 
-    prompt_token_ids: tuple[int, ...]
+    `prompt_logprobs` has an entry for every token of the prompt, None for the first, if they were asked for.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[Logprobs | None] | None
     outputs: tuple[CompletionOutput, ...]
+    finished: bool
+
+
+def by_token(found: Iterable[TokenLogprob], spell: Spell) -> list[Logprobs]:
+    """Log-probabilities of some positions, as vLLM gives them."""
+    made = []
+    for one in found:
+        ranked = {token: (value, rank) for rank, (token, value) in enumerate(one.top, 1)}
+        entries = {one.token_id: (one.logprob, one.rank)} | ranked
+        made.append(
+            {token: Logprob(*entry, decoded_token=spell(token)) for token, entry in entries.items()}
+        )
+    return made

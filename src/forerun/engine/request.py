@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -12,6 +13,9 @@ from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
 from forerun.engine.batch import SequenceRows
 from forerun.engine.stats import SpecStats
+
+SCORED_ROWS = 32
+"""Prompt tokens whose logits are held at once."""
 
 
 @dataclass(slots=True)
@@ -24,6 +28,8 @@ class RequestState:
     stats: SpecStats = field(default_factory=SpecStats)
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Of the prompt's tokens after the first one."""
     has_begun: bool = False
     """The prompt is in the cache and the drafter knows the sequence."""
     prompt_features: list[Tensor] = field(default_factory=list)
@@ -34,6 +40,24 @@ class RequestState:
     def ttft_s(self) -> float | None:
         """Seconds from the request to the first token; None before it."""
         return None if self.first_token_s is None else self.first_token_s - self.start_s
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True while the prompt is read, if the log-probabilities of its tokens were asked for."""
+        return self.seq.params.prompt_logprobs is not None and not self.has_begun
+
+    def score_prompt(self, base: int, states: Tensor, head: Callable[[Tensor], Tensor]) -> None:
+        """Log-probabilities of prompt tokens, from the hidden states (R, D) of those from position `base` on."""
+        num_top = self.seq.params.prompt_logprobs or 0
+        first = max(
+            base, len(self.prompt_logprobs)
+        )  # a prompt may be read twice, if it is preempted
+        stop = min(base + len(states), self.seq.num_prompt - 1)
+        for start in range(first, stop, SCORED_ROWS):
+            rows = states[start - base : min(start + SCORED_ROWS, stop) - base]
+            for position, row in enumerate(head(rows), start + 1):
+                token = self.seq.tokens[position]
+                self.prompt_logprobs.append(logprobs(row, token, num_top))
 
     def take(self, result: StepResult) -> Event:
         """Append the result to the sequence; the event with what is new."""

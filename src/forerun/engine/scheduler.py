@@ -16,6 +16,8 @@ class Scheduler:
         self.reuse = reuse
         self.waiting: deque[Seq] = deque()
         self.running: list[Seq] = []
+        self.num_queried = self.num_reused = 0
+        """Tokens of admitted sequences, and how many of them the cache held already."""
 
     def add(self, seq: Seq) -> None:
         """Queue a sequence."""
@@ -24,11 +26,15 @@ class Scheduler:
     def admit(self) -> None:
         """Give free slots to waiting sequences."""
         while self.waiting and not self._is_being_prefilled(self.waiting[0]):
-            opened = self.cache.open(self.waiting[0].tokens, reuse=self.reuse)
+            seq = self.waiting[0]
+            reuse = self.reuse and seq.params.prompt_logprobs is None  # those need every row
+            opened = self.cache.open(seq.tokens, reuse=reuse)
             if opened is None:
                 return
-            seq = self.waiting.popleft()
-            seq.slot, _ = opened
+            self.waiting.popleft()
+            seq.slot, num_reused = opened
+            self.num_queried += len(seq.tokens)
+            self.num_reused += num_reused
             self.running.append(seq)
 
     def release(self, seq: Seq) -> None:

@@ -176,7 +176,8 @@ def check_nbytes(candidate: Candidate) -> None:
     """`nbytes` is at least what is held."""
     engine = candidate.engine()
     runs = [
-        engine.add(prompt, SamplingParams(temperature=1.5, seed=5)) for prompt in (*PROMPTS, [9, 8])
+        engine.add(prompt, SamplingParams(temperature=1.5, seed=5, max_tokens=None))
+        for prompt in (*PROMPTS, [9, 8])
     ]
     while all(len(run.seq.tokens) < MAX_LEN - 32 for run in runs):
         engine.step()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from forerun.core.errors import LoadError
+from forerun.core.params import SamplingParams
 from forerun.formats.tokenizer import Tokenizer
 from forerun.formats.weights import StoredTensor
 
@@ -45,6 +46,10 @@ class Checkpoint(ABC):
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
         """The tokenizer inside. Raises LoadError if there is none or it is of an unknown kind."""
+
+    @abstractmethod
+    def default_params(self) -> SamplingParams:
+        """How the model's files say it should be sampled, else greedy. Raises LoadError for a wrong value."""
 
     def _checked(self, tokenizer: Tokenizer, embedding: str, num_rows: object) -> Tokenizer:
         """Raise LoadError for a vocabulary that is larger than the embedding."""

@@ -8,17 +8,18 @@ transformers library, where most are written: its whitespace rules, `raise_excep
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.core.errors import RequestError
+from forerun.formats.messages import Message, Tools, check_tools, plain
 
 
 class ChatTemplate:
@@ -35,41 +36,54 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
         try:
             self._template = environment.from_string(source)
+            names = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
-            raise RequestError(f"the model's chat template is not valid: {error}") from error
+            raise RequestError(
+                f"the chat template is not valid: {_one_line(str(error))}"
+            ) from error
+        self.reads_tools = "tools" in names
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
-    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
-        """The conversation as text. Raises RequestError if the template refuses the messages."""
-        _check(messages)
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        tools: Tools | None = None,
+        **variables: object,
+    ) -> str:
+        """The conversation as text; `variables` are what this template reads besides, such as `enable_thinking`.
+
+        Raises RequestError if the template refuses the messages, or has no place for tools.
+        """
+        if tools:
+            check_tools(tools)
+            if not self.reads_tools:
+                raise RequestError(
+                    "the model's chat template has no place for tools: leave tools out, or "
+                    "describe them in a system message"
+                )
+        given = self._tokens | {
+            "messages": plain(messages),
+            "add_generation_prompt": add_generation_prompt,
+            "tools": [dict(tool) for tool in tools] if tools else None,
+            "documents": None,
+        }
         try:
-            return self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self._tokens,
-            )
+            return self._template.render(given | variables)
         except RequestError:
             raise
         # A template is a program, and whatever it raises is its own fault or the messages'.
         except Exception as error:
-            reason = str(error) or type(error).__name__
+            reason = _one_line(str(error)) or type(error).__name__
             raise RequestError(f"the chat template cannot take these messages: {reason}") from error
 
 
-def _check(messages: Sequence[Mapping[str, str]]) -> None:
-    if not messages:
-        raise RequestError("the conversation is empty: give at least one message")
-    for number, message in enumerate(messages):
-        if not {"role", "content"} <= message.keys():
-            raise RequestError(
-                f"message {number} has {', '.join(message) or 'nothing'}: it needs role and content"
-            )
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
-def _refuse(message: str) -> NoReturn:
-    raise RequestError(f"the chat template refuses these messages: {message}")
+def _refuse(message: object) -> NoReturn:
+    raise RequestError(f"the chat template refuses these messages: {_one_line(str(message))}")
 
 
 def _to_json(value: object, indent: int | None = None) -> str:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
+from forerun.core.params import SamplingParams
+from forerun.formats import generation
 from forerun.formats.base import Checkpoint
 from forerun.formats.gguf_blocks import BlockTensor
 from forerun.formats.gguf_header import Header, TensorInfo, read_header
@@ -58,6 +60,10 @@ class GgufCheckpoint(Checkpoint):
         embedding = self._tensors.get("token_embd.weight")
         num_rows = None if embedding is None else embedding.shape[0]
         return self._checked(tokenizer, "'token_embd.weight'", num_rows)
+
+    def default_params(self) -> SamplingParams:
+        """What `general.sampling.*` says. Raises LoadError."""
+        return generation.from_gguf(self._metadata, str(self.path))
 
 
 def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:

@@ -11,6 +11,8 @@ import numpy as np
 import safetensors
 
 from forerun.core.errors import LoadError
+from forerun.core.params import SamplingParams
+from forerun.formats import generation
 from forerun.formats.base import Checkpoint
 from forerun.formats.hf_tokenizer import read_json, tokenizer_from_folder
 from forerun.formats.tokenizer import Tokenizer
@@ -53,6 +55,11 @@ class HfCheckpoint(Checkpoint):
         """The tokenizer beside the weights. Raises LoadError."""
         tokenizer, num_rows = tokenizer_from_folder(self.path), self.config.get("vocab_size")
         return self._checked(tokenizer, "the embedding ('vocab_size' of config.json)", num_rows)
+
+    def default_params(self) -> SamplingParams:
+        """What generation_config.json says. Raises LoadError."""
+        path = self.path / "generation_config.json"
+        return generation.from_hf(read_json(path), str(path))
 
 
 def _weight_files(folder: Path) -> list[Path]:

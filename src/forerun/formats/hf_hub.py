@@ -10,7 +10,12 @@ from pathlib import Path
 
 from forerun.core.errors import LoadError
 
+HOW_TO_REMOVE = (
+    "is kept by the Hugging Face Hub's own client, for other programs as well: "
+    "hf cache ls lists what it has, hf cache rm deletes it"
+)
 _TIMEOUT_S = 20.0
+_WEIGHTS = (".gguf", ".safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,36 @@ def cached(name: HubName) -> Path | None:
     except (OSError, ValueError, LoadError):
         return None
     return path if path.exists() else None
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A repository with weights in the client's cache: all its files and revisions."""
+
+    name: str
+    nbytes: int
+    path: Path
+
+
+def models() -> list[HubModel]:
+    """The models in the client's cache, by name."""
+    import huggingface_hub
+
+    try:
+        repos = huggingface_hub.scan_cache_dir().repos
+    except (OSError, huggingface_hub.errors.CacheNotFound):
+        return []
+    found = [
+        HubModel(repo.repo_id, repo.size_on_disk, repo.repo_path)
+        for repo in repos
+        if repo.repo_type == "model"
+        and any(
+            file.file_name.endswith(_WEIGHTS)
+            for revision in repo.revisions
+            for file in revision.files
+        )
+    ]
+    return sorted(found, key=lambda model: model.name)
 
 
 def download(name: HubName) -> Path:

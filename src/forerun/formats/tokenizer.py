@@ -9,7 +9,7 @@ at once. How an `Encoding` is found in a model's files is the business of `gguf_
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ import tokenizers
 
 from forerun.core.errors import RequestError
 from forerun.formats.chat_template import ChatTemplate
+from forerun.formats.messages import Message, Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +97,51 @@ class Tokenizer:
         return self._encoding.adds_space
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Tools | None = None,
+        chat_template: str | None = None,
+        **variables: object,
     ) -> str:
         """The conversation as the model was trained to read it; encode it with `bos=False`.
 
-        Raises RequestError if the model has no template or the template refuses the messages.
+        `chat_template` takes the place of the model's own; `variables` are what it reads besides. Raises RequestError
+        if there is no template, or it refuses the messages.
         """
-        return self._chat_template.render(messages, add_generation_prompt)
+        template = self._chat_template if chat_template is None else self._template(chat_template)
+        return template.render(messages, add_generation_prompt, tools, **variables)
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text, one of `eos_ids`."""
+        return self._encoding.eos_id
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's template, None if it has none."""
+        return self._encoding.chat_template
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:
-        source = self._encoding.chat_template
-        if source is None:
+        if self.chat_template is None:
             raise RequestError(
                 "the model has no chat template: give a plain prompt, "
                 "or use an instruction-tuned model"
             )
-        return ChatTemplate(source, self._text(self.bos_id), self._text(self._encoding.eos_id))
+        return self._template(self.chat_template)
 
-    def _text(self, token_id: int | None) -> str:
-        return "" if token_id is None else (self.token_bytes(token_id) or b"").decode()
+    def _template(self, source: str) -> ChatTemplate:
+        return ChatTemplate(source, self.text_of(self.bos_id), self.text_of(self.eos_id))
+
+    def text_of(self, token_id: int | None) -> str:
+        """The text of one token by itself, control tokens too; empty for None."""
+        return (
+            ""
+            if token_id is None
+            else (self.token_bytes(token_id) or b"").decode("utf-8", "replace")
+        )
 
     @cached_property
     def _plain_encoder(self) -> tokenizers.Tokenizer:

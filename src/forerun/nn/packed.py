@@ -2,7 +2,8 @@
 
 A file a model and way of rounding. Its header says of which state of the model's files, and by which
 code, it was made: what does not fit is packed again and written over. The weights are read, not mapped:
-the kernels stream them from huge pages, which a file cannot give. Nothing here can fail a start.
+the kernels stream them from huge pages, which a file cannot give. No file that is missing, damaged or cannot be
+written fails a start. How much the files may take together is up to `packed_folder.py`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,8 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
-import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +22,22 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.errors import LoadError
+from forerun.core import sizes
+from forerun.core.errors import ConfigError, LoadError
 from forerun.formats.hub import cache_root
+from forerun.nn.packed_folder import SUFFIX, Entry, PackedFolder
 
 LEAST_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
 
+LIMIT_NBYTES = 5_000_000_000
+"""What the packed weights of all models may take, unless FORERUN_CACHE_LIMIT says otherwise."""
+
 _MAGIC = b"forerun packed weights\n"
 _CHUNK = 4 << 20
-_LEFTOVER_S = 3600  # what starts that were killed while they wrote have left is deleted then
-_SUFFIX = ".packed"
+_LONGEST_HEADER = 16 << 20
+
+_USELESS, _OF_OTHER_CODE, _SERVES = range(3)
 
 _log = logging.getLogger(__name__)
 
@@ -71,52 +75,57 @@ class PackedWeights(Protocol):
         ...
 
 
-def packed_dir() -> Path:
-    """The folder of the packed weights; it may not exist yet."""
-    return cache_root() / "packed"
-
-
-def packed_files() -> list[Path]:
-    """What lies in it, files that an interrupted start left behind included."""
-    return sorted(packed_dir().glob(f"*{_SUFFIX}*"))
-
-
-def clear() -> int:
-    """Delete it all; the bytes that were freed. Models that are running keep their weights. Raises LoadError."""
-    freed = 0
+def folder() -> PackedFolder:
+    """Where packed weights lie. Raises ConfigError if the limit is not a size."""
     try:
-        for path in packed_files():
-            freed += path.stat().st_size
-            path.unlink()
+        limit = sizes.parse(os.environ.get("FORERUN_CACHE_LIMIT") or str(LIMIT_NBYTES))
+    except ValueError as error:
+        raise ConfigError(f"FORERUN_CACHE_LIMIT: {error}") from error
+    return PackedFolder(cache_root() / "packed", limit)
+
+
+def copies() -> list[tuple[Entry, Path | None]]:
+    """The files in it, and the model each is of; None if that cannot be read. Raises LoadError."""
+    try:
+        entries = folder().entries()
+    except OSError as error:
+        raise LoadError(f"packed weights cannot be listed: {error}") from error
+    return [(entry, _model_of(entry.path)) for entry in entries]
+
+
+def of_model(model: Path) -> list[Entry]:
+    """The packed copies of a GGUF file or a folder. Raises LoadError."""
+    model = model.resolve()
+    return [entry for entry, of in copies() if of == model]
+
+
+def remove(entries: Iterable[Entry]) -> int:
+    """Delete packed copies; the bytes that were freed. Models that are running keep theirs. Raises LoadError."""
+    try:
+        return folder().remove([entry.path for entry in entries])
     except OSError as error:
         raise LoadError(f"packed weights cannot be deleted: {error}") from error
-    return freed
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFile:
     """Where the packed weights of a model lie, and what they must have been made of."""
 
-    path: Path
+    folder: PackedFolder
+    name: str
     key: Mapping[str, object]
 
     @classmethod
     def of(cls, model: Path, **rounding: str | int | None) -> PackedFile:
-        """For a GGUF file or a folder, and the options that decide on its weights."""
+        """For a GGUF file or a folder, and the options that decide on its weights. Raises ConfigError."""
         model = model.resolve()
-        parts = [model]
-        if model.is_dir():
-            parts = [model / "config.json", *sorted(model.glob("*.safetensors"))]
-        states = [(path, path.stat()) for path in parts if path.is_file()]
-        name = json.dumps([str(model), rounding])
-        key = {
-            "model": str(model),
-            "files": [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in states],
-            "rounding": rounding,
-            "code": _code_digest(),
-        }
-        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-        return cls(packed_dir() / f"{model.stem}-{digest}{_SUFFIX}", key)
+        digest = hashlib.sha256(json.dumps([str(model), rounding]).encode()).hexdigest()[:16]
+        return cls(folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, rounding))
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies; it may not exist."""
+        return self.folder.path / self.name
 
     def load(self, decoder: PackedWeights) -> bool:
         """Give the decoder all its weights; False, with some of them set or none, if the file does not serve."""
@@ -128,25 +137,17 @@ class PackedFile:
         except (OSError, ValueError, MemoryError) as error:
             _log.info("packing again, because %s does not serve: %s", self.path, error)
             return False
+        self.folder.touch(self.path)
         return True
 
     def save(self, decoder: PackedWeights) -> None:
-        """Write the decoder's weights, unless they would take more than half of what the disk has left."""
-        nbytes = decoder.nbytes()
-        if nbytes < LEAST_NBYTES:
+        """Write the decoder's weights, where there is room for them."""
+        if decoder.nbytes() < LEAST_NBYTES or not self.folder.limit_nbytes:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            for path in self.path.parent.glob(f"{self.path.name}.*"):
-                if time.time() - path.stat().st_mtime > _LEFTOVER_S:
-                    path.unlink(missing_ok=True)
-            if 2 * nbytes > shutil.disk_usage(self.path.parent).free:
-                raise OSError("the disk is nearly full")
-            self._replace(decoder)
+            self._write(decoder)
         except OSError as error:
-            _log.info(
-                "the next start will pack again, because %s cannot be written: %s", self.path, error
-            )
+            _log.warning("packed weights are not kept, the next start packs again: %s", error)
 
     def _read(self, file: BinaryIO, decoder: PackedWeights) -> None:
         header = _read_header(file)
@@ -171,8 +172,7 @@ class PackedFile:
             raise ValueError("its bytes have changed")
         decoder.check()
 
-    def _replace(self, decoder: PackedWeights) -> None:
-        """Write beside the file, then take its place: whoever reads meanwhile reads a whole one."""
+    def _write(self, decoder: PackedWeights) -> None:
         weights = list(decoder.packed())
         arrays = [array for *_, arrays in weights for array in arrays]
         header = {
@@ -182,25 +182,55 @@ class PackedFile:
             "checksum": sum(map(_checksum, arrays)) % 2**64,
         }
         text = json.dumps(header).encode() + b"\n"
-        with tempfile.NamedTemporaryFile(
-            dir=self.path.parent, prefix=f"{self.path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(_MAGIC + b"%d " % zlib.crc32(text) + text)
-                for array in arrays:
-                    file.write(array.data)
-                file.flush()
-                os.replace(file.name, self.path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        start = _MAGIC + b"%d " % zlib.crc32(text) + text
+        nbytes = len(start) + sum(array.nbytes for array in arrays)
+        code = str(self.key["code"])
+        with self.folder.replacing(self.path, nbytes, lambda path: _rank(path, code)) as file:
+            file.write(start)
+            for array in arrays:
+                file.write(array.data)
+
+
+def _key(model: Path, rounding: Mapping[str, object]) -> dict[str, object]:
+    """What decides on the packed weights of a resolved path."""
+    return {**_state(model), "rounding": rounding, "code": _code_digest()}
+
+
+def _state(model: Path) -> dict[str, object]:
+    """The model's files as they are now."""
+    parts = [model]
+    if model.is_dir():
+        parts = [model / "config.json", *sorted(model.glob("*.safetensors"))]
+    states = [(path, path.stat()) for path in parts if path.is_file()]
+    files = [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in states]
+    return {"model": str(model), "files": files}
+
+
+def _rank(path: Path, code: str) -> int:
+    """How useful a file is: not at all if its model has gone or changed."""
+    try:
+        with path.open("rb") as file:
+            key = _read_header(file)["key"]
+        if _state(Path(key["model"])).items() <= key.items():
+            return _SERVES if key["code"] == code else _OF_OTHER_CODE
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return _USELESS
+
+
+def _model_of(path: Path) -> Path | None:
+    try:
+        with path.open("rb") as file:
+            return Path(_read_header(file)["key"]["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _read_header(file: BinaryIO) -> dict:
     """The header; the file stands at the first weight then. Raises ValueError."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("it holds something else")
-    crc, _, text = file.readline().partition(b" ")
+    crc, _, text = file.readline(_LONGEST_HEADER).partition(b" ")
     if crc != b"%d" % zlib.crc32(text):
         raise ValueError("its header has changed")
     header: dict = json.loads(text)

@@ -1,0 +1,47 @@
+"""How a model's files say it should be sampled: generation_config.json, or `general.sampling.*` of a GGUF.
+
+Where they say nothing, the model is decoded greedily. Which tokens end an answer is the tokenizer's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from forerun.core.errors import LoadError, RequestError
+from forerun.core.params import SamplingParams
+
+GREEDY = SamplingParams(temperature=0.0)
+SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""What a model's files may set, by the names of `SamplingParams` and generation_config.json."""
+
+_FROM_GGUF = dict(zip(SETTINGS, ("temp", "top_k", "top_p", "min_p", "penalty_repeat"), strict=True))
+
+
+def from_hf(config: Mapping[str, object], where: str) -> SamplingParams:
+    """The settings of a generation_config.json. Raises LoadError for a value that is out of range.
+
+    `do_sample` decides whether to sample; without it a temperature or a filter does.
+    """
+    stated = {name: config[name] for name in SETTINGS if config.get(name) is not None}
+    samples = config.get("do_sample")
+    if samples is None:
+        samples = bool(stated.keys() - {"repetition_penalty"})
+    return _params(stated, bool(samples), where)
+
+
+def from_gguf(metadata: Mapping[str, object], where: str) -> SamplingParams:
+    """The settings of a GGUF's metadata. Raises LoadError for a value that is out of range."""
+    keys = {name: f"general.sampling.{key}" for name, key in _FROM_GGUF.items()}
+    stated = {name: metadata[key] for name, key in keys.items() if key in metadata}
+    return _params(stated, bool(stated.keys() - {"repetition_penalty"}), where)
+
+
+def _params(stated: dict[str, object], samples: bool, where: str) -> SamplingParams:
+    if not samples:
+        stated = {"repetition_penalty": stated.get("repetition_penalty", 1.0)}
+    base = SamplingParams() if samples else GREEDY
+    try:
+        return replace(base, **stated)  # type: ignore[arg-type]
+    except RequestError as error:
+        raise LoadError(f"{where}: {error}") from error

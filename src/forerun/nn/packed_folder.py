@@ -1,0 +1,148 @@
+"""The folder of packed weights, whose files take no more than a limit: those used longest ago go first.
+
+It knows names, sizes and times, not what is in the files. A file is used when it is read (`touch`). One that is being
+written has its full size from the start and is locked, so that several starts at once keep the limit together; what a
+killed start has left is not locked any more and goes. Deleting disturbs no one who is reading: the data stay
+until the reader closes them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from forerun.core import sizes
+
+SUFFIX = ".packed"
+PATIENCE_S = 2.0
+"""How long to wait for another start that is making room. It takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the folder, and whether it is whole or (still, or for ever) unfinished."""
+
+    path: Path
+    nbytes: int
+    used_ns: int
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFolder:
+    """A folder, which may not exist yet, and how many bytes its files may take."""
+
+    path: Path
+    limit_nbytes: int
+
+    def entries(self) -> list[Entry]:
+        """What lies in it, the file used longest ago first. Raises OSError."""
+        found = []
+        for path in self.path.glob(f"*{SUFFIX}*"):
+            with suppress(FileNotFoundError):  # another start has deleted or renamed it meanwhile
+                stat = path.stat()
+                found.append(Entry(path, stat.st_size, stat.st_mtime_ns, path.suffix == SUFFIX))
+        return sorted(found, key=lambda entry: (entry.used_ns, entry.path.name))
+
+    def touch(self, path: Path) -> None:
+        """Note that a file is used now; where that cannot be written, it counts as used when it was written."""
+        with suppress(OSError):
+            os.utime(path)
+
+    def remove(self, paths: Sequence[Path]) -> int:
+        """Delete files, and what killed starts have left; the bytes that were freed. Raises OSError."""
+        if not self.path.is_dir():
+            return 0
+        with self._locked():
+            leftovers = [e for e in self.entries() if not e.is_whole and not _is_locked(e.path)]
+            return _delete([e for e in self.entries() if e.path in paths or e in leftovers])
+
+    @contextmanager
+    def replacing(
+        self, target: Path, nbytes: int, rank: Callable[[Path], int]
+    ) -> Iterator[IO[bytes]]:
+        """A file to write `nbytes` to, which takes the target's place at the end: readers see a whole one.
+
+        What is in the way goes before: of whole files those of rank 0 always, then, as far as needed, the lower rank
+        first and in it the longest unused. Raises OSError, with nothing deleted for it, if there is no room.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            with self._locked():
+                self._make_room(nbytes, rank)
+                file = stack.enter_context(
+                    tempfile.NamedTemporaryFile(
+                        dir=self.path, prefix=f"{target.name}.", delete=False
+                    )
+                )
+                stack.callback(Path(file.name).unlink, missing_ok=True)
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+                os.truncate(file.fileno(), nbytes)
+            yield file.file
+            file.flush()
+            os.replace(file.name, target)
+
+    def _make_room(self, nbytes: int, rank: Callable[[Path], int]) -> None:
+        entries = self.entries()
+        useless = [e for e in entries if not e.is_whole and not _is_locked(e.path)]
+        writing = [e for e in entries if not e.is_whole and e not in useless]
+        ranks = {e: rank(e.path) for e in entries if e.is_whole}
+        useless += [e for e, r in ranks.items() if r == 0]
+        rest = sorted((e for e, r in ranks.items() if r > 0), key=lambda e: ranks[e])
+        over = nbytes + sum(e.nbytes for e in (*writing, *rest)) - self.limit_nbytes
+        doomed = []
+        while over > 0 and rest:
+            doomed.append(rest.pop(0))
+            over -= doomed[-1].nbytes
+        going = [*useless, *doomed]
+        free = shutil.disk_usage(self.path).free + sum(e.nbytes for e in going)
+        if over > 0:
+            raise OSError(
+                f"{sizes.shown(nbytes)} are needed, but the limit is "
+                f"{sizes.shown(self.limit_nbytes)} (FORERUN_CACHE_LIMIT)"
+            )
+        if 2 * nbytes > free:
+            raise OSError(f"{sizes.shown(nbytes)} are needed, but the disk is nearly full")
+        _delete(going)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One at a time makes room, of all threads and processes."""
+        with (self.path / ".lock").open("a") as file:
+            give_up_s = time.monotonic() + PATIENCE_S
+            while not _lock(file.fileno()):
+                if time.monotonic() > give_up_s:
+                    raise OSError(f"{self.path} is locked by another start")
+                time.sleep(0.01)
+            yield
+
+
+def _delete(entries: Sequence[Entry]) -> int:
+    freed = 0
+    for entry in entries:
+        entry.path.unlink(missing_ok=True)
+        freed += entry.nbytes
+    return freed
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether someone is writing the file."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        return not _lock(file.fileno())
+    return False

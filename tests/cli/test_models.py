@@ -1,0 +1,199 @@
+"""`forerun models` and `forerun rm`: what is listed, what goes, and what never does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from forerun.formats import hf_hub, hub
+from forerun.nn import packed
+from tests.cli.helpers import last_json
+
+DEFAULT = hub.DEFAULT_MODEL
+Models = tuple[Path, Path, Path]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache, and a Hugging Face cache that is not this machine's."""
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.scan_cache_dir", no_cache)
+    return tmp_path / "cache"
+
+
+def no_cache() -> None:
+    from huggingface_hub.errors import CacheNotFound
+
+    raise CacheNotFound("none", "nowhere")
+
+
+def pack(model: Path, nbytes: int, quant: str = "none") -> Path:
+    """A packed copy of a model, of that many bytes of nothing."""
+    file = packed.PackedFile.of(model, quant=quant, head_bits=None)
+    header = json.dumps({"key": file.key}).encode() + b"\n"
+    start = packed._MAGIC + b"%d " % packed.zlib.crc32(header) + header
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    file.path.write_bytes(start + bytes(nbytes - len(start)))
+    return file.path
+
+
+@pytest.fixture
+def models(cache, tmp_path) -> Models:
+    """Two models in the cache and one elsewhere, each with packed copies."""
+    (cache / "models").mkdir(parents=True)
+    found = (
+        cache / "models" / f"{DEFAULT}.gguf",
+        cache / "models" / "mine.gguf",
+        tmp_path / "far.gguf",
+    )
+    for model, nbytes in zip(found, (3000, 2000, 1000), strict=True):
+        model.write_bytes(bytes(nbytes))
+        pack(model, 5000)
+    pack(found[0], 6000, "int4")
+    return found
+
+
+def test_models_are_listed_with_what_they_take(forerun, models):
+    code, out, _ = forerun("models", "--json")
+    document = last_json(out)
+    found = {row["name"]: row for row in document["models"]}
+    assert code == 0
+    assert found[DEFAULT]["packed_nbytes"] == 11000
+    assert found[DEFAULT]["licence"] == "Apache-2.0"
+    assert [found[name]["here"] for name in (DEFAULT, "mine", "far")] == ["yes", "yes", "path"]
+    assert found["mine"]["nbytes"] == 2000
+    assert document["packed"]["nbytes"] == 21000
+    assert document["packed"]["files"] == 4
+    assert document["packed"]["limit_nbytes"] == 5_000_000_000
+
+
+def test_the_list_for_people_fits_60_columns_and_has_totals(forerun, models, cache, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    (cache / "models" / f"{'a-long-name' * 5}.gguf").write_bytes(bytes(10))
+    code, out, _ = forerun("models")
+    table = out.partition("\n\n")[0].splitlines()
+    assert code == 0
+    assert max(map(len, table)) <= 60
+    assert table[0].split() == ["model", "here", "size", "packed", "licence"]
+    assert table[-1].split() == ["all", "here", "5.01", "kB", "21", "kB"]
+    assert "packed copies: 21 kB of at most 5 GB" in out
+
+
+def test_a_model_that_is_not_here_says_how_to_get_it(forerun):
+    _, out, _ = forerun("models")
+    assert f"forerun pull {DEFAULT}" in out
+
+
+def test_models_of_the_hugging_face_cache_are_listed_with_their_copies(
+    forerun, tmp_path, monkeypatch
+):
+    repo = tmp_path / "hub" / "models--org--repo"
+    file = repo / "snapshots" / "abc" / "model-Q4.gguf"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(bytes(700))
+    pack(file, 4000)
+    monkeypatch.setattr(hf_hub, "models", lambda: [hf_hub.HubModel("org/repo", 700, repo)])
+    row = last_json(forerun("models", "--json")[1])["models"][-1]
+    assert (row["name"], row["here"], row["packed_nbytes"]) == ("org/repo", "hub", 4000)
+    assert forerun("rm", "--packed", "org/repo")[0] == 0
+    assert packed.copies() == []
+    code, _, err = forerun("rm", "--yes", "org/repo")
+    assert code == 2
+    assert "hf cache rm" in err
+    assert file.exists()
+
+
+def test_rm_deletes_a_model_and_its_copies_and_nothing_else(forerun, models):
+    code, _, err = forerun("rm", DEFAULT, "--yes")
+    assert code == 0
+    assert f"deleted {DEFAULT} (3 kB) and its packed copies (11 kB)" in err
+    assert [model.exists() for model in models] == [False, True, True]
+    assert sorted(path for _, path in packed.copies()) == sorted(models[1:])
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_rm_asks_in_a_terminal(answer, forerun, models, monkeypatch):
+    asked = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(typer, "confirm", lambda text, err: asked.append(text) or answer)
+    assert forerun("rm", "mine")[0] == 0
+    assert asked == ["delete mine (2 kB) and its packed copies (5 kB)?"]
+    assert models[1].exists() is not answer
+
+
+REFUSED = [
+    ("smolm2-135m-instruct", f"did you mean '{DEFAULT}'?"),
+    ("../models/mine", "is a path: only models in"),
+    ("{far}", "is a path: only models in"),
+    ("~", "is a path: only models in"),
+    ("org/repo", "hf cache rm"),
+    ("*", "unknown model '*'"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), REFUSED)
+def test_what_is_no_model_of_ours_is_refused_and_nothing_goes(name, message, forerun, models):
+    code, _, err = forerun("rm", "--yes", "mine", name.format(far=models[2]))
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert all(model.exists() for model in models)
+    assert len(packed.copies()) == 4
+
+
+def test_rm_without_a_terminal_or_a_name_says_what_to_do(forerun, models):
+    assert "say --yes" in forerun("rm", "mine")[2]
+    assert "say --packed" in forerun("rm")[2]
+    assert models[1].exists()
+
+
+def test_a_link_in_the_cache_goes_and_what_it_points_to_stays(forerun, cache, models):
+    link = cache / "models" / "linked.gguf"
+    link.symlink_to(models[2])
+    assert forerun("rm", "--yes", "linked")[0] == 0
+    assert not link.is_symlink()
+    assert models[2].exists()
+
+
+@pytest.mark.parametrize("name", ["far", "{far}"])
+def test_packed_copies_go_for_one_model(name, forerun, models):
+    code, _, err = forerun("rm", "--packed", name.format(far=models[2]))
+    assert code == 0
+    assert "deleted 5 kB of packed copies of" in err
+    assert models[2] not in [path for _, path in packed.copies()]
+    assert models[2].exists()
+    assert len(packed.copies()) == 3
+
+
+@pytest.mark.parametrize("command", [("rm", "--packed"), ("models", "--clear-cache")])
+def test_packed_copies_of_all_models_go(command, forerun, models):
+    code, _, err = forerun(*command)
+    assert code == 0
+    assert "deleted 21 kB of packed copies; models stay" in err
+    assert packed.copies() == []
+    assert all(model.exists() for model in models)
+
+
+def test_packed_copies_of_an_unknown_model_are_an_error(forerun, models):
+    code, _, err = forerun("rm", "--packed", "min")
+    assert code == 2
+    assert "did you mean 'mine'?" in err
+    assert len(packed.copies()) == 4
+
+
+def test_a_cache_that_cannot_be_read_or_written_is_one_line(forerun, models, cache, monkeypatch):
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(packed.PackedFolder, "remove", refuse)
+    code, _, err = forerun("rm", "--packed")
+    assert code == 2
+    assert err.startswith("error: packed weights cannot be deleted: [Errno 13] Permission denied")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    code, _, err = forerun("rm", "mine", "--yes")
+    assert code == 2
+    assert err.startswith("error: mine cannot be deleted")
