@@ -15,7 +15,7 @@ The native extension has a twin (csrc/guess_tree.cpp), which grows the same tree
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -57,11 +57,12 @@ def grow(
     min_chance: float,
 ) -> GuessTree:
     """At most `num_nodes` nodes that are reached with a chance of at least `min_chance`."""
+    grow_tree: Callable[..., GuessTree] = grow_in_python
     if native.available():
         from forerun import _native
 
-        return _native.grow_tree(context, file, live, indexes, num_nodes, min_chance)
-    return grow_in_python(context, file, live, indexes, num_nodes, min_chance)
+        grow_tree = _native.grow_tree
+    return grow_tree(context, file, live, indexes, num_nodes, min_chance)
 
 
 def grow_in_python(

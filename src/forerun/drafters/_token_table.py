@@ -188,7 +188,7 @@ def unpack_count(packed: int) -> float:
     >>> [unpack_count(byte) for byte in (0, 16, 40, 255)]
     [1.0, 2.0, 6.0, 63488.0]
     """
-    return (16 + (packed & 15)) * 2 ** (packed >> 4) / 16
+    return ((16 + (packed & 15)) << (packed >> 4)) / 16
 
 
 AnyLiveTable: TypeAlias = "LiveTable | _native.LiveTable"
@@ -202,3 +202,14 @@ def new_live_table(order: int, nbytes: int) -> AnyLiveTable:
     from forerun import _native
 
     return _native.LiveTable(order, nbytes)
+
+
+def new_file_table(
+    offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
+) -> AnyFileTable:
+    """A table of bytes that are kept: the native one where it was built. Raises ValueError if they do not fit."""
+    if not native.available():
+        return FileTable(offsets, data, token_nbytes)
+    from forerun import _native
+
+    return _native.FileTable(offsets, data, token_nbytes)

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.drafters import _guess_tree
 from forerun.drafters._guess_tree import PRIOR
+from forerun.drafters._table_file import PackedTable
+from forerun.drafters._token_table import AnyFileTable, new_live_table
 
 NUM_KEPT = 4
 """Tokens of a context that go into a file."""
@@ -27,7 +30,17 @@ RANK_WEIGHTS = (1.0, 0.5, 0.25)
 CALIBRATION = 0.05
 """Worth of a chance put right by one, as a share of a token guessed: sure guesses are followed further."""
 MIN_COUNT = 2
+"""Times a context must have been seen."""
+MEASURED_NODES, MIN_CHANCE = 5, 0.02
+"""The trees that `tokens_a_pass` counts with."""
 
+MIN_SHARE = 5
+"""Share of a context's occurrences that a token must have, in 255ths."""
+PER_BUCKET = 4
+"""Contexts of a bucket, on average: a bucket is read from its start."""
+
+Text = tuple[Sequence[int], Sequence[int]]
+"""A prompt and the answer to it, as token ids."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -46,7 +59,7 @@ class Level:
     worth: Floats
 
 
-def count_contexts(texts: Iterable[tuple[Sequence[int], Sequence[int]]], order: int) -> list[Level]:
+def count_contexts(texts: Iterable[Text], order: int) -> list[Level]:
     """The contexts of the answers; a text is a prompt, which is only looked back to, and an answer."""
     parts, starts, begins = [], [], []
     for prompt, answer in texts:
@@ -54,7 +67,14 @@ def count_contexts(texts: Iterable[tuple[Sequence[int], Sequence[int]]], order: 
         parts.append(np.fromiter((*prompt, *answer), np.int64, size))
         starts.append(np.arange(size))
         begins.append(np.arange(size) >= len(prompt))
-    tokens, depth, is_answer = map(np.concatenate, (parts, starts, begins))
+    if not parts:
+        parts, starts, begins = (
+            [np.zeros(0, np.int64)],
+            [np.zeros(0, np.int64)],
+            [np.zeros(0, bool)],
+        )
+    tokens, depth = np.concatenate(parts), np.concatenate(starts)
+    is_answer = np.concatenate(begins)
     places = np.flatnonzero(is_answer & (depth >= 1))
     hashes = np.zeros(len(places), np.uint64)
     below: tuple[Ints, NDArray[np.int64], Floats] | None = (
@@ -148,48 +168,48 @@ def _blend(
     return best, best_chances, (put_right + CALIBRATION * shift).astype(np.float32)
 
 
-def choose(
-    levels: Sequence[Level], nbytes: int, token_nbytes: int
-) -> tuple[NDArray[np.uint64], Ints, Ints, Floats]:
-    """What is worth most for its bytes: hashes, counts, tokens (n, NUM_KEPT), their counts. Single tokens go first."""
+def make(texts: Iterable[Text], order: int, nbytes: int, token_nbytes: int) -> PackedTable:
+    """A table of at most `nbytes` of what the answers say."""
+    return cut(count_contexts(texts, order), nbytes, token_nbytes)
+
+
+def cut(levels: Sequence[Level], nbytes: int, token_nbytes: int) -> PackedTable:
+    """The contexts that are worth most for their bytes, single tokens first."""
     hashes = np.concatenate([level.hashes for level in levels])
     counts = np.concatenate([level.counts for level in levels])
     tokens = np.concatenate([level.tokens[:, :NUM_KEPT] for level in levels])
     shares = np.concatenate([level.token_counts[:, :NUM_KEPT] for level in levels])
     worth = np.concatenate([level.worth for level in levels])
-    tokens = np.where(np.rint(255 * shares / counts[:, None]) >= 5, tokens, -1)
-    sizes = 4 + (tokens >= 0).sum(1) * (token_nbytes + 1) + 1  # and a quarter of a bucket's offset
-    density = np.where(counts >= MIN_COUNT, worth / sizes, 0)
-    density[: len(levels[0].hashes)] += (counts[: len(levels[0].hashes)] >= MIN_COUNT) * 1e9
-    order = np.argsort(-density, kind="stable")
-    order = order[: int((density > 0).sum())]
-    order = order[: int(np.searchsorted(np.cumsum(sizes[order]), nbytes, "right"))]
-    return hashes[order], counts[order], tokens[order], shares[order]
+    shares = np.rint(255 * shares / counts[:, None]).astype(np.int64)
+    tokens = np.where(shares >= MIN_SHARE, tokens, -1)
+    sizes = 4 + (tokens >= 0).sum(1) * (token_nbytes + 1) + 4 / PER_BUCKET
+    density = worth / sizes
+    density[: len(levels[0].counts)] += 1 + density.max(initial=0)
+    order = np.argsort(np.where(counts >= MIN_COUNT, -density, 0), kind="stable")
+    order = order[: int(((counts >= MIN_COUNT) & (density > 0)).sum())]
+    order = order[: int(np.searchsorted(np.cumsum(sizes[order]), nbytes - 8, "right"))]
+    offsets, data = _pack(hashes[order], counts[order], tokens[order], shares[order], token_nbytes)
+    num_tokens = int(levels[0].counts.sum())
+    return PackedTable(offsets, data, len(levels), token_nbytes, num_tokens, len(order))
 
 
-def pack(
-    hashes: NDArray[np.uint64], counts: Ints, tokens: Ints, token_counts: Floats, token_nbytes: int
+def _pack(
+    hashes: NDArray[np.uint64], counts: Ints, tokens: Ints, shares: Ints, token_nbytes: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """Offsets and data as `drafters._token_table.FileTable` reads them."""
-    num_buckets = max(1, len(hashes) // 4)
+    num_buckets = max(1, len(hashes) // PER_BUCKET)
     bucket = ((hashes >> np.uint64(32)) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
     order = np.lexsort((hashes, bucket))
-    hashes, counts, tokens, token_counts, bucket = (
-        hashes[order],
-        counts[order],
-        tokens[order],
-        token_counts[order],
-        bucket[order],
-    )
+    hashes, counts, bucket = hashes[order], counts[order], bucket[order]
+    tokens, shares = tokens[order], shares[order]
     num = (tokens >= 0).sum(1)
     sizes = 4 + num * (token_nbytes + 1)
     at = np.cumsum(sizes) - sizes
     data = np.zeros(int(sizes.sum()), np.uint8)
     data[at], data[at + 1] = hashes & np.uint64(255), hashes >> np.uint64(8) & np.uint64(255)
     exponent = np.minimum(np.log2(counts).astype(np.int64), 15)
-    data[at + 2] = exponent << 4 | np.minimum(counts * 16 >> exponent, 31) - 16
+    data[at + 2] = exponent << 4 | np.minimum((counts << 4) >> exponent, 31) - 16
     data[at + 3] = num
-    shares = np.rint(255 * token_counts / counts[:, None]).astype(np.int64)
     place = at + 4
     for rank in range(tokens.shape[1]):
         has = tokens[:, rank] >= 0
@@ -200,3 +220,23 @@ def pack(
     offsets = np.zeros(num_buckets + 1, np.uint32)
     np.add.at(offsets, bucket + 1, sizes.astype(np.uint32))
     return np.cumsum(offsets, dtype=np.uint32), data
+
+
+def tokens_a_pass(texts: Iterable[Text], file: AnyFileTable | None, order: int) -> float:
+    """Tokens a pass (tau) that a tree of `MEASURED_NODES` from the table alone would bring on these answers."""
+    nothing = new_live_table(order, 0)
+    num_tokens = num_passes = 0
+    for prompt, answer in texts:
+        tokens, place = [*prompt, *answer], len(prompt)
+        while place < len(tokens):
+            tail = tokens[max(0, place - order) : place]
+            tree = _guess_tree.grow(tail, file, nothing, (), MEASURED_NODES, MIN_CHANCE)
+            below = {
+                (parent, token): i for i, (token, parent) in enumerate(zip(*tree[:2], strict=True))
+            }
+            node: int | None = -1
+            num_passes += 1
+            while place < len(tokens) and node is not None:
+                node = below.get((node, tokens[place]))
+                num_tokens, place = num_tokens + 1, place + 1
+    return num_tokens / num_passes if num_passes else 1.0
