@@ -30,7 +30,7 @@ def main() -> None:
         console.print(Text.assemble(*((p.text, style if p.from_draft else "") for p in pieces)))
         return True
 
-    _console.stdout = lambda: console
+    _console.stdout = _console.report = lambda: console
     _console.show = show
     demo.command(as_json=False)
     svg = console.export_svg(title="forerun demo")

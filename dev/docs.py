@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 
+from forerun.cli._help import entries, usage
 from forerun.cli.main import app
 from forerun.core import options, registry
 
@@ -40,17 +41,19 @@ def cli_reference() -> str:
 
 def _command(command: TyperCommand | TyperGroup, name: str) -> str:
     context = command.make_context(f"forerun {name}", [], resilient_parsing=True)
-    lines = [f"## forerun {name}\n", f"{command.help}\n", "```"]
-    lines += [command.get_usage(context).removeprefix("Usage: "), "```\n"]
-    lines += ["| option | default | meaning |", "|---|---|---|"]
-    for parameter in command.params:
-        if isinstance(parameter, TyperArgument):
-            lines.append(f"| `{parameter.name}` | | {parameter.help} |")
-        elif isinstance(parameter, TyperOption) and parameter.name != "help":
-            names = ", ".join(f"`{n}`" for n in (*parameter.opts, *parameter.secondary_opts))
-            no_default = parameter.default in (None, ()) or parameter.default is False
-            default = "" if no_default else f"`{parameter.default}`"
-            lines.append(f"| {names} | {default} | {parameter.help} |")
+    lines = [f"## forerun {name}\n", f"{command.help}\n", f"```\n{usage(command, context)}\n```"]
+    group = None
+    for entry in entries(command):
+        if entry.names == "-h, --help":
+            continue
+        if entry.group != group:
+            group = entry.group
+            lines += [f"\n**{group}**\n", "| | default | meaning |", "|---|---|---|"]
+        names = f"`{entry.names} {entry.takes}".rstrip().replace("|", "\\|") + "`"
+        default = f"`{entry.default}`" if entry.default else ""
+        text = entry.text.replace("|", "\\|")
+        also = f" Also: {', '.join(f'`{each}`' for each in entry.also)}." if entry.also else ""
+        lines.append(f"| {names} | {default} | {text}{also} |")
     return "\n".join(lines) + "\n"
 
 

@@ -56,8 +56,8 @@ def test_every_example_runs(path, default_model, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_the_drafter_of_the_tutorial_is_a_drafter(monkeypatch):
-    (source,) = python_blocks("docs/adding-a-drafter.md")
+@pytest.mark.parametrize("source", python_blocks("docs/adding-a-drafter.md"))
+def test_a_drafter_of_the_tutorial_is_a_drafter(source, monkeypatch):
     module = types.ModuleType("tutorial")
     monkeypatch.setitem(sys.modules, "tutorial", module)
     exec(compile(source, "tutorial", "exec"), module.__dict__)

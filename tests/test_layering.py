@@ -25,6 +25,7 @@ ORDER = (
     ("llm",),
     ("server",),
     ("cli",),
+    ("__main__",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -1,4 +1,4 @@
-"""forerun: large language models answer several times faster, with exactly the same words.
+"""forerun: speculative decoding for large language models on CPUs, faster answers with exactly the same tokens.
 
 >>> from forerun import LLM, SamplingParams
 >>> llm = LLM("smollm2-135m-instruct", drafter="auto")
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     )
     from forerun.core.params import SamplingParams
     from forerun.core.types import Draft, Event, Features, FinishReason, Outcome, Seq
+    from forerun.engine.outputs import CompletionOutput, RequestOutput
     from forerun.llm import LLM
 
     __version__: str
 
 __all__ = [
     "CapacityError",
+    "CompletionOutput",
     "ConfigError",
     "Draft",
     "EngineConfig",
@@ -40,6 +42,7 @@ __all__ = [
     "LoadError",
     "Outcome",
     "RequestError",
+    "RequestOutput",
     "SamplingParams",
     "Seq",
     "__version__",
@@ -56,6 +59,7 @@ _NAMES_OF_MODULE = {
     },
     "forerun.core.params": {"SamplingParams"},
     "forerun.core.types": {"Draft", "Event", "Features", "FinishReason", "Outcome", "Seq"},
+    "forerun.engine.outputs": {"CompletionOutput", "RequestOutput"},
     "forerun.llm": {"LLM"},
 }
 

@@ -155,9 +155,13 @@ class LLM:
         return self._answer(encoded, sampling_params, use_tqdm)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, **others: object
     ) -> Iterator[Event]:
-        """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest."""
+        """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest.
+
+        Unlike in `generate`, chat messages are one prompt.
+        """
+        _check_others(others, _NEUTRAL, ("prompt", "sampling_params"))
         return self.submit(prompt, sampling_params or self.default_params()).events()
 
     def submit(
@@ -171,7 +175,7 @@ class LLM:
 
         Greedy where they say nothing. At most 16 tokens, as in every SamplingParams.
         """
-        return self._default_params
+        return copy.copy(self._default_params)
 
     get_default_sampling_params = default_params
 

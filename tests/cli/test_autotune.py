@@ -11,7 +11,7 @@ from forerun import LLM
 from forerun.core import store
 from forerun.tune import profile, search
 from forerun.tune.search import Autotune
-from tests.cli.helpers import last_json
+from tests.cli.helpers import the_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"
 """Every option that could be tuned is given: one setting is scored."""
@@ -31,7 +31,7 @@ def forerun(forerun, monkeypatch, tmp_path):
 def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp_path, caplog):
     tuned = ("autotune", "-m", default_model, "-d", ONE, *SHORT, "--json")
     code, out, _ = forerun(*tuned)
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert [row["drafter"] for row in document["drafters"]] == [SPELLED]
     assert document["drafter"] in (SPELLED, "none")
@@ -45,7 +45,7 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     monkeypatch.setattr(Autotune, "_measure", None)
     code, again, _ = forerun(*tuned)
     assert code == 0
-    assert last_json(again)["drafters"][0]["rows"] == document["drafters"][0]["rows"]
+    assert the_json(again)["drafters"][0]["rows"] == document["drafters"][0]["rows"]
 
     # Whatever it chose here and now: let it be the one.
     (path,) = tmp_path.glob("*.json")
@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_what_was_scored(forerun, default_model, monkeypatch, tmp_p
         (["-d", "none"], "name a drafter besides none"),
         (["-d", "draft_model"], "model=..."),
         (["--limit", "0"], "limit must be at least 1"),
-        (["--prompts", "/no/such.jsonl"], "cannot read prompts"),
+        (["--prompts", "/no/such.jsonl"], "no such file: /no/such.jsonl"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(forerun, arguments, message):
@@ -116,7 +116,7 @@ def test_a_rounded_model_finds_its_own_profile(forerun, default_model, tmp_path)
         "autotune", "-m", default_model, "-d", ONE, *SHORT, "--quant", "int8", "--json"
     )
     assert code == 0
-    assert last_json(out)["setting"]["quant"] == "int8"
+    assert the_json(out)["setting"]["quant"] == "int8"
     (path,) = tmp_path.glob("*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"drafter": SPELLED}))
     rounded = LLM(str(default_model), quant="int8", drafter="auto", threads=1, max_model_len=256)

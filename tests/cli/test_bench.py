@@ -11,7 +11,7 @@ from forerun.cli.bench import _draft, _prompts
 from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
 from forerun.drafters._spec import split_list
-from tests.cli.helpers import last_json
+from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
 
 KEYS = {
@@ -31,7 +31,7 @@ def bench(forerun, default_model):
 def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, forerun, tmp_path):
     out = tmp_path / "run.jsonl"
     code, text, _ = bench("-d", "prompt_lookup:num_draft=3,ngram_max=2", "--out", out, "--json")
-    document = last_json(text)
+    document = the_json(text)
     assert code == 0
     assert {row["drafter"] for row in document["rows"]} == {
         "none",
@@ -45,7 +45,7 @@ def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, 
     assert (code, out.read_text()) == (0, written)
     code, text, _ = forerun("bench", "report", out, "--no-plots", "--json")
     assert code == 0
-    assert last_json(text)["rows"] == document["rows"]
+    assert the_json(text)["rows"] == document["rows"]
     assert "### Speed-up by category" in (tmp_path / "report.md").read_text()
 
 
@@ -62,7 +62,7 @@ def test_bench_fails_loudly_when_drafting_changes_tokens(bench, monkeypatch):
     monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
     code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24, "--no-controller")
     assert code == 1
-    assert "0 of 1" in text, "the table is printed all the same"
+    assert "0/1" in text, "the table is printed all the same"
     assert "changed the tokens of 1 prompts" in err
 
 
@@ -88,7 +88,7 @@ def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp
     code, text, _ = forerun(
         "bench", "kernels", "-m", default_model, "--context", 16, "--repeats", 1, "--out", out, "--json"
     )  # fmt: skip
-    document = last_json(text)
+    document = the_json(text)
     assert code == 0
     assert {"bandwidth_gb_s", "weights_mb", "stream_ms", "step_over_stream"} <= document.keys()
     assert [row["k"] for row in document["rows"]] == [1, 2, 4, 8, 16, 32]
@@ -120,7 +120,7 @@ def test_without_the_controller_every_step_drafts_up_to_the_budget(bench):
 
     def drafted(*more):
         _, text, _ = bench(*asked, "--no-controller", *more)
-        document = last_json(text)
+        document = the_json(text)
         row = document["rows"][-1]
         return document["provenance"]["draft_budget"], row["drafted"] / row["passes"]
 
@@ -161,7 +161,7 @@ def test_a_comma_ends_a_drafter_unless_an_option_follows(given, drafters):
     ("arguments", "message"),
     [
         (["--task", "gsm8k"], "--tasks-dir"),
-        (["--task", "/no/such.jsonl"], "cannot read prompts"),
+        (["--task", "/no/such.jsonl"], "no such file: /no/such.jsonl"),
         (["--categories", "cod"], "did you mean 'code'"),
         (["--draft-budget", "0"], "draft_budget must be at least 1"),
         (["--limit", "0"], "limit must be at least 1"),

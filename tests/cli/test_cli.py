@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.decoding.verify import _Walk
-from tests.cli.helpers import last_json
+from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
 
 SHORT = ["-n", "12", "-c", "256"]
@@ -16,12 +16,15 @@ def model(default_model) -> list[str]:
     return ["-m", str(default_model)]
 
 
-def test_generate_streams_text_and_ends_with_one_json_document(forerun, model):
-    code, out, err = forerun("generate", "Say the word yes.", *model, *SHORT, "--json")
-    document = last_json(out)
+def test_generate_prints_the_text_or_one_document_with_it(forerun, model):
+    command = ("generate", "Say the word yes.", *model, *SHORT)
+    code, text, _ = forerun(*command)
     assert code == 0
-    assert document["text"] in out
-    assert document["tokens"] <= 12
+    code, out, err = forerun(*command, "--json")
+    document = the_json(out)
+    assert code == 0
+    assert document["text"] == text.removesuffix("\n")
+    assert document["tokens"] == len(document["token_ids"]) <= 12
     assert document["drafter"] == "suffix"
     assert "tok/s" in err
     for key in ("model", "seconds", "tok_s", "tau", "acceptance_rate", "acceptance_by_depth"):
@@ -44,8 +47,8 @@ def test_drafters_and_spellings_all_give_the_same_words(forerun, model):
             "generate", "Count: one two one two", *model, *SHORT, *spelling, "--json"
         )
         assert code == 0
-        texts.append(last_json(out)["text"])
-        drafters.append(last_json(out)["drafter"])
+        texts.append(the_json(out)["text"])
+        drafters.append(the_json(out)["drafter"])
     assert len(set(texts)) == 1
     assert drafters == ["none", *["prompt_lookup"] * 3, "draft_model"]
 
@@ -64,7 +67,7 @@ def test_verify_says_yes_and_counts(forerun, model):
         "24",
         "--json",
     )
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert document["identical"] is True
     assert document["drafted"] == document["accepted"] + document["rejected"]
@@ -78,13 +81,14 @@ def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):
         "verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json"
     )
     assert code == 1
-    assert last_json(out)["identical"] is False
-    assert "NO, from token" in out
+    assert the_json(out)["identical"] is False
+    _, out, _ = forerun("verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24")
+    assert "NO, from " in out
 
 
 def test_check_knows_a_fitting_pair(forerun, model):
     code, out, _ = forerun("check", model[1], model[1], "--json")
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert document["compatible"] is True
     assert document["cost"] == 1.0
@@ -95,7 +99,7 @@ def test_check_knows_a_fitting_pair(forerun, model):
 
 def test_check_knows_what_rounding_saves(forerun, model):
     rounded = [*model[1:], *model[1:], "--draft-quant", "int4", "--json"]
-    document = last_json(forerun("check", *rounded)[1])
+    document = the_json(forerun("check", *rounded)[1])
     assert document["cost"] == 1.0, "a file of 4 and 8 bits has no more to give"
     code, _, err = forerun("check", *model[1:], *model[1:], "--quant", "int5")
     assert code == 2
@@ -105,27 +109,27 @@ def test_check_knows_what_rounding_saves(forerun, model):
 def test_models_lists_the_default_one(forerun):
     code, out, _ = forerun("models", "--json")
     assert code == 0
-    assert "smollm2-135m-instruct" in [row["name"] for row in last_json(out)["models"]]
+    assert "smollm2-135m-instruct" in [row["name"] for row in the_json(out)["models"]]
 
 
 def test_models_shows_and_clears_packed_weights(forerun, model, tmp_path, monkeypatch):
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
     forerun("generate", "Hi", *model, "-n", "1", "-c", "64", "--no-weight-cache")
-    assert last_json(forerun("models", "--json")[1])["packed"]["files"] == 0
+    assert the_json(forerun("models", "--json")[1])["packed"]["files"] == 0
     forerun("generate", "Hi", *model, "-n", "1", "-c", "64")
-    taken = last_json(forerun("models", "--json")[1])["packed"]
+    taken = the_json(forerun("models", "--json")[1])["packed"]
     assert taken["files"] == 1
     assert taken["nbytes"] > 90e6
     _, out, err = forerun("models", "--clear-cache")
-    assert "MiB of packed weights" in err
-    assert "packed" not in out
-    assert list((tmp_path / "packed").iterdir()) == []
+    assert "MB of packed copies" in err
+    assert "0 B" in out
+    assert list((tmp_path / "packed").glob("*.packed")) == []
 
 
 def test_a_rounded_head_of_the_same_file_drafts_for_it(forerun, model):
     drafter = ["-d", "draft_model:model=self,head_bits=4,num_draft=3"]
     code, out, _ = forerun("verify", *model, *drafter, "--limit", "1", "-n", "24", "--json")
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert document["identical"] is True
     assert document["tau"] > 2
@@ -144,11 +148,11 @@ def test_ctrl_c_keeps_what_was_generated(forerun, model, monkeypatch):
 
     monkeypatch.setattr(Engine, "step", interrupted)
     code, out, err = forerun("generate", "Tell me a story.", *model, "-d", "none", "--json")
-    document = last_json(out)
+    document = the_json(out)
     assert code == 130
     assert document["finish_reason"] == "abort"
     assert 0 < document["tokens"] <= 5
-    assert document["text"] in out
+    assert document["text"]
     assert "Traceback" not in err
 
 
@@ -173,8 +177,8 @@ MISTAKES = [
     (["generate", "hi", "-c", "999999"], "max_model_len must be from 2 to"),
     (["generate", "word " * 300, "-c", "256"], "the context holds 256"),
     (["generate"], "no prompt"),
-    (["generate", "-f", "/no/such/file"], "cannot read the prompt"),
-    (["verify", "--prompts", "/no/such.jsonl"], "cannot read prompts"),
+    (["generate", "-f", "/no/such/file"], "no such file: /no/such/file"),
+    (["verify", "--prompts", "/no/such.jsonl"], "no such file: /no/such.jsonl"),
     (["pull", "nothing-known"], "unknown model 'nothing-known'"),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.helpers import last_json
+from tests.cli.helpers import the_json
 from tests.drafters.helpers import REPEAT
 
 
@@ -23,7 +23,7 @@ def test_every_drafter_is_listed(forerun):
     _, out, _ = forerun("drafters", "--json")
     required = {
         (doc["name"], option["name"])
-        for doc in last_json(out)["drafters"]
+        for doc in the_json(out)["drafters"]
         for option in doc["options"]
         if option["default"] is None
     }
@@ -42,7 +42,7 @@ def test_the_options_of_a_drafter_are_shown(forerun, repeat):
     ):
         assert word in " ".join(out.split())
     code, out, _ = forerun("drafters", repeat, "--json")
-    (doc,) = last_json(out)["drafters"]
+    (doc,) = the_json(out)["drafters"]
     assert doc["origin"] == "file"
     assert doc["options"][0]["help"] == "Repetitions guessed."
     assert forerun("drafters", "sufix")[0] == 2
@@ -54,7 +54,7 @@ def test_check_drafter_says_line_by_line_what_holds(forerun, repeat, monkeypatch
     assert out.count("holds ") == len(out.strip().splitlines()) == 10
     repeat.write_text(REPEAT.replace("min(budget, self.options.num_draft)", "3"))
     code, out, _ = forerun("check-drafter", repeat, "--json")
-    document = last_json(out)
+    document = the_json(out)
     assert code == 1
     assert not document["holds"]
     broken = [row for row in document["rows"] if not row["holds"]]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from forerun.decoding.verify import _Walk
-from tests.cli.helpers import last_json
+from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
 
 PROMPT = "red green blue red green blue red green"
@@ -70,14 +70,14 @@ def test_eval_alone_lists_its_words(forerun):
 def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
     sizes = ("--window", 32, "--limit-tokens", 60, "--out", tmp_path / "run.jsonl")
     code, out, _ = forerun("eval", "ppl", text, *sizes, "--json")
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert 1 < document["ppl"] < 100
     expected = {"tokens": 59, "window": 32, "stride": 16, "limit_tokens": 60, "quant": "Q4_1"}
     assert expected.items() <= document.items()
     written = (tmp_path / "run.jsonl").read_text()
     code, out, _ = forerun("eval", "ppl", text, *sizes, "--json")
-    assert last_json(out)["ppl"] == document["ppl"]
+    assert the_json(out)["ppl"] == document["ppl"]
     assert (tmp_path / "run.jsonl").read_text() == written
     code, _, err = forerun("eval", "ppl", text, *sizes, "--stride", 8)
     assert code == 2
@@ -87,7 +87,7 @@ def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_p
 @pytest.mark.slow
 def test_native_and_torch_agree_closely(forerun, text):
     found = [
-        last_json(
+        the_json(
             forerun("eval", "ppl", text, "--limit-tokens", 48, "--backend", backend, "--json")[1]
         )["ppl"]
         for backend in ("auto", "torch")
@@ -112,9 +112,9 @@ def test_ctrl_c_says_how_far_it_came(forerun, text, monkeypatch):
 
 
 def test_tasks_scores_answers(forerun, tasks):
-    common = ("--tasks-dir", tasks, "--max-tokens", 64, "-c", 256, "--json")
-    code, out, _ = forerun("eval", "tasks", "--task", "gsm8k", *common)
-    document = last_json(out)
+    common = ("--tasks-dir", tasks, "--max-tokens", 64, "-c", 256)
+    code, out, _ = forerun("eval", "tasks", "--task", "gsm8k", *common, "--json")
+    document = the_json(out)
     assert code == 0
     assert {"task": "gsm8k", "prompts": 1, "drafter": "suffix"}.items() <= document.items()
     assert document["right"] in (0, 1)
@@ -125,20 +125,18 @@ def test_tasks_scores_answers(forerun, tasks):
 
 def test_the_distribution_holds_and_says_so(forerun):
     code, out, _ = forerun(*DISTRIBUTION, "--samples", 40, "--json")
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert document["holds"] is True
     assert document["threshold"] == pytest.approx(1e-4 / 2)
     assert [row["length"] for row in document["rows"]] == [1, 2]
     assert all(row["drafted"] > row["accepted"] > 0 for row in document["rows"])
-    assert "2 of 2 checks hold" in out
 
 
 def test_the_distribution_test_exits_1_when_verification_is_broken(forerun, monkeypatch):
     monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
-    code, out, _ = forerun(*DISTRIBUTION, "--samples", 100, "--json")
+    code, out, _ = forerun(*DISTRIBUTION, "--samples", 100)
     assert code == 1
-    assert last_json(out)["holds"] is False
     assert "FAILS" in out
 
 
@@ -147,7 +145,7 @@ def test_profile_and_trace_of_one_request(forerun, tmp_path):
     code, out, err = forerun(
         "generate", "Say yes yes yes.", "-n", 6, "-c", 64, "--profile", "--trace", path, "--json"
     )
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert all(phase in err for phase in ("propose", "process", "other", "all ("))
     assert document["profile"]["prompt"]["steps"] == 1
@@ -156,11 +154,11 @@ def test_profile_and_trace_of_one_request(forerun, tmp_path):
 
 
 MISTAKES = [
-    (["ppl", "/no/such/file"], "cannot read"),
+    (["ppl", "/no/such/file"], "no such file: /no/such/file"),
     (["ppl", "{text}", "--limit-tokens", 1], "limit_tokens must be at least 2, got 1"),
     (["tasks", "--task", "gsm9k"], "did you mean 'gsm8k'"),
     (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
-    (["tasks", "--tasks-dir", "/no/such"], "cannot read prompts"),
+    (["tasks", "--tasks-dir", "/no/such"], "no such file: /no/such/gsm8k.jsonl"),
     (["distribution", "--batch", 0], "batch must be at least 1, got 0"),
     (["law", "--false-alarm", 0], "above 0 and below 1"),
 ]

@@ -11,7 +11,7 @@ import typer
 
 from forerun.formats import hf_hub, hub
 from forerun.nn import packed
-from tests.cli.helpers import last_json
+from tests.cli.helpers import the_json
 
 DEFAULT = hub.DEFAULT_MODEL
 Models = tuple[Path, Path, Path]
@@ -59,7 +59,7 @@ def models(cache, tmp_path) -> Models:
 
 def test_models_are_listed_with_what_they_take(forerun, models):
     code, out, _ = forerun("models", "--json")
-    document = last_json(out)
+    document = the_json(out)
     found = {row["name"]: row for row in document["models"]}
     assert code == 0
     assert found[DEFAULT]["packed_nbytes"] == 11000
@@ -97,7 +97,7 @@ def test_models_of_the_hugging_face_cache_are_listed_with_their_copies(
     file.write_bytes(bytes(700))
     pack(file, 4000)
     monkeypatch.setattr(hf_hub, "models", lambda: [hf_hub.HubModel("org/repo", 700, repo)])
-    row = last_json(forerun("models", "--json")[1])["models"][-1]
+    row = the_json(forerun("models", "--json")[1])["models"][-1]
     assert (row["name"], row["here"], row["packed_nbytes"]) == ("org/repo", "hub", 4000)
     assert forerun("rm", "--packed", "org/repo")[0] == 0
     assert packed.copies() == []

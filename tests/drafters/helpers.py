@@ -12,8 +12,10 @@ from forerun.core.types import Draft, Outcome, Seq
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 TUTORIAL = Path(__file__).parents[2] / "docs" / "adding-a-drafter.md"
-(REPEAT,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
-"""The source of the tutorial's drafter."""
+REPEAT, RECYCLING = re.findall(
+    r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL
+)
+"""The sources of the tutorial's drafters."""
 NO_OUTCOME = Outcome(path=(), emitted=())
 
 

@@ -161,7 +161,7 @@ BROKEN = [
     (IsTooSure, contract.check_greedy, "a confidence is not from 0 to 1"),
     (Raises, contract.check_greedy, "observe raised KeyError: 'lost'"),
     (NeverEnds, contract.check_end, "`end` must forget"),
-    (KeepsIds, contract.check_end, "gets other drafts than one with another id"),
+    (KeepsIds, contract.check_end, "gets other drafts than one with an id of its own"),
     (MixesSequences, contract.check_batch_acceptance, "does one sequence see another's state"),
     (HoldsMore, contract.check_nbytes, "nbytes says"),
     (Silent, contract.check_greedy, "no token was drafted"),

@@ -5,7 +5,12 @@ from __future__ import annotations
 import logging
 
 import pytest
+import torch
 
+from forerun.core.errors import DrafterError
+from forerun.core.types import Draft
+from forerun.drafters._fallback import Fallback
+from forerun.drafters.none import NoDrafter
 from forerun.engine.controller import Fixed
 from forerun.engine.guard import MAX_ERRORS
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
@@ -64,7 +69,7 @@ def test_its_sequences_go_on_without_it(verb, after, caplog):
     assert engine.stats.drafter_errors >= 1
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert [r.getMessage() for r in warnings] == [
-        "the drafter failed, going on without it: RuntimeError('out of ideas')"
+        f"drafter Failing failed in {verb}: RuntimeError: out of ideas; going on without drafts"
     ]
 
 
@@ -93,3 +98,48 @@ def test_a_drafter_that_always_fails_is_given_up():
 def test_without_the_controller_an_error_is_seen():
     with pytest.raises(RuntimeError, match="out of ideas"):
         complete(engine_for(MODEL, Failing("propose")), LOOPING[:1], GREEDY)
+
+
+WRONG = [
+    (None, "propose returned None instead of a Draft"),
+    ([5, 6], "propose returned a list instead of a Draft"),
+    (Draft.chain([1] * 9), "a draft has 9 nodes, its budget was 8: draft.trim(budget) cuts it"),
+    (Draft.chain([24]), "token 24 is not in the vocabulary of 24"),
+    (Draft.chain(torch.tensor([1, 2])), "a draft's token is a Tensor instead of an int"),
+]
+
+
+class Wrong(Scripted):
+    """Returns what it is told."""
+
+    wrong = None
+
+    def propose(self, seqs, budgets):
+        return [self.wrong for _ in seqs]
+
+
+def wrong(draft):
+    drafter = Wrong(ANSWERS, lambda step: 2)
+    drafter.wrong = draft
+    return drafter
+
+
+@pytest.mark.parametrize(("draft", "message"), WRONG)
+@pytest.mark.parametrize("build", [wrong, lambda draft: Fallback(NoDrafter(), wrong(draft))])
+def test_what_is_no_draft_is_told_in_a_sentence_and_changes_nothing(draft, message, build, caplog):
+    engine = guarded_engine(build(draft))
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
+    (warning,) = {record.getMessage() for record in caplog.records}
+    assert message in warning
+    assert warning.startswith("drafter ")
+    assert warning.endswith("adding-a-drafter.md); going on without drafts")
+    assert caplog.records[0].exc_info is None
+
+
+@pytest.mark.parametrize(("draft", "message"), WRONG)
+def test_without_the_controller_it_is_an_error_in_the_same_words(draft, message):
+    engine = engine_for(MODEL, wrong(draft), draft_budget=8)
+    with pytest.raises(DrafterError, match="drafter Wrong: ") as caught:
+        complete(engine, LOOPING, GREEDY)
+    assert message in str(caught.value)

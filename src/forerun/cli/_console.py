@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -28,16 +29,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DRAFTED = "black on pale_green3"
+WHOLE_LINES = 200
+"""Columns of a table that goes to a file or a pipe."""
+TAU = "tau: tokens per pass of the model"
+"""Stands below a table with a column of that name."""
+
+
+class _Console(Console):
+    """Leaves a closed pipe to `main`, which ends every command alike."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def stdout() -> Console:
     """For the answer: as it is, neither wrapped nor read as markup. Colours where the terminal has them."""
-    return Console(highlight=False, soft_wrap=True, markup=False)
+    return _Console(highlight=False, soft_wrap=True, markup=False)
+
+
+def report() -> Console:
+    """For tables and sentences on stdout: as wide as the terminal; a file or a pipe gets whole lines."""
+    return _whole_lines(_Console(highlight=False, markup=False))
 
 
 def stderr() -> Console:
     """For everything that is not the answer."""
-    return Console(stderr=True, highlight=False, markup=False)
+    return _whole_lines(_Console(stderr=True, highlight=False, markup=False))
+
+
+def _whole_lines(console: Console) -> Console:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WHOLE_LINES
+    return console
 
 
 @contextmanager
@@ -64,6 +87,17 @@ def show(events: Iterable[Event]) -> bool:
         return False
     finally:
         console.print()
+    return True
+
+
+def wait(events: Iterable[Event]) -> bool:
+    """Take the events without printing them, for a document at the end. False if Ctrl-C ended it."""
+    try:
+        with working("answering"):
+            for _ in events:
+                pass
+    except KeyboardInterrupt:
+        return False
     return True
 
 
@@ -109,21 +143,26 @@ class Measured:
         text = f"{self.tokens} tokens, {self.tok_s:.1f} tok/s"
         if self.stats.drafted:
             text += (
-                f"; {drafter}: tau {self.stats.tau:.2f}, "
+                f"; {drafter}: {tokens_per_pass(self.stats.tau)}, "
                 f"accepted {self.stats.accepted} of {self.stats.drafted} drafted "
                 f"({self.stats.acceptance_rate:.0%})"
             )
         return text
 
 
+def tokens_per_pass(tau: float) -> str:
+    """Tau in words, for the first place of an output."""
+    return f"{tau:.2f} tokens per pass (tau)"
+
+
 def answer(
-    llm: LLM, prompt: Prompt, params: SamplingParams
+    llm: LLM, prompt: Prompt, params: SamplingParams, *, shown: bool = True
 ) -> tuple[CompletionOutput, Measured, bool]:
     """Show the answer to a prompt as it comes: the completion, its results, and False if Ctrl-C ended it."""
     timers, start_s = llm.engine.timers, time.perf_counter()
     draft_s, verify_s = timers.draft_s, timers.verify_s
     request = llm.submit(prompt, params)
-    is_whole = show(request.events())
+    is_whole = show(request.events()) if shown else wait(request.events())
     completion = request.output().outputs[0]
     measured = Measured(
         tokens=len(completion.token_ids),
@@ -151,8 +190,9 @@ def environment(model: str, drafter: str) -> dict[str, object]:
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """One document on one line, the last on stdout."""
-    print(json.dumps(document, ensure_ascii=False), flush=True)
+    """One document on one line."""
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(document, ensure_ascii=not is_unicode), flush=True)
 
 
 def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import os
+import select
+import stat
+import sys
 import types
 import typing
 from collections import Counter
@@ -20,10 +24,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from forerun.cli._help import type_name
 from forerun.core import options
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.core.textfile import read_text
 from forerun.formats.generation import SETTINGS
 
 if TYPE_CHECKING:
@@ -58,8 +64,19 @@ NOT_SPELLED = (
 )
 """Fields of a request that no command offers."""
 
+METAVARS: Mapping[str, str] = {
+    "model": "MODEL",
+    "draft_model": "MODEL",
+    "drafter": "DRAFTER",
+    "device": "DEVICE",
+    "backend": "auto|native|torch",
+    "head_bits": "4|8",
+}
+"""What help says a field takes, where its type alone does not."""
+
 Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document as the last line on stdout.")
+    bool,
+    typer.Option("--json", help="Print one JSON document on stdout, and nothing else there."),
 ]
 Raw = Annotated[
     bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
@@ -76,8 +93,8 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
     `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
     """
     names = [field.name for field in fields(EngineConfig) if field.name not in without]
-    what = "vLLM's JSON, instead of -d."
-    spec = _keyword("speculative_config", None, str | None, what)
+    what = "vLLM's JSON object, instead of -d."
+    spec = _keyword("speculative_config", None, str | None, what, EngineConfig)
 
     def build(values: dict[str, Any]) -> EngineConfig:
         text = values.pop("speculative_config", None)
@@ -168,17 +185,30 @@ def _parameters(cls: type[Any]) -> dict[str, inspect.Parameter]:
     hints = typing.get_type_hints(cls)
     helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
     return {
-        field.name: _keyword(field.name, field.default, hints[field.name], helps[field.name])
+        field.name: _keyword(field.name, field.default, hints[field.name], helps[field.name], cls)
         for field in fields(cls)
     }
 
 
-def _keyword(name: str, default: object, hint: object, text: str) -> inspect.Parameter:
+def _keyword(
+    name: str, default: object, hint: object, text: str, cls: type[object]
+) -> inspect.Parameter:
     word = name.replace("_", "-")
     own = f"--{word}/--no-{word}" if hint is bool else f"--{word}"
-    option = typer.Option(*FLAGS.get(name, (own,)), help=text)
+    takes = METAVARS.get(name) or type_name(hint)
+    option = typer.Option(
+        *FLAGS.get(name, (own,)), help=text, metavar=takes, rich_help_panel=_group(name, cls)
+    )
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[_type(hint), option])
+
+
+def _group(name: str, cls: type[object]) -> str:
+    """The heading of a field's option in help."""
+    if cls is SamplingParams:
+        return "Sampling"
+    is_drafting = "draft" in name or name in ("controller", "speculative_config")
+    return "Drafting" if is_drafting else "Model and machine"
 
 
 def _type(hint: Any) -> Any:
@@ -238,19 +268,48 @@ def names(given: str | None) -> list[str]:
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt as given, from a file, or from stdin for `-`."""
+    """The prompt as given, from a file, or from stdin; piped text follows a prompt. One line end at its end goes.
+
+    Raises ConfigError if there is none, more than one, or an empty one.
+    """
     if prompt is not None and file is not None:
-        raise ConfigError("give a prompt or --file, not both")
+        raise ConfigError("two prompts: give one as an argument or with --file, not both")
+    if file is not None and str(file) != "-":
+        text, origin = read_text(file), f"the prompt in {file}"
+    elif file is not None or prompt == "-":
+        text, origin = _read_stdin(), "the prompt on stdin"
+    else:
+        piped = _piped(wanted=prompt is None)
+        if prompt is None and not piped:
+            raise ConfigError("no prompt: give one as an argument, with --file FILE, or on stdin")
+        text, origin = "\n\n".join(filter(None, (prompt, piped))), "the prompt"
+    if not text.strip():
+        raise ConfigError(f"{origin} is empty")
+    return text.removesuffix("\n")
+
+
+def _piped(*, wanted: bool) -> str | None:
+    """What is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
+
+    A pipe that nobody writes to or closes would be waited for in silence: after a second that is said.
+    """
     try:
-        if prompt == "-" or (file is not None and str(file) == "-"):
-            return typer.get_text_stream("stdin").read()
-        if file is not None:
-            return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the prompt: {error}") from error
-    if prompt is None:
-        raise ConfigError("no prompt: give one as an argument, with --file PATH, or - for stdin")
-    return prompt
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        is_terminal = sys.stdin.isatty()
+    except (AttributeError, OSError, ValueError):  # closed, or none at all
+        return None
+    if is_terminal or not (wanted or stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+        return None
+    if not select.select([sys.stdin], [], [], 1.0)[0]:
+        print("reading stdin to its end; < /dev/null if nothing comes", file=sys.stderr)
+    return _read_stdin()
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin is not UTF-8 text: {error}") from error
 
 
 def _read_json(text: str | None) -> dict[str, object] | None:

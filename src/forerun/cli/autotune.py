@@ -94,10 +94,11 @@ def command(
         console.stderr().print("stopped; the same command goes on where it was")
         raise typer.Exit(130) from None
     path = profile.save()
-    _report(profile, best, len(search.tried))
     if as_json:
         environment = console.environment(config.model, profile.drafter)
         console.print_json(profile.document() | environment | {"profile": str(path)})
+    else:
+        _report(profile, best, len(search.tried))
 
 
 def _specs(given: str | None) -> list[DrafterSpec]:
@@ -205,22 +206,22 @@ def _report(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) ->
 
     plain_ms, measured, lines = profile.passes.plain_ms, profile.measured, []
     for figures in best:
-        count, is_measured = figures.passes or 1, measured.get("drafter") == figures.drafter
+        is_measured = measured.get("drafter") == figures.drafter
         lines.append(
             (
                 figures.drafter,
                 f"{figures.tau:.2f}",
                 f"{figures.acceptance_rate:.0%}",
-                f"{figures.draft_total / count * plain_ms:.2f}",
-                f"{figures.pass_total(profile.passes) / count:.2f}",
                 f"{figures.speedup(profile.passes):.2f}x",
                 speedup(measured) if is_measured else "",
             )
         )
-    columns = ("setting", "tau", "accepted", "draft ms", "pass cost", "expected", "measured")
-    out = console.stdout()
-    out.width = max(out.width, 72 + max(len(each.drafter) for each in best))
+    columns = ("setting", "tau", "accepted", "expected", "measured")
+    out = console.report()
     out.print(console.table(columns, lines))
+    out.print(
+        f"{console.TAU}; expected, measured: speed-up over plain decoding, the latter with its 95 % interval"
+    )
     out.print(
         f"best of {num_tried} settings: {profile.drafter}"
         + ("; drafting is not faster here" if profile.drafter == "none" else "")

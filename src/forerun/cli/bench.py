@@ -14,9 +14,17 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
+    from forerun.bench.measurement import Provenance
     from forerun.bench.run import Bench, System
+    from forerun.bench.summary import Row
     from forerun.core.types import TaskPrompt
     from forerun.llm import LLM
+
+LEGEND = (
+    "speed-up: decoded tokens a second over plain decoding's, [95 % interval over prompts]; "
+    "tau: tokens per pass of the model; same: prompts with plain decoding's tokens. "
+    "--markdown has all columns."
+)
 
 
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
@@ -62,6 +70,9 @@ def command(
         Path | None,
         typer.Option("--out", help="JSONL of measurements; what it holds already is not repeated."),
     ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables, all columns, as Markdown.")
+    ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs."""
@@ -97,7 +108,7 @@ def command(
     finally:
         for system in systems:
             system.close()
-    _report(bench, as_json)
+    _report(bench, as_json, markdown)
 
 
 def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
@@ -115,20 +126,58 @@ def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
     return read(tasks_dir / f"{task}.jsonl")
 
 
-def _report(bench: Bench, as_json: bool) -> None:
-    """Tables, the JSON document, and the verdict."""
+def _report(bench: Bench, as_json: bool, as_markdown: bool) -> None:
+    """The results in one of three forms, and the verdict."""
     from forerun.bench import report, summary
     from forerun.cli import _console as console
 
     origin = bench.store.origin
     rows = summary.rows(bench.rounds, origin)
-    console.stdout().print(report.markdown(origin, rows), markup=False)
     if as_json:
         console.print_json({"provenance": origin, "rows": rows})
+    elif as_markdown:
+        console.stdout().print(report.markdown(origin, rows))
+    else:
+        _print(origin, rows)
     different = summary.num_different(rows)
     if different:
-        console.stderr().print(f"[bold red]drafting changed the tokens of {different} prompts[/]")
+        what = f"drafting changed the tokens of {different} prompts"
+        console.stderr().print(what, style="bold red")
         raise typer.Exit(1)
+
+
+def _print(origin: Provenance, rows: Sequence[Row]) -> None:
+    """What people look at first; --markdown and --json have the rest."""
+    from forerun.bench.report import NOTHING, label, number, percent, speedup
+    from forerun.bench.summary import ALL
+    from forerun.cli import _console as console
+
+    out = console.report()
+    out.print(f"{origin.get('model')} · {origin.get('task')} · {origin.get('threads')} threads\n")
+    totals, parts = [], []
+    for row in rows:
+        if "error" in row:
+            continue
+        figures = (number(row["tok_s"], 1), speedup(row), number(row["tau"], 2))
+        accepted = percent(row["acceptance_rate"])
+        if row["category"] == ALL:
+            same = NOTHING if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
+            totals.append((label(row), *figures, accepted, same))
+        else:
+            times = f"{number(row['speedup'], 2)}x"
+            parts.append((row["category"], label(row), figures[0], times, figures[2], accepted))
+    columns = ("drafter", "tok/s", "speed-up", "tau", "accepted", "same")
+    out.print(console.table(columns, totals))
+    for row in rows:
+        if "error" in row:
+            out.print(f"{label(row)} could not run: {row['error']}")
+    if parts:
+        categories = sorted({part[0] for part in parts})
+        parts.sort(key=lambda part: categories.index(part[0]))
+        out.print()
+        columns = ("category", "drafter", *columns[1:5])
+        out.print(console.table(columns, parts, num_left=2))
+    out.print(f"\n{LEGEND}")
 
 
 def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[System]:

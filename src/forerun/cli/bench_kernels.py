@@ -85,12 +85,13 @@ def command(
         "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
         **timings.document(),
     }
-    _print(document)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if as_json:
         console.print_json(document)
+    else:
+        _print(document)
 
 
 def _print(document: Mapping[str, Any]) -> None:
@@ -98,10 +99,10 @@ def _print(document: Mapping[str, Any]) -> None:
     from forerun.bench.report import number, percent
     from forerun.cli import _console as console
 
-    columns = ["pass", "rows", "ms", "v", "tok/s", "GB/s", "of the bandwidth", "of the int8 peak"]
+    columns = ["pass", "rows", "ms", "v", "tok/s", "GB/s", "band-\nwidth", "int8\npeak"]
     digits = {"ms": 2, "v": 2, "tok_s": 0, "gb_s": 1}
     has_peers = any("peer" in row for row in document["rows"])
-    columns += ["who", "times ours", "range"] if has_peers else []
+    columns += ["who", "times\nours", "range"] if has_peers else []
     lines = []
     for row in document["rows"]:
         figures = [number(row[key], places) for key, places in digits.items()]
@@ -109,7 +110,7 @@ def _print(document: Mapping[str, Any]) -> None:
         range_ = f"{row['lo']:.2f}-{row['hi']:.2f}"
         beside = [row.get("peer", OURS), number(row["times_ours"], 2), range_] if has_peers else []
         lines.append([row["case"], row["k"], *figures, *shares, *beside])
-    out = console.stdout()
+    out = console.report()
     out.print(console.table(columns, lines))
     step = document["step_over_stream"]
     out.print(

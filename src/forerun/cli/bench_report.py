@@ -48,6 +48,7 @@ def command(
         sections.append(report.markdown_of_passes(costs, drawn))
     text = "\n".join(sections)
     (folder / "report.md").write_text(text, encoding="utf-8")
-    console.stdout().print(text, markup=False)
     if as_json:
         console.print_json(documents[0] if len(documents) == 1 else {"documents": documents})
+    else:
+        console.stdout().print(text)

@@ -83,4 +83,4 @@ def _report(document: dict[str, Any]) -> None:
         ("profile", profiles or "none yet: forerun autotune measures whether it is faster"),
         ("verdict", Text("fits", "green") if fits else Text("does not fit", "red")),
     ]
-    console.stdout().print(console.table(("", ""), lines, num_left=2))
+    console.report().print(console.table(("", ""), lines, num_left=2))

@@ -22,7 +22,7 @@ def command(
     from forerun.eval.drafter_contract import run
 
     set_threads(1)  # the models are tiny
-    out, rows = console.stdout(), []
+    out, rows = console.report(), []
     for what, broken in run(Candidate.of(drafter)):
         rows.append({"check": what, "holds": broken is None, "broken": broken})
         if not as_json:

@@ -14,7 +14,7 @@ from forerun.core.params import SamplingParams
 if TYPE_CHECKING:
     from forerun.cli._console import Measured
     from forerun.engine.outputs import CompletionOutput
-    from forerun.llm import LLM
+    from forerun.llm import LLM, Prompt
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
@@ -38,39 +38,45 @@ def command(
     if prompt_id not in prompts:
         raise ConfigError(unknown("prompt", prompt_id, prompts))
     llm = opt.load(config)
-    out = console.stdout()
-    out.print(Text(prompts[prompt_id], style="italic"))
+    if not as_json:
+        console.stdout().print(Text(prompts[prompt_id], style="italic"))
     plain_llm = llm.with_drafter("none")
     for each in (plain_llm, llm):  # the first request is slower
         each.generate([opt.conversation("Say hello.")], replace(params, max_tokens=4))
-    plain_out, plain = _run(plain_llm, prompts[prompt_id], params, "plain")
-    drafted_out, drafted = _run(llm, prompts[prompt_id], params, f"with {llm.drafter_spec.name}")
+    asked, with_drafter = opt.conversation(prompts[prompt_id]), f"with {llm.drafter_spec.name}"
+    plain_out, plain = _run(plain_llm, asked, params, None if as_json else "plain")
+    drafted_out, drafted = _run(llm, asked, params, None if as_json else with_drafter)
     identical = plain_out.token_ids == drafted_out.token_ids
     speedup = drafted.tok_s / plain.tok_s if plain.tok_s else 0.0
     stats = drafted.stats
-    out.print(
-        Text.assemble(
-            f"{drafted.tok_s:.1f} tok/s instead of {plain.tok_s:.1f}; tau {stats.tau:.2f}; "
-            f"accepted {stats.accepted} of {stats.drafted}; speed-up ",
-            (f"{speedup:.2f}x", "bold"),
-            "; identical: ",
-            ("yes" if identical else "NO", "bold"),
-        )
-    )
     if as_json:
         outcome = {"speedup": round(speedup, 3), "identical": identical}
         console.print_json(drafted.document(llm) | outcome)
+    else:
+        console.report().print(
+            Text.assemble(
+                f"{drafted.tok_s:.1f} tok/s instead of {plain.tok_s:.1f}; "
+                f"{console.tokens_per_pass(stats.tau)}; "
+                f"accepted {stats.accepted} of {stats.drafted}; speed-up ",
+                (f"{speedup:.2f}x", "bold"),
+                "; identical: ",
+                ("yes" if identical else "NO", "bold"),
+            )
+        )
     if not identical:
         raise typer.Exit(1)
 
 
 def _run(
-    llm: LLM, prompt: str, params: SamplingParams, how: str
+    llm: LLM, prompt: Prompt, params: SamplingParams, heading: str | None
 ) -> tuple[CompletionOutput, Measured]:
+    """The answer, shown as it comes under a heading; without one nothing is printed."""
     from forerun.cli import _console as console
 
-    console.stdout().rule(how)
-    completion, measured, is_whole = console.answer(llm, opt.conversation(prompt), params)
+    if heading is not None:
+        console.stdout().rule(heading)
+    shown = heading is not None
+    completion, measured, is_whole = console.answer(llm, prompt, params, shown=shown)
     if not is_whole:
         raise typer.Exit(130)
     return completion, measured

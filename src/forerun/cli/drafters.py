@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.cli._help import Entry, listing, paragraphs
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from forerun.drafters._describe import DrafterDoc
 
 
@@ -28,28 +27,32 @@ def command(
     from forerun.drafters._describe import describe
 
     docs = [describe(each) for each in ([name] if name else registry.names("drafters"))]
-    out = console.stdout()
     if as_json:
         console.print_json({"drafters": [asdict(doc) for doc in docs]})
     elif name:
-        _show(docs[0], out)
+        _show(docs[0])
     else:
-        lines = [(doc.name, doc.summary, ", ".join(doc.aliases)) for doc in docs]
-        out.print(console.table(("name", "what", "elsewhere"), lines, num_left=3))
-        out.print("\n-d NAME:option=value,...; forerun drafters NAME explains the options")
+        typer.echo(listing([_entry(doc) for doc in docs]))
+        hint = "-d NAME:option=value,... takes one, also by the names of other engines. "
+        typer.echo("\n" + paragraphs(hint + "forerun drafters NAME explains the options."))
 
 
-def _show(doc: DrafterDoc, out: Console) -> None:
-    from forerun.cli import _console as console
+def _entry(doc: DrafterDoc) -> Entry:
+    """A drafter as a line of the list."""
+    options = ", ".join(option.name for option in doc.options)
+    text = f"{doc.summary} Options: {options or 'none'}."
+    return Entry("Drafters", doc.name, "", text, "", doc.aliases)
 
-    out.print(f"{doc.name} ({doc.origin}): {doc.summary}")
+
+def _show(doc: DrafterDoc) -> None:
+    """One drafter with what its options take and mean."""
+    typer.echo(paragraphs(f"{doc.name} ({doc.origin}): {doc.summary}"))
     if doc.aliases:
-        out.print(f"elsewhere: {', '.join(doc.aliases)}")
-    lines = []
+        typer.echo(paragraphs(f"In other engines: {', '.join(doc.aliases)}."))
+    found = []
     for option in doc.options:
-        default = "required" if option.default is None else option.default
-        aliases = ", ".join(doc.option_aliases.get(option.name, ()))
-        what = " ".join(option.help.split()) + (f" Elsewhere: {aliases}." if aliases else "")
-        lines.append((option.name, option.type, default, what))
-    shown = console.table(("option", "takes", "default", "what"), lines, num_left=4)
-    out.print(shown if lines else "no options")
+        default = "required" if option.default is None else f"default: {option.default or 'none'}"
+        text = f"{' '.join(option.help.split())} [{option.type}; {default}]"
+        also = doc.option_aliases.get(option.name, ())
+        found.append(Entry("Options", option.name, "", text, "", also))
+    typer.echo("\n" + listing(found) if found else "No options.")

@@ -62,10 +62,11 @@ def command(
     )
     watched = console.track(steps, "sampling", len(prompts) * len(settings))
     report = distribution.Report(tuple(c for checks in watched for c in checks), false_alarm)
-    _print(report)
     if as_json:
         named = console.environment(config.model, llm.drafter_spec.name)
         console.print_json(named | report.document())
+    else:
+        _print(report)
     if report.failed:
         raise typer.Exit(1)
 
@@ -73,7 +74,7 @@ def command(
 def _print(report: Report) -> None:
     from forerun.cli import _console as console
 
-    columns = ["prompt", "T", "top-p", "length", "samples", "cells", "chi2", "p"]
+    columns = ("prompt", "T", "top-p", "length", "chi2", "p", "accepted", "verdict")
     lines = []
     for check in report.checks:
         verdict = "FAILS" if check in report.failed else "holds"
@@ -86,17 +87,14 @@ def _print(report: Report) -> None:
                 f"{params.temperature:g}",
                 f"{params.top_p:g}",
                 check.length,
-                check.samples,
-                check.cells,
                 f"{check.statistic:.1f}",
-                f"{check.p_value:.3g}",
-                check.drafted,
-                check.accepted,
+                f"{check.p_value:.2g}",
+                f"{check.accepted}/{check.drafted}",
                 verdict,
             )
         )
-    out = console.stdout()
-    out.print(console.table([*columns, "drafted", "accepted", "verdict"], lines, num_left=0))
+    out = console.report()
+    out.print(console.table(columns, lines, num_left=0))
     num_failed = len(report.failed)
     out.print(
         f"{len(report.checks) - num_failed} of {len(report.checks)} checks hold; below p = "

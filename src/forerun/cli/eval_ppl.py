@@ -11,6 +11,7 @@ import typer
 
 from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
+from forerun.core.textfile import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def command(
     from forerun.eval import perplexity
 
     opt.check_least("limit_tokens", limit_tokens, 2)
-    text = opt.read_prompt(None, file)
+    text = read_text(file)
     llm = opt.load(config)
     tokens = llm.encode(text)[:limit_tokens]
     window = min(DEFAULT_WINDOW, llm.model.config.max_position) if window is None else window
@@ -61,11 +62,12 @@ def command(
     predicted = [token for part in plan for token in tokens[part.first : part.stop]]
     nbytes = sum(len(llm.tokenizer.token_bytes(token) or b"") for token in predicted)
     bits = score.nll / math.log(2) / nbytes if nbytes else math.nan
-    console.stdout().print(
-        f"perplexity {score.ppl:.4f} over {score.tokens} tokens ({bits:.4f} bits a byte), "
-        f"{score.tokens / score.seconds:.0f} tokens/s"
-    )
-    if as_json:
+    if not as_json:
+        console.report().print(
+            f"perplexity {score.ppl:.4f} over {score.tokens} tokens ({bits:.4f} bits a byte), "
+            f"{score.tokens / score.seconds:.0f} tokens/s"
+        )
+    else:
         named = {name: origin[name] for name in ("quant", "backend")}
         figures = {"ppl": score.ppl, "bits_per_byte": bits, "tokens": score.tokens}
         figures |= {"seconds": round(score.seconds, 3), "windows": len(plan)}

@@ -74,11 +74,13 @@ def command(
 
     steps = scores.grade(rules, prompts, ask, Store(origin, out), batch=batch)
     figures = scores.document([*console.track(steps, "answering", len(prompts))])
-    console.stdout().print(
-        f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
-        f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; tau {figures['tau']:.2f}"
-    )
-    if as_json:
+    if not as_json:
+        console.report().print(
+            f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
+            f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; "
+            f"{figures['tau']:.2f} tokens per pass (tau)"
+        )
+    else:
         named = console.environment(config.model, llm.drafter_spec.name) | {"task": task}
         console.print_json(named | {"quant": origin["quant"]} | figures)
 

@@ -17,8 +17,13 @@ from forerun.core.errors import ConfigError
 def command(
     config: EngineConfig,
     params: opt.Params,
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads stdin.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt here.")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The prompt. Text that is piped in follows it; - is stdin alone."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt here.")
+    ] = None,
     system: opt.System = None,
     raw: opt.Raw = False,
     profile: Annotated[
@@ -29,14 +34,21 @@ def command(
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Complete a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there."""
+    """Answer a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there.
+
+    The prompt goes through the model's chat template, as with llm.chat; --raw completes the text as it is, as
+    llm.generate does. echo "..." | forerun generate reads stdin, and cat FILE | forerun generate "Summarize:" puts
+    the file behind the prompt.
+    """
     from forerun.cli import _console as console
 
     text = opt.read_prompt(prompt, file)
+    if raw and system is not None:
+        raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     llm = opt.load(config)
     tracer = llm.engine.start_trace() if profile or trace is not None else None
     asked = text if raw else opt.conversation(text, system)
-    completion, measured, is_whole = console.answer(llm, asked, params(llm))
+    completion, measured, is_whole = console.answer(llm, asked, params(llm), shown=not as_json)
     console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
     found = tracer.profile() if profile and tracer is not None else None
     if found is not None:
@@ -44,9 +56,13 @@ def command(
     if trace is not None and tracer is not None:
         _write(trace, tracer.chrome())
     if as_json:
-        outcome = {"text": completion.text, "finish_reason": completion.finish_reason}
+        outcome = {
+            "text": completion.text,
+            "token_ids": [*completion.token_ids],
+            "finish_reason": completion.finish_reason,
+        }
         profiled = {} if found is None else {"profile": found}
-        console.print_json(measured.document(llm) | outcome | {"identical": None} | profiled)
+        console.print_json(outcome | measured.document(llm) | profiled)
     if not is_whole:
         raise typer.Exit(130)
 

@@ -6,63 +6,117 @@ Commands import what they need when they run, so `forerun --help` never waits fo
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, cast
 
 import typer
+from typer.main import get_command
 
 from forerun import cli
+from forerun.cli._help import Command, Group, main_name
 from forerun.core.errors import ForerunError
 
 NOT_GROUPED = ("check_drafter",)
 """Commands of their own, though their first word is another command."""
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Answers": ("generate", "chat", "demo"),
+    "Models": ("models", "pull", "rm", "check"),
+    "Drafters": ("drafters", "autotune", "check_drafter"),
+    "Measurements": ("bench", "eval", "verify"),
+}
+"""Of the list of commands, in its order; a command in none goes to the end."""
+OTHERS = "More"
+
+_UsageError = cast("type[Exception]", typer.BadParameter.__bases__[0])
+"""What a mistake in the arguments raises; its module differs between versions of typer."""
+_PIPE_CLOSED = 141
+"""What a shell says of a program that a closed pipe has ended: 128 + SIGPIPE."""
 
 
 def app() -> typer.Typer:
     """The application with every command of the folder; `bench_report.py` is `report` of the command `bench`."""
     result = typer.Typer(
         name="forerun",
-        help="Large language models answer several times faster, with exactly the same words.",
-        no_args_is_help=True,
+        cls=Group,
+        invoke_without_command=True,
+        callback=_root,
         add_completion=False,
-        pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    result.callback()(_root)
     names = [m.name for m in pkgutil.iter_modules(cli.__path__)]
-    names = sorted(name for name in names if not name.startswith("_") and name != "main")
+    names = [name for name in names if not name.startswith("_") and name != "main"]
+    listed = [name for group in GROUPS.values() for name in group]
+    names.sort(key=lambda name: (listed.index(name) if name in listed else len(listed), name))
     modules = {name: importlib.import_module(f"forerun.cli.{name}") for name in names}
-    groups = {
-        name: typer.Typer(invoke_without_command=True, callback=modules[name].command)
-        for name in names
-        if any(other.startswith(f"{name}_") for other in names if other not in NOT_GROUPED)
-    }
+    parents: dict[str, typer.Typer] = {}
     for name, module in modules.items():
+        panel = next((group for group, own in GROUPS.items() if name in own), OTHERS)
         first, _, second = name.partition("_")
-        if name in groups:
-            result.add_typer(groups[name], name=name)
-        elif first in groups:
+        word = name.replace("_", "-")
+        if any(other.startswith(f"{name}_") for other in names if other not in NOT_GROUPED):
+            parents[name] = typer.Typer(
+                cls=Group, invoke_without_command=True, callback=module.command
+            )
+            result.add_typer(parents[name], name=word, rich_help_panel=panel)
+        elif first in parents:
             is_hidden = getattr(module, "HIDDEN", False)
-            groups[first].command(second.replace("_", "-"), hidden=is_hidden)(module.command)
+            add = parents[first].command(second.replace("_", "-"), cls=Command, hidden=is_hidden)
+            add(module.command)
         else:
-            result.command(name.replace("_", "-"))(module.command)
+            result.command(word, cls=Command, rich_help_panel=panel)(module.command)
     return result
 
 
 def main() -> None:
     """Entry point. Exit codes: 0 fine, 1 the answer is no (verify), 2 a user's mistake, 130 Ctrl-C."""
     try:
-        app()()
-    except ForerunError as error:
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(" ".join(str(error).split()), err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        code = _run(sys.argv[1:])
+        sys.stdout.flush()
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        # What is still buffered would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _PIPE_CLOSED
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    command = get_command(app())
+    try:
+        with command.make_context("forerun", [*arguments]) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except ForerunError as error:
+        return _refuse(str(error))
+    except _UsageError as error:
+        return _refuse(_mistake(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    return 0
+
+
+def _refuse(message: str) -> int:
+    """One line on stderr for what the user can put right."""
+    has_colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    mark = "\033[1;31merror:\033[0m" if has_colours else "error:"
+    print(mark, " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _mistake(error: Exception) -> str:
+    """A mistake in the arguments, in words: the option by its one name, and where to read on."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if parameter is not None:
+        error.param_hint = f"'{main_name(parameter)}'"  # type: ignore[attr-defined]
+    message = error.format_message().rstrip(".").replace("(s)", "")  # type: ignore[attr-defined]
+    message = message[:1].lower() + message[1:]
+    if "unexpected extra argument" in message:
+        message += ": a text with spaces needs quotes around it"
+    path = "forerun" if context is None else context.command_path
+    return f"{message}; see {path} --help"
 
 
 def _version(asked: bool) -> None:
@@ -74,8 +128,17 @@ def _version(asked: bool) -> None:
 
 
 def _root(
+    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool,
+        typer.Option(
+            "-V", "--version", help="Print the version.", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    pass
+    """Speculative decoding on CPUs: faster answers with exactly the same tokens.
+
+    forerun COMMAND --help explains a command. A first answer: forerun generate "What is a prime number?"
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

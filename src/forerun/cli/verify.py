@@ -38,7 +38,6 @@ def command(
     tasks = read(prompts, limit)
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
-    _print(tasks, pairs)
     same = [plain.token_ids == drafted.token_ids for plain, drafted in pairs]
     different = [task.id for task, is_same in zip(tasks, same, strict=True) if not is_same]
     if as_json:
@@ -52,6 +51,8 @@ def command(
         )
         outcome = {"prompts": len(tasks), "identical": not different, "different": different}
         console.print_json(measured.document(llm) | outcome)
+    else:
+        _print(tasks, pairs)
     if different:
         raise typer.Exit(1)
 
@@ -79,7 +80,7 @@ def _print(tasks: list[TaskPrompt], pairs: list[tuple[CompletionOutput, Completi
     """A line a prompt: counts, and the first token that differs if one does; then the sum."""
     from forerun.cli import _console as console
 
-    columns = ("prompt", "tokens", "drafted", "accepted", "rejected", "tau", "identical")
+    columns = ("prompt", "tokens", "drafted", "accepted", "tau", "identical")
     lines = [
         (task.id, *_counts([drafted]), _same(plain, drafted))
         for task, (plain, drafted) in zip(tasks, pairs, strict=True)
@@ -88,7 +89,9 @@ def _print(tasks: list[TaskPrompt], pairs: list[tuple[CompletionOutput, Completi
     same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
     counts = _counts([drafted for _, drafted in pairs])
     shown.add_row("all", *map(str, counts), f"{same} of {len(pairs)}", style="bold")
-    console.stdout().print(shown)
+    out = console.report()
+    out.print(shown)
+    out.print(console.TAU)
 
 
 def _counts(completions: list[CompletionOutput]) -> tuple[object, ...]:
@@ -96,10 +99,10 @@ def _counts(completions: list[CompletionOutput]) -> tuple[object, ...]:
 
     stats = SpecStats.total(each.stats for each in completions)
     tokens = sum(len(each.token_ids) for each in completions)
-    return (tokens, stats.drafted, stats.accepted, stats.rejected, f"{stats.tau:.2f}")
+    return (tokens, stats.drafted, stats.accepted, f"{stats.tau:.2f}")
 
 
 def _same(plain: CompletionOutput, drafted: CompletionOutput) -> str:
     pairs = enumerate(zip_longest(plain.token_ids, drafted.token_ids))
     first = next((i for i, (a, b) in pairs if a != b), None)
-    return "yes" if first is None else f"NO, from token {first}"
+    return "yes" if first is None else f"NO, from {first}"

@@ -70,13 +70,13 @@ def num_cores() -> int:
 
 
 def native_problem() -> str | None:
-    """Why the native extension cannot be used; None if it can."""
+    """Why the native kernels cannot be used; None if they can."""
     try:
         importlib.import_module("forerun._native")
     except ModuleNotFoundError:
-        return "it was not built: no C++20 compiler was found, or compiling failed"
+        return "not built"
     except ImportError as error:
-        return f"it does not load: {error}"
+        return f"not loadable: {error}"
     return None
 
 

@@ -4,7 +4,8 @@ ForerunError
 ├── ConfigError     an option or a combination of options is wrong
 ├── LoadError       a model, tokenizer or draft cannot be read
 ├── CapacityError   it does not fit: context, memory budget, cache slots
-└── RequestError    one request is wrong; the others go on
+├── RequestError    one request is wrong; the others go on
+└── DrafterError    a drafter breaks a rule of the protocol
 
 The CLI prints one line and exits 2; the server answers with OpenAI's error JSON. Anything that is not a
 ForerunError is a bug of ours and keeps its traceback.
@@ -34,6 +35,10 @@ class CapacityError(ForerunError):
 
 class RequestError(ForerunError):
     """One request is wrong; the others go on."""
+
+
+class DrafterError(ForerunError):
+    """A drafter breaks a rule of the protocol."""
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> str:

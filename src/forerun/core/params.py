@@ -52,11 +52,12 @@ def _named(cls: type[T]) -> type[T]:
 
 
 @_named
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SamplingParams:
     """How to choose tokens and when to stop. Raises RequestError for a value out of range and an unknown name.
 
-    vLLM's other parameters are accepted with the value that asks for nothing, such as `best_of=1`.
+    A request keeps a copy, so attributes may be set at any time; they are checked when it is submitted. vLLM's other
+    parameters are accepted with the value that asks for nothing, such as `best_of=1`.
     """
 
     n: int = 1
@@ -101,14 +102,13 @@ class SamplingParams:
     """Leave control tokens out of the text."""
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        object.__setattr__(self, "logit_bias", bias)
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is True:  # as vLLM reads it
-                object.__setattr__(self, name, 1)
+        self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        self.stop_token_ids = tuple(self.stop_token_ids or ())
+        self.logit_bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
+        if self.logprobs is True:  # as vLLM reads it
+            self.logprobs = 1
+        if self.prompt_logprobs is True:
+            self.prompt_logprobs = 1
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
             if not _is_fine(value, holds):

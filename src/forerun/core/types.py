@@ -109,9 +109,9 @@ class TopK(NamedTuple):
     log_normaliser: Tensor | None = None
 
     def probs(self) -> Tensor:
-        """The tokens' probabilities (M, k), fp32: they sum to less than 1, as the others have some too."""
+        """The tokens' probabilities (M, k), fp32, at most 1."""
         assert self.log_normaliser is not None, "the normaliser was not asked for"
-        return (self.values - self.log_normaliser[:, None]).exp()
+        return (self.values - self.log_normaliser[:, None]).exp().clamp(max=1)
 
     def part(self, rows: range, k: int | None = None) -> TopK:
         """Some rows, and only their first `k` columns."""

@@ -50,6 +50,9 @@ class StopChecker:
             raise RequestError("stop strings need a tokenizer: give one, or use stop_token_ids")
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        """The stop string, or the token of `stop_token_ids`, that ended the sequence."""
+        self._stop_ids = frozenset(params.stop_token_ids)
         self._min_tokens = params.min_tokens
         self._max_tokens = max_tokens
         self._end_ids = end_ids(params, eos_ids)
@@ -68,6 +71,7 @@ class StopChecker:
         assert self.finish_reason is None, "the sequence has ended"
         self.num_tokens += 1
         if token in self._end_ids and self.num_tokens >= self._min_tokens:
+            self.stop_reason = token if token in self._stop_ids else None
             text = self._push(token) if self._keeps_end else ""
             return text + self._end(FinishReason.STOP)
         text = self._push(token)
@@ -99,6 +103,7 @@ class StopChecker:
         text, self._held = self._held + new, ""
         if (stop := _first_stop(text, self._stops)) is not None:
             self.finish_reason = FinishReason.STOP
+            self.stop_reason = text[stop.start : stop.stop]
             return text[: stop.stop if self._keeps_end else stop.start]
         shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
         self._held = text[shown:]

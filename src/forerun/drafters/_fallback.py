@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._benefit import PRIOR, DecayedMean, Gains, NodeRates, StepTimes
 from forerun.drafters._pair import Pair
+from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
 
 TRIAL_STEPS = 2
@@ -60,7 +61,7 @@ class Fallback(Pair):
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """The first's drafts, or the second's where it expects more of them."""
         start_s = self.clock()
-        firsts = self.first.propose(seqs, budgets)
+        firsts = propose(self.first, seqs, budgets)
         drafts = {seq.id: draft for seq, draft in zip(seqs, firsts, strict=True)}
         expected = {
             seq_id: 1 + self._accepted[len(draft)].expected(PRIOR * len(draft))
@@ -68,7 +69,8 @@ class Fallback(Pair):
         }
         chosen = self._choose(seqs, budgets, expected)
         group = [seq for seq in seqs if seq.id in chosen]
-        seconds = self.second.propose(group, [chosen[seq.id] for seq in group]) if group else []
+        wanted = [chosen[seq.id] for seq in group]
+        seconds = propose(self.second, group, wanted) if group else []
         asked = {seq.id: len(draft) for seq, draft in zip(group, seconds, strict=True)}
         for seq, draft in zip(group, seconds, strict=True):
             if len(draft):

@@ -16,6 +16,7 @@ from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Seq
 from forerun.drafters._pair import Pair
+from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
 
 
@@ -29,7 +30,7 @@ class Union(Pair):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence: the second's, with what the first adds to it."""
-        firsts, seconds = self.first.propose(seqs, budgets), self.second.propose(seqs, budgets)
+        firsts, seconds = (propose(part, seqs, budgets) for part in (self.first, self.second))
         return [
             unite(draft, more).trim(budget)
             for draft, more, budget in zip(seconds, firsts, budgets, strict=True)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
-from forerun.drafters import _guess_tree
+from forerun.drafters import _guess_tree, _table_file
 from forerun.drafters._texts import Texts
 from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, new_live_table
 from forerun.drafters.base import BaseDrafter, Target
@@ -31,6 +32,8 @@ TEXT_WEIGHT = 0.5
 class Options:
     """How far to look back, how much to guess, how much to remember."""
 
+    table: str = "auto"
+    """A file of `forerun train table`; auto takes the one made for this tokenizer, none starts with nothing."""
     order: int = 4
     """Last tokens that are a context of the table, at most."""
     num_draft: int = 7
@@ -56,12 +59,16 @@ class Options:
 
 def build(options: Options, target: Target) -> Recycling:
     """A drafter that learns from the target's rows."""
-    return Recycling(options, None)
+    path = None
+    if options.table != "none" and target.vocabulary is not None:
+        path = _table_file.find(target.vocabulary) if options.table == "auto" else options.table
+    table = None if path is None else _table_file.load(Path(path), target.vocabulary)
+    return Recycling(options, table)
 
 
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: remembers so little that it soon has to forget."""
-    return Options(table_mb=0.01, shared_tokens=512)
+    return Options(table="none", table_mb=0.01, shared_tokens=512)
 
 
 class Recycling(BaseDrafter):

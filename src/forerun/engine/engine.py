@@ -20,6 +20,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, Tex
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
+from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
 from forerun.engine.acceptance import DraftResult
 from forerun.engine.batch import Pass, pack
@@ -52,7 +53,9 @@ class Engine:
         """
         self.model = model
         self.stats = SpecStats()
-        self.drafter = Guard(drafter, self.stats) if config.controller else drafter
+        self.drafter = drafter
+        if config.controller:
+            self.drafter = Guard(drafter, self.stats, model.config.vocab_size)
         self.controller: Controller = Fixed(config.draft_budget)
         if config.controller:
             self.controller = Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
@@ -160,7 +163,7 @@ class Engine:
         if not seqs:
             return {}
         rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
-        drafts = self.drafter.propose(seqs, rooms)
+        drafts = propose(self.drafter, seqs, rooms, self.model.config.vocab_size)
         fitting = {
             seq.id: draft.trim(room).trim_depth(self.requests[seq.id].stops.tokens_left - 1)
             for seq, draft, room in zip(seqs, drafts, rooms, strict=True)

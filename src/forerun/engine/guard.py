@@ -10,7 +10,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from forerun.core.errors import ForerunError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
 from forerun.engine.stats import SpecStats
 
@@ -23,8 +25,8 @@ log = logging.getLogger(__name__)
 class Guard:
     """Passes calls on for the sequences the drafter still answers for; counts errors in `stats`."""
 
-    def __init__(self, drafter: Drafter, stats: SpecStats) -> None:
-        self.inner = drafter
+    def __init__(self, drafter: Drafter, stats: SpecStats, vocab_size: int) -> None:
+        self.inner, self.vocab_size = drafter, vocab_size
         self.features, self.draws = drafter.features, drafter.draws
         self._stats = stats
         self._num_errors = 0
@@ -35,7 +37,7 @@ class Guard:
         if self._num_errors >= MAX_ERRORS:
             return
         self._known[seq.id] = seq
-        with self._guarded():
+        with self._guarded("begin"):
             self.inner.begin(seq, outcome)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
@@ -43,8 +45,9 @@ class Guard:
         known = [(s, b) for s, b in zip(seqs, budgets, strict=True) if s.id in self._known]
         drafts: dict[int, Draft] = {}
         if known:
-            with self._guarded():
-                found = self.inner.propose([s for s, _ in known], [b for _, b in known])
+            with self._guarded("propose"):
+                wanted = [s for s, _ in known], [b for _, b in known]
+                found = propose(self.inner, *wanted, self.vocab_size)
                 drafts = {s.id: draft for (s, _), draft in zip(known, found, strict=True)}
         return [drafts.get(seq.id, EMPTY_DRAFT) for seq in seqs]
 
@@ -55,13 +58,13 @@ class Guard:
         rows = zip(seqs, drafts, outcomes, strict=True)
         known = [row for row in rows if row[0].id in self._known]
         if known:
-            with self._guarded():
+            with self._guarded("observe"):
                 self.inner.observe(*map(list, zip(*known, strict=True)))
 
     def end(self, seq: Seq) -> None:
         """Forget a sequence."""
         if self._known.pop(seq.id, None) is not None:
-            with self._guarded():
+            with self._guarded("end"):
                 self.inner.end(seq)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
@@ -69,7 +72,7 @@ class Guard:
         return self.inner.nbytes(num_seqs, max_len)
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guarded(self, verb: str) -> Iterator[None]:
         """An error inside is counted, the first one told, and all sequences are taken away from the drafter."""
         try:
             yield
@@ -77,8 +80,18 @@ class Guard:
             self._stats.drafter_errors += 1
             self._num_errors += 1
             if self._num_errors == 1:
-                log.warning("the drafter failed, going on without it: %r", error, exc_info=error)
+                self._tell(verb, error)
             lost, self._known = list(self._known.values()), {}
             for seq in lost:
                 with suppress(Exception):  # let it free what it holds, if it still can
                     self.inner.end(seq)
+
+    def _tell(self, verb: str, error: Exception) -> None:
+        """In a line what failed, with the way to it in the drafter's own code."""
+        if isinstance(error, ForerunError):
+            log.warning("%s; going on without drafts", error)
+            return
+        name, what = type(self.inner).__name__, f"{type(error).__name__}: {error}"
+        log.warning(
+            "drafter %s failed in %s: %s; going on without drafts", name, verb, what, exc_info=error
+        )

@@ -38,6 +38,8 @@ class CompletionOutput:
     """One entry a token, if they were asked for."""
     stats: SpecStats
     ttft_s: float | None
+    stop_reason: int | str | None = None
+    """The stop string, or the token of `stop_token_ids`, that ended it."""
 
     @classmethod
     def of(cls, index: int, run: RequestState, spell: Spell) -> CompletionOutput:
@@ -51,6 +53,7 @@ class CompletionOutput:
             logprobs=by_token(run.logprobs, spell) if wanted else None,
             stats=run.stats,
             ttft_s=run.ttft_s,
+            stop_reason=run.stops.stop_reason,
         )
 
     @property

@@ -13,6 +13,7 @@ from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import ForerunError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters._find import find
+from forerun.drafters._rules import broken_rule
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Drafter, LoadedModel, Target
 from forerun.engine.engine import Engine
@@ -89,11 +90,11 @@ class Checked:
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Hand it on, and check the drafts."""
         with naming("propose"):
-            drafts = list(self.inner.propose(seqs, budgets))
-        if len(drafts) != len(seqs):
-            raise ContractError(f"propose returned {len(drafts)} drafts for {len(seqs)} sequences")
-        for draft, budget in zip(drafts, budgets, strict=True):
-            self._check(draft, budget)
+            drafts = self.inner.propose(seqs, budgets)
+        if broken := broken_rule(drafts, budgets, self.vocab_size):
+            raise ContractError(broken)
+        for draft in drafts:
+            self._check(draft)
         self.proposed += drafts
         return drafts
 
@@ -114,14 +115,7 @@ class Checked:
         with naming("nbytes"):
             return self.inner.nbytes(num_seqs, max_len)
 
-    def _check(self, draft: Draft, budget: int) -> None:
-        if not isinstance(draft, Draft):
-            raise ContractError(f"propose returned a {type(draft).__name__} instead of a Draft")
-        if len(draft) > budget:
-            raise ContractError(f"a draft has {len(draft)} nodes, its budget was {budget}")
-        for token in draft.tokens:
-            if not 0 <= token < self.vocab_size:
-                raise ContractError(f"token {token} is not in the vocabulary of {self.vocab_size}")
+    def _check(self, draft: Draft) -> None:
         if any(not 0 <= chance <= 1 for chance in draft.confidence or ()):
             raise ContractError(f"a confidence is not from 0 to 1: {draft.confidence}")
         for i, row in enumerate(draft.probs or ()):

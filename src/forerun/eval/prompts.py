@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
+from forerun.core.textfile import read_text
 from forerun.core.types import TaskPrompt
 
 BUILTIN = "builtin"
@@ -20,15 +21,10 @@ BUILTIN = "builtin"
 def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPrompt]:
     """Read a prompt file, or the built-in prompts. Raises ConfigError naming the file and the line."""
     name = str(path)
-    try:
-        if name == BUILTIN:
-            text = (
-                resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
-            )
-        else:
-            text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read prompts from {name}: {error}") from error
+    if name == BUILTIN:
+        text = resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
+    else:
+        text = read_text(path)
     is_json = name == BUILTIN or name.endswith(".jsonl")
     lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()][:limit]
     if not lines:

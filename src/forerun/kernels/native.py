@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from forerun.core.device import native_problem
 
+REMEDY = "install a C++20 compiler (g++ 11, clang 14 or newer), then install forerun again"
+"""What to do about it, for messages."""
+
 
 def reason() -> str | None:
     """Why the native kernels cannot be used; None if they can."""
@@ -25,5 +28,5 @@ def summary() -> str:
         return "native kernels: yes"
     return (
         f"native kernels: no ({problem}). Everything works on torch alone, more slowly; "
-        "for full speed install a C++20 compiler and install forerun again."
+        f"for full speed {REMEDY}."
     )

@@ -15,6 +15,7 @@ import torch
 
 from forerun.core import registry
 from forerun.core.errors import ConfigError, LoadError, shown, unknown
+from forerun.kernels import native
 from forerun.nn.arch._common import Arch, TensorSource
 from forerun.nn.arch._settings import Settings
 from forerun.nn.backends.base import Backend, Progress
@@ -48,11 +49,12 @@ def load_model(
     if quant not in SCHEMES:
         raise ConfigError(unknown("quantization", quant, SCHEMES))
     config, arch = read_config(checkpoint)
-    packed = None
-    if weight_cache:
-        packed = PackedFile.of(checkpoint.path, quant=quant, head_bits=head_bits)
     device = torch.device(device)
-    return choose_backend(backend, config, device).load(
+    chosen = choose_backend(backend, config, device)
+    packed = None
+    if weight_cache and native.available():  # only the native backend packs
+        packed = PackedFile.of(checkpoint.path, quant=quant, head_bits=head_bits)
+    return chosen.load(
         config,
         stored_weights(checkpoint, arch, config),
         device=device,

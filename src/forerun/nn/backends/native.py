@@ -49,7 +49,8 @@ def unsupported(config: ModelConfig, device: torch.device) -> str | None:
     widths = (config.hidden_size, config.intermediate_size, config.head_dim)
     if any(width % _UNIT for width in widths):
         return f"hidden, MLP and head sizes must be multiples of {_UNIT}, but are {widths}"
-    return native.reason()
+    problem = native.reason()
+    return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
 
 
 class NativeDecoder:

@@ -1,0 +1,135 @@
+"""A researcher's hour: a drafter written from docs/adding-a-drafter.md, checked, measured, installed, handed over."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from forerun import LLM, SamplingParams
+from forerun.tune import profile, search
+from tests.cli.conftest import forerun as forerun
+from tests.cli.helpers import last_json
+from tests.drafters.helpers import RECYCLING
+
+PROMPT = "The capital of France is Paris. The capital of France is"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, default_model):
+    """The folder in which the drafter was written."""
+    (tmp_path / "recycling.py").write_text(RECYCLING)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_drafter_of_the_page_has_forty_lines():
+    lines = [line for line in RECYCLING.splitlines() if line.strip()]
+    assert len(lines) <= 40
+
+
+def test_it_keeps_the_contract(here, forerun):
+    code, out, _ = forerun("check-drafter", "recycling.py")
+    assert code == 0, out
+    assert "BROKEN" not in out
+
+
+def test_its_options_are_shown(here, forerun):
+    code, out, _ = forerun("drafters", "recycling.py")
+    assert code == 0
+    assert "recycling.py (file): Token recycling" in out
+    assert "Nodes of a tree." in out
+
+
+def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
+    code, out, _ = forerun(
+        "verify", "-d", "recycling.py", "--limit", 2, "-n", 24, "-c", 512, "--json"
+    )
+    document = last_json(out)
+    assert code == 0
+    assert document["identical"]
+    assert document["tau"] > 1
+    short = ("--limit", 1, "-n", 8, "-c", 512)
+    code, out, _ = forerun(
+        "bench", "-d", "recycling.py:num_draft=3,suffix++recycling.py", *short, "--json"
+    )
+    assert code == 0
+    named = {row["drafter"] for row in last_json(out)["rows"]}
+    assert named == {"none", "recycling.py:num_draft=3", "suffix++recycling.py"}
+
+
+def test_autotune_names_it(here, forerun, monkeypatch):
+    monkeypatch.setattr(profile, "folder", lambda: here)
+    monkeypatch.setattr(search, "CONTEXTS", (16, 32))
+    monkeypatch.setattr(search, "WIDTHS", (1, 4))
+    short = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
+    code, out, _ = forerun("autotune", "-d", "recycling.py", *short, "--json")
+    assert code == 0
+    assert [row["drafter"] for row in last_json(out)["drafters"]] == ["recycling.py"]
+
+
+def test_an_installed_package_offers_it_by_name(here, forerun, monkeypatch):
+    info = here / "site" / "my_package-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[forerun.drafters]\nrecycle = my_package.recycling\n")
+    package = here / "site" / "my_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "recycling.py").write_text(RECYCLING)
+    monkeypatch.syspath_prepend(str(here / "site"))
+    importlib.invalidate_caches()
+    code, out, _ = forerun("drafters", "recycle")
+    assert code == 0
+    assert "recycle (my_package)" in out
+    assert "recycle" in forerun("drafters")[1]
+    code, out, _ = forerun(
+        "generate", PROMPT, "--raw", "-d", "recycle:num_draft=2", "-n", 8, "-c", 256, "--json"
+    )
+    assert code == 0
+    assert last_json(out)["drafter"].startswith("recycle")
+
+
+def test_a_program_hands_it_over_as_an_object(here, monkeypatch):
+    monkeypatch.syspath_prepend(str(here))
+    module = importlib.import_module("recycling")
+    params = SamplingParams(temperature=0, max_tokens=24)
+    llm = LLM(max_model_len=256)
+    plain = llm.with_drafter("none").generate(PROMPT, params)[0].outputs[0].token_ids
+    drafter = module.build(module.Options(num_draft=4), llm.target())
+    own = llm.with_drafter(drafter)
+    own.generate(PROMPT, params)
+    assert own.generate(PROMPT, params)[0].outputs[0].token_ids == plain
+    assert drafter.probs.count_nonzero() > 0
+    again = LLM(drafter=module.build(module.Options(), llm.target()), max_model_len=256)
+    assert again.generate(PROMPT, params)[0].outputs[0].token_ids == plain
+
+
+MISTAKES = [
+    ("return Draft(tokens, parents", "return list(tokens) or (tokens, parents",
+     "drafter Recycling: propose returned a"),
+    ("return Draft(tokens, parents", "return Draft(tokens, parents[::-1]",
+     "it must be -1 or an earlier node"),
+    ("min(budget, self.num_draft)", "99", "nodes, its budget was"),
+    ("features = Features", "feature = Features", "no attribute"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "wrong", "message"), MISTAKES)
+def test_a_mistake_is_told_in_a_line_and_the_answer_comes_all_the_same(
+    here, forerun, caplog, right, wrong, message
+):
+    assert right in RECYCLING
+    (here / "wrong.py").write_text(RECYCLING.replace(right, wrong))
+    short = ("-n", 48, "-c", 256, "--json")
+    answer = ("generate", PROMPT, "--raw", *short)
+    code, out, _ = forerun(*answer, "-d", "wrong.py")
+    assert code == 0
+    _, plain, _ = forerun(*answer, "-d", "none")
+    assert last_json(out)["text"] == last_json(plain)["text"]
+    assert caplog.records, "nothing was said"
+    first = caplog.records[0].getMessage()
+    assert message in first
+    assert "Recycling" in first
+    assert first.endswith("going on without drafts")
+    assert "\n" not in first

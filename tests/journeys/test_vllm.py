@@ -1,0 +1,347 @@
+"""A vLLM user's first hour: their scripts run with another import line and another model's name."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+
+import pytest
+
+from forerun import RequestError, RequestOutput, SamplingParams
+from tests.journeys.conftest import Script
+
+PROMPTS = [
+    "Hello, my name is",
+    "The president of the United States is",
+    "The capital of France is",
+    "The future of AI is",
+]
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def texts(outputs: list[RequestOutput]) -> list[str]:
+    return [output.outputs[0].text for output in outputs]
+
+
+BATCH = """
+from vllm import LLM, SamplingParams
+
+prompts = ["Hello, my name is", "The capital of France is", "The future of AI is"]
+sampling_params = SamplingParams(temperature=0.8, top_p=0.95)
+
+def main():
+    llm = LLM(model="facebook/opt-125m")
+    outputs = llm.generate(prompts, sampling_params)
+    for output in outputs:
+        prompt = output.prompt
+        generated_text = output.outputs[0].text
+        print(f"Prompt: {prompt!r}, Generated text: {generated_text!r}")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_the_offline_quickstart(run_vllm: Script) -> None:
+    lines = run_vllm(BATCH).splitlines()
+    prompts = PROMPTS[:1] + PROMPTS[2:]
+    assert [line.partition(", Generated")[0] for line in lines] == [
+        f"Prompt: {p!r}" for p in prompts
+    ]
+
+
+CHAT = """
+from vllm import LLM, RequestOutput, SamplingParams
+
+llm = LLM(model="HuggingFaceTB/SmolLM2-135M-Instruct")
+sampling_params = llm.get_default_sampling_params()
+sampling_params.max_tokens = 24
+sampling_params.temperature = 0.0
+
+def print_outputs(outputs: list[RequestOutput]):
+    for output in outputs:
+        print(f"Prompt: {output.prompt!r}")
+        print(f"Generated text: {output.outputs[0].text!r}")
+
+conversation = [
+    {"role": "system", "content": "You are a helpful assistant"},
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hello! How can I assist you today?"},
+    {"role": "user", "content": "What is the capital of France?"},
+]
+print_outputs(llm.chat(conversation, sampling_params, use_tqdm=False))
+print_outputs(llm.chat([conversation for _ in range(2)], sampling_params, use_tqdm=True))
+
+tokenizer = llm.get_tokenizer()
+text = tokenizer.apply_chat_template(
+    [conversation], tokenize=False, add_generation_prompt=True
+)
+print_outputs(llm.generate(text, sampling_params))
+"""
+
+
+def test_the_chat_examples(run_vllm: Script) -> None:
+    lines = run_vllm(CHAT).splitlines()
+    assert len(lines) == 8
+    assert len({*lines}) == 2, "one conversation, a list of it, and its text: the same answer"
+    assert "What is the capital of France?<|im_end|>" in lines[0]
+    assert "Paris" in lines[1]
+
+
+METRICS = """
+from vllm import LLM, SamplingParams
+from vllm.v1.metrics.reader import Counter, Vector
+
+llm = LLM(
+    model="facebook/opt-125m",
+    speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
+    max_model_len=512,
+)
+prompts = [{"prompt_token_ids": llm.get_tokenizer().encode("one two three " * 8)}]
+outputs = llm.generate(prompts, sampling_params=SamplingParams(temperature=0, max_tokens=24))
+num_drafts = num_accepted = 0
+acceptance_counts = [0] * 3
+for metric in llm.get_metrics():
+    if metric.name == "vllm:spec_decode_num_drafts":
+        assert isinstance(metric, Counter)
+        num_drafts += metric.value
+    elif metric.name == "vllm:spec_decode_num_accepted_tokens":
+        num_accepted += metric.value
+    elif metric.name == "vllm:spec_decode_num_accepted_tokens_per_pos":
+        assert isinstance(metric, Vector)
+        for pos in range(len(metric.values)):
+            acceptance_counts[pos] += metric.values[pos]
+print(f"{1 + num_accepted / num_drafts:.2f}", num_accepted, sum(acceptance_counts))
+"""
+
+
+def test_the_example_that_reads_acceptance(run_vllm: Script) -> None:
+    length, accepted, by_position = run_vllm(METRICS).split()
+    assert float(length) > 1.5
+    assert 0 < int(accepted) == int(by_position)
+
+
+def test_an_output_has_what_vllms_has(smollm2) -> None:
+    first, second = smollm2.generate(PROMPTS[:2], sampling_params=GREEDY)
+    assert first.request_id != second.request_id
+    assert [first.prompt, second.prompt] == PROMPTS[:2]
+    assert first.prompt_token_ids == smollm2.get_tokenizer().encode(PROMPTS[0])
+    assert first.finished is True
+    assert first.prompt_logprobs is None
+    (completion,) = first.outputs
+    assert completion.index == 0
+    assert len(completion.token_ids) == 12
+    assert completion.finish_reason == "length"
+    assert completion.logprobs is completion.cumulative_logprob is completion.stop_reason is None
+
+
+def test_parameters_come_by_position_by_keyword_and_in_a_list(smollm2) -> None:
+    prompts = PROMPTS[:2]
+    expected = texts(smollm2.generate(prompts, GREEDY))
+    short = SamplingParams(temperature=0, max_tokens=3)
+    assert texts(smollm2.generate(prompts=prompts, sampling_params=GREEDY)) == expected
+    mixed = smollm2.generate(prompts, [GREEDY, short])
+    assert texts(mixed)[0] == expected[0]
+    assert len(mixed[1].outputs[0].token_ids) == 3
+
+
+def test_every_way_to_write_a_prompt_is_the_same_prompt(smollm2) -> None:
+    text = PROMPTS[2]
+    ids = smollm2.get_tokenizer().encode(text)
+    (expected,) = texts(smollm2.generate(text, GREEDY))
+    ways = [[text], ids, [ids], {"prompt": text}, {"prompt_token_ids": ids}]
+    ways += [[{"prompt": text}], [{"prompt_token_ids": ids}], {"prompt": text, "cache_salt": None}]
+    for way in ways:
+        assert texts(smollm2.generate(way, GREEDY)) == [expected]
+    assert texts(smollm2.generate([text, ids, {"prompt": text}], GREEDY)) == [expected] * 3
+    assert smollm2.generate([]) == []
+
+
+def test_an_answer_has_at_most_16_tokens_unless_asked(smollm2) -> None:
+    (default,) = smollm2.generate("One two three four five six seven")
+    (plain,) = smollm2.generate("One two three", SamplingParams(seed=1, ignore_eos=True))
+    assert len(default.outputs[0].token_ids) == len(plain.outputs[0].token_ids) == 16
+    whole = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+    (long,) = smollm2.generate(smollm2.encode("One two three") * 330, whole)
+    assert len(long.prompt_token_ids) + len(long.outputs[0].token_ids) == smollm2.max_len
+
+
+def test_stops_are_none_or_a_string_or_a_list_and_can_be_kept(smollm2) -> None:
+    def answer(**stops: object) -> object:
+        params = SamplingParams(temperature=0, max_tokens=12, **stops)
+        return smollm2.generate(PROMPTS[2], params)[0].outputs[0]
+
+    whole = answer(stop=None)
+    word = whole.text.split()[2]
+    for stop in (word, [word]):
+        cut = answer(stop=stop)
+        assert cut.text == whole.text[: whole.text.index(word)]
+        assert (cut.finish_reason, cut.stop_reason) == ("stop", word)
+    kept = answer(stop=word, include_stop_str_in_output=True)
+    assert kept.text == whole.text[: whole.text.index(word) + len(word)]
+    by_id = answer(stop_token_ids=[whole.token_ids[4]])
+    assert by_id.token_ids == whole.token_ids[:5]
+    assert by_id.stop_reason == whole.token_ids[4]
+
+
+def test_special_tokens_are_shown_on_request(smollm2) -> None:
+    end = smollm2.get_tokenizer().eos_token_id
+    settings = {"temperature": 0, "logit_bias": {end: 100}, "include_stop_str_in_output": True}
+    (hidden,) = smollm2.chat(QUESTION, SamplingParams(**settings))
+    (shown,) = smollm2.chat(QUESTION, SamplingParams(**settings, skip_special_tokens=False))
+    assert [hidden.outputs[0].text, shown.outputs[0].text] == ["", "<|im_end|>"]
+    (silent,) = smollm2.generate("x", SamplingParams(temperature=0, detokenize=False))
+    assert silent.outputs[0].text == ""
+    assert len(silent.outputs[0].token_ids) == 16
+
+
+def test_log_probabilities_are_read_as_in_vllm(smollm2) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, logprobs=2)
+    (completion,) = smollm2.generate(PROMPTS[2], params)[0].outputs
+    for token, entry in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert entry[token].rank == 1
+        assert entry[token].decoded_token == smollm2.get_tokenizer().decode([token])
+        assert len(entry) == 2
+        assert entry[token].logprob == max(each.logprob for each in entry.values()) <= 0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_prompts_log_probabilities_are_those_of_generating_it(smollm2, n: int) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, logprobs=2)
+    written = smollm2.generate(PROMPTS[2], params)[0]
+    ids = [*written.prompt_token_ids, *written.outputs[0].token_ids]
+    asked = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=2, n=n)
+    for _ in range(2):  # the second time the prompt is in the cache
+        read = smollm2.generate({"prompt_token_ids": ids}, asked)[0]
+        assert len(read.prompt_logprobs) == len(ids)
+        assert read.prompt_logprobs[0] is None
+        assert read.prompt_logprobs[-8:] == written.outputs[0].logprobs
+        assert all(i in entry for i, entry in zip(ids[1:], read.prompt_logprobs[1:], strict=True))
+
+
+def test_a_long_prompt_is_scored_as_in_one_piece(smollm2) -> None:
+    ids = smollm2.encode("The sea, the sky, the sun. " * 60)
+    assert len(ids) > 2 * smollm2.config.prefill_chunk > 64, "several chunks and blocks"
+    asked = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    long, short = smollm2.generate([ids, ids[:40]], asked)
+    assert long.prompt_logprobs[:40] == short.prompt_logprobs
+    assert [*long.prompt_logprobs[-1]] == [ids[-1]]
+
+
+NEUTRAL = {
+    "best_of": 1,
+    "use_beam_search": False,
+    "length_penalty": 1.0,
+    "early_stopping": False,
+    "bad_words": None,
+    "logits_processors": None,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "truncate_prompt_tokens": None,
+}
+
+
+def test_arguments_that_ask_for_nothing_are_accepted(smollm2) -> None:
+    params = SamplingParams(temperature=0, max_tokens=12, **NEUTRAL)
+    assert params == GREEDY
+    outputs = smollm2.generate(
+        PROMPTS[:1], params, use_tqdm=False, lora_request=None, priority=None
+    )
+    assert texts(outputs) == texts(smollm2.generate(PROMPTS[:1], GREEDY))
+    smollm2.chat(QUESTION, GREEDY, chat_template_content_format="auto", lora_request=None)
+
+
+MISTAKES = [
+    (lambda llm: SamplingParams(best_of=4), "best_of=4 is not supported"),
+    (lambda llm: SamplingParams(bad_words=["x"]), r"bad_words=\['x'\] is not supported"),
+    (lambda llm: SamplingParams(temprature=1), "'temprature': did you mean 'temperature'"),
+    (lambda llm: SamplingParams(max_new_tokens=1), "did you mean 'max_tokens'"),
+    (lambda llm: llm.generate("x", lora_request="a"), "lora_request='a' is not supported"),
+    (lambda llm: llm.generate("x", sampling_param=GREEDY), "did you mean 'sampling_params'"),
+    (lambda llm: llm.generate("x", {"temperature": 0}), "must be a SamplingParams or a list"),
+    (lambda llm: llm.generate(["x", "y"], [GREEDY]), "2 prompts but 1 sampling params"),
+    (lambda llm: llm.generate({"promt": "x"}), "'promt': did you mean 'prompt'"),
+    (lambda llm: llm.generate({"prompt": "x", "multi_modal_data": {}}), "'multi_modal_data'"),
+    (lambda llm: llm.generate(None), "a prompt is text, token ids, chat messages or"),
+    (lambda llm: llm.chat(QUESTION, tols=[]), "'tols': did you mean 'tools'"),
+    (lambda llm: llm.chat("hi"), "a conversation is a list"),
+    (lambda llm: llm.stream("x", use_tqd=1), "unknown argument 'use_tqd'"),
+    (
+        lambda llm: llm.chat(QUESTION, chat_template_kwargs={"enable_thinking": False}),
+        "unknown variable of the chat template 'enable_thinking'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES, ids=[text for _, text in MISTAKES])
+def test_what_cannot_be_done_is_said(smollm2, call, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        call(smollm2)
+    assert "\n" not in str(caught.value)
+    assert not smollm2.engine.has_work
+
+
+def test_changed_parameters_are_checked_and_leave_the_defaults_alone(smollm2) -> None:
+    params = smollm2.get_default_sampling_params()
+    assert params == smollm2.default_params() == SamplingParams(temperature=0)
+    params.temperature = -1
+    with pytest.raises(RequestError, match="temperature must be from 0"):
+        smollm2.generate("x", params)
+    assert smollm2.default_params().temperature == 0
+
+
+def test_metrics_count_what_was_asked_and_answered(smollm2) -> None:
+    llm = smollm2.with_drafter("none")
+
+    def value(name: str, **labels: str) -> float:
+        found = [m for m in llm.get_metrics() if m.name == f"forerun:{name}"]
+        return sum(m.value for m in found if labels.items() <= m.labels.items())
+
+    outputs = llm.generate(PROMPTS, GREEDY)
+    next(llm.stream("x", GREEDY))
+    lengths = [len(smollm2.encode(text)) for text in (*PROMPTS, "x")]
+    assert value("prompt_tokens") == sum(lengths)
+    written = sum(len(output.outputs[0].token_ids) for output in outputs)
+    assert value("generation_tokens") == written + 1
+    assert value("request_success", finished_reason="length") == 4
+    assert value("num_requests_running") == value("num_requests_waiting") == 0
+    llm.generate(PROMPTS[:1], GREEDY)
+    assert value("prefix_cache_hits") == lengths[0] - 1, "the last token is always computed"
+
+
+# Threads
+
+
+def test_four_threads_share_a_model_and_get_what_they_get_alone(smollm2) -> None:
+    alone = [smollm2.generate(prompt, GREEDY)[0].outputs[0].token_ids for prompt in PROMPTS]
+
+    def ask(prompt: str) -> list[tuple[int, ...]]:
+        return [smollm2.generate(prompt, GREEDY)[0].outputs[0].token_ids for _ in range(3)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(ask, PROMPTS)] == [[answer] * 3 for answer in alone]
+
+
+def test_threads_may_stream_chat_and_show_progress_at_once(smollm2) -> None:
+    (answer,) = texts(smollm2.chat(QUESTION, GREEDY))
+
+    def stream() -> str:
+        return "".join(event.text for event in smollm2.stream(QUESTION, GREEDY))
+
+    def chat() -> str:
+        return texts(smollm2.chat(QUESTION, GREEDY, use_tqdm=True))[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(ask) for ask in (stream, chat, stream, chat)]
+        assert [each.result(60) for each in found] == [answer] * 4
+
+
+def test_streams_read_in_turns_say_what_they_say_alone(smollm2) -> None:
+    alone = [smollm2.generate(prompt, GREEDY)[0].outputs[0].text for prompt in PROMPTS]
+    streams = [smollm2.stream(prompt, GREEDY) for prompt in PROMPTS]
+    heard = [""] * len(streams)
+    for turn in zip_longest(*streams):
+        for i, event in enumerate(turn):
+            heard[i] += "" if event is None else event.text
+    assert heard == alone
