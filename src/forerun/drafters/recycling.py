@@ -59,11 +59,11 @@ class Options:
 
 def build(options: Options, target: Target) -> Recycling:
     """A drafter that learns from the target's rows."""
-    path = None
-    if options.table != "none" and target.vocabulary is not None:
-        path = _table_file.find(target.vocabulary) if options.table == "auto" else options.table
-    table = None if path is None else _table_file.load(Path(path), target.vocabulary)
-    return Recycling(options, table)
+    vocabulary = target.vocabulary
+    if vocabulary is None or options.table == "none":
+        return Recycling(options, None)
+    path = _table_file.find(vocabulary) if options.table == "auto" else Path(options.table)
+    return Recycling(options, None if path is None else _table_file.load(path, vocabulary))
 
 
 def example(target: Target) -> Options:
