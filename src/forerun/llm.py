@@ -36,7 +36,7 @@ from forerun.engine.outputs import RequestOutput
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
 from forerun.formats.messages import Message, Tools
-from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, is_message, split
+from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.formats.tokenizer import TextStream
 from forerun.formats.user_tokenizer import UserTokenizer
 from forerun.nn.loader import load_model
@@ -75,9 +75,7 @@ class LLM:
         LLM alone. Raises LoadError, ConfigError.
         """
         self.config = config = EngineConfig.of(model, **overrides)
-        self.drafter_spec = DrafterSpec.of(
-            config.drafter, model=config.draft_model, num_draft=config.num_draft
-        )
+        self.drafter_spec = DrafterSpec.of_config(config)
         if config.threads is not None:  # else as many as torch uses already
             set_threads(config.threads)
         self.device = choose_device(config.device)
@@ -118,9 +116,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the outputs come in the prompts' order.
 
-        Text is completed as it is, without the chat template. Without `sampling_params` the model's own settings hold
-        (`default_params`), which is at most 16 tokens. `use_tqdm` shows the progress on stderr. Raises RequestError,
-        CapacityError.
+        Text is completed as it is, as by `forerun generate --raw`; `chat` and `forerun generate` answer it through the
+        chat template. Without `sampling_params` the model's own settings hold, with at most 16 tokens
+        (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
         """
         _check_others(others, _NEUTRAL, ("prompts", "sampling_params", "use_tqdm"))
         encoded = [encode(each, self.tokenizer) for each in split(prompts)]
@@ -145,7 +143,8 @@ class LLM:
         """
         own = inspect.signature(self.chat).parameters.keys() - {"others"}
         _check_others(others, _NEUTRAL_IN_CHAT, own)
-        is_one = isinstance(messages, Mapping | str) or not messages or is_message(messages[0])
+        is_many = isinstance(messages, list | tuple) and bool(messages)
+        is_one = not is_many or isinstance(messages[0], Mapping | str)
         settings: dict[str, Any] = {"tools": tools, "chat_template": chat_template}
         settings |= {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
         encoded = [
@@ -159,7 +158,7 @@ class LLM:
     ) -> Iterator[Event]:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest.
 
-        Unlike in `generate`, chat messages are one prompt.
+        Chat messages go through the model's template; all else is as in `generate`.
         """
         _check_others(others, _NEUTRAL, ("prompt", "sampling_params"))
         return self.submit(prompt, sampling_params or self.default_params()).events()

@@ -73,6 +73,21 @@ def peer(tmp_path):
         system.close()
 
 
+def test_a_peer_gives_logits_row_by_row(peer):
+    """Three rows of two logits each, through a file; a longer text than before too."""
+    write = """
+    import array
+    def logits(tokens, path):
+        rows = array.array("f", [x for t in tokens for x in (t, t / 2)])
+        open(path, "wb").write(rows.tobytes())
+        return len(tokens)
+    return logits"""
+    system = peer(load=write.strip())
+    system.start()
+    assert system.logits([4, 5, 6]).tolist() == [[4, 2], [5, 2.5], [6, 3]]
+    assert system.logits([1] * 50).shape == (50, 2)
+
+
 def test_a_peer_answers_with_as_many_tokens_as_asked(peer):
     system = peer()
     system.restart([1])

@@ -64,7 +64,7 @@ def tasks(tmp_path):
 def test_eval_alone_lists_its_words(forerun):
     code, out, _ = forerun("eval")
     assert code == 0
-    assert all(word in out for word in ("ppl", "tasks", "distribution"))
+    assert all(word in out for word in ("ppl", "tasks", "distribution", "fidelity"))
 
 
 def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
@@ -155,7 +155,7 @@ def test_profile_and_trace_of_one_request(forerun, tmp_path):
 
 MISTAKES = [
     (["ppl", "/no/such/file"], "no such file: /no/such/file"),
-    (["ppl", "{text}", "--limit-tokens", 1], "limit_tokens must be at least 2, got 1"),
+    (["ppl", "{text}", "--limit-tokens", 1], "--limit-tokens must be at least 2, got 1"),
     (["tasks", "--task", "gsm9k"], "did you mean 'gsm8k'"),
     (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
     (["tasks", "--tasks-dir", "/no/such"], "no such file: /no/such/gsm8k.jsonl"),
@@ -175,3 +175,35 @@ def test_a_trace_that_cannot_be_written_is_told(forerun):
     code, _, err = forerun("generate", "Hi", "-n", 1, "-c", 64, "--trace", "/no/such/t.json")
     assert code == 2
     assert "cannot write the trace" in err.strip().splitlines()[-1]
+
+
+def test_fidelity_compares_with_fp32_on_texts_of_ones_own(forerun, text, tmp_path):
+    sizes = ("--limit-tokens", 24, "--window", 16, "--peers-dir", tmp_path)
+    code, out, _ = forerun("eval", "fidelity", "--text", text, *sizes, "--json")
+    assert code == 0
+    document = json.loads(out)
+    exact, ours = document["rows"]
+    assert (exact["system"], ours["system"]) == ("fp32 (torch)", "forerun")
+    assert (exact["kl"], exact["agreement"]) == (0, 1)
+    assert 0 < ours["kl"] < 0.05
+    assert ours["agreement"] > 0.8
+    assert 1 < ours["ppl"] < 2 * exact["ppl"]
+    assert document["tokens"] == 15 + 7
+    code, _, err = forerun("eval", "fidelity", "--text", tmp_path / "none.txt", *sizes)
+    assert code == 2
+    assert "none.txt" in err
+
+
+def test_a_peer_that_does_not_start_is_left_out(forerun, text, tmp_path):
+    home = tmp_path / "llama.cpp"
+    (home / "bin").mkdir(parents=True)
+    python = home / "bin" / "python"
+    python.write_text("#!/bin/sh\necho broken library >&2; exit 3\n")
+    python.chmod(0o755)
+    (home / "requirements.txt").touch()
+    sizes = ("--limit-tokens", 8, "--peers-dir", tmp_path)
+    code, out, err = forerun("eval", "fidelity", "--text", text, *sizes)
+    assert code == 0
+    assert "llama.cpp is left out" in err
+    assert "broken library" in err
+    assert "same likeliest token" in out

@@ -22,12 +22,8 @@ def test_keywords_change_fields_of_a_name_or_of_a_configuration() -> None:
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ({"assistant_model": "s.gguf"}, {"draft_model": "s.gguf"}),
-        ({"prompt_lookup_num_tokens": 5}, {"drafter": "prompt_lookup", "num_draft": 5}),
-        (
-            {"prompt_lookup_num_tokens": 5, "drafter": "suffix"},
-            {"drafter": "suffix", "num_draft": 5},
-        ),
+        ({"assistant_model": "s.gguf"}, {"draft_options": {"assistant_model": "s.gguf"}}),
+        ({"num_assistant_tokens": 5}, {"draft_options": {"num_assistant_tokens": 5}}),
         ({"speculative_config": {"method": "ngram"}}, {"drafter": {"method": "ngram"}}),
         (dict.fromkeys(("assistant_model", "speculative_config")), {}),
     ],

@@ -44,6 +44,19 @@ def test_a_value_out_of_range_is_named_with_what_is_allowed(name, value):
         SamplingParams(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["detokenize", "skip_special_tokens", "ignore_eos"])
+def test_a_switch_is_true_or_false(name):
+    with pytest.raises(RequestError, match=f"{name} must be true or false, got 1"):
+        SamplingParams(**{name: 1})
+
+
+def test_what_is_none_in_vllm_is_nothing_here():
+    empty = {"stop": None, "stop_token_ids": None, "logit_bias": None}
+    assert SamplingParams(**empty) == SamplingParams()
+    assert SamplingParams(logprobs=True).logprobs == 1
+    assert SamplingParams().max_tokens == 16
+
+
 def test_defaults_are_fine_and_a_single_stop_string_is_a_list_of_one():
     assert SamplingParams().stop == ()
     assert SamplingParams(stop="END").stop == ("END",)

@@ -118,6 +118,26 @@ def test_the_tokens_end_with_the_one_that_completes_the_stop(
     assert (result.finish_reason is FinishReason.STOP) == bool(ends)
 
 
+@given(tokens, stop_strings)
+def test_kept_stops_end_the_text_and_are_named(tokens: list[int], stops: tuple[str, ...]) -> None:
+    cut, kept = (
+        checker(SamplingParams(stop=stops, include_stop_str_in_output=keeps))
+        for keeps in (False, True)
+    )
+    without, whole = (push(stream, tokens) for stream in (cut, kept))
+    assert whole.num_tokens == without.num_tokens
+    assert cut.stop_reason == kept.stop_reason
+    assert whole.text == without.text + (kept.stop_reason or "")
+    assert (kept.stop_reason in stops) == (whole.finish_reason is FinishReason.STOP)
+
+
+def test_the_end_tokens_text_can_be_kept() -> None:
+    params = SamplingParams(stop_token_ids=(2,), include_stop_str_in_output=True)
+    stream = checker(params)
+    assert push(stream, [1, 2, 1]) == Shown(2, "ab", FinishReason.STOP)
+    assert stream.stop_reason == 2
+
+
 def test_a_stop_across_tokens_is_held_back_and_left_out() -> None:
     stream = checker(SamplingParams(stop=("abc",)))
     assert [stream.push(t) for t in (6, 1, 2)] == ["c", "", ""]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun import LLM
+from tests.cli.conftest import forerun as forerun
 
 Script = Callable[[str], str]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,35 @@ def test_what_a_tokenizer_returns_is_a_prompt(smollm2) -> None:
     assert answers(smollm2, padded) == expected
     (output,) = smollm2.generate(tokenizer(TEXT), GREEDY)
     assert tokenizer.decode(output.outputs[0].token_ids) == output.outputs[0].text
+
+
+NO_PROMPTS = [
+    (5, "a prompt is text, token ids"),
+    ([5.5], "token ids must be whole numbers, got 5.5"),
+    (["x", None], "a prompt is text, token ids"),
+    (b"x", "a prompt is text, token ids"),
+    (torch.tensor([0.5]), "token ids must be whole numbers, got 0.5"),
+    (torch.zeros(2, 2, 2, dtype=torch.long), "token ids must be whole numbers"),
+    ({"prompt": 3}, "must be text, got 3"),
+    ({"input_ids": "x"}, "a prompt is text, token ids"),
+    ({"input_ids": [1, 2], "attention_mask": [1]}, "must have the shape of input_ids"),
+    ({"attention_mask": [1]}, "needs 'prompt'"),
+    ([[]], "the prompt is empty"),
+]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"), NO_PROMPTS, ids=[repr(p)[:30] for p, _ in NO_PROMPTS]
+)
+def test_what_is_no_prompt_is_said(smollm2, prompt: object, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        smollm2.generate(prompt)
+
+
+@pytest.mark.parametrize("messages", [5, None, [], [5], [[5]], [[]], "x", {"role": "user"}])
+def test_what_is_no_conversation_is_said(smollm2, messages: object) -> None:
+    with pytest.raises(RequestError, match=r"a conversation is|the conversation is|message 0 is"):
+        smollm2.chat(messages)
 
 
 def test_messages_have_text_parts_or_nothing_as_content(smollm2) -> None:
@@ -124,32 +154,66 @@ def test_the_template_makes_ids_or_text_or_tensors(smollm2) -> None:
 # A folder with a model of two layers, as `save_pretrained` writes it
 
 
-def folder_with(path: Path, **generation: object) -> Path:
+STATED = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
     hf_model("llama", vocab_size=268, eos_token_id=[264, 65]).save_pretrained(path)
     byte_level_encoder().save(str(path / "tokenizer.json"))
     settings = {"eos_token": "<|endoftext|>"}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
-    (path / "generation_config.json").write_text(json.dumps(generation))
+    write_settings(path, do_sample=True, **STATED, eos_token_id=[66, 67])
     return path
 
 
-def test_a_folders_own_settings_hold_where_none_are_given(tmp_path: Path) -> None:
-    stated = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1}
-    folder = folder_with(tmp_path / "m", do_sample=True, **stated, eos_token_id=[66, 67])
+def write_settings(path: Path, **settings: object) -> None:
+    (path / "generation_config.json").write_text(json.dumps(settings))
+
+
+def test_a_folders_own_settings_hold_where_none_are_given(folder: Path) -> None:
     llm = LLM(str(folder), drafter="none")
-    assert llm.default_params() == SamplingParams(**stated)
-    assert llm.tokenizer.eos_ids >= {65, 66, 67}, "lists in both files"
+    assert llm.default_params() == SamplingParams(**STATED)
     found = {llm.generate("hello")[0].outputs[0].token_ids for _ in range(8)}
     assert len(found) > 1, "it samples"
     assert answers(llm, "hello") == answers(llm, "hello"), "greedy if asked"
-    for last in (65, 66, 67):
-        bias = {last: 100.0}
-        (output,) = llm.generate("hello", SamplingParams(logit_bias=bias, max_tokens=4))
+
+
+def test_every_end_token_of_a_folder_ends_an_answer(folder: Path) -> None:
+    llm = LLM(str(folder), drafter="none")
+    for last in (264, 65, 66, 67):
+        (output,) = llm.generate("hello", SamplingParams(logit_bias={last: 100.0}, max_tokens=4))
         assert output.outputs[0].token_ids == (last,)
         assert output.outputs[0].finish_reason == "stop"
 
 
-def test_settings_that_are_out_of_range_name_their_file(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path / "m", do_sample=True, temperature=-2)
+def test_the_command_line_samples_as_the_folder_says_too(folder: Path, forerun) -> None:
+    def answer(*options: str) -> str:
+        typed = ["generate", "hello", "-m", str(folder), "--raw", "-n", "24", "-t", "1", *options]
+        code, out, _ = forerun(*typed)
+        assert code == 0
+        return out
+
+    assert len({answer() for _ in range(4)}) > 1
+    assert answer("--temperature", "0") == answer("--temp", "0") != answer("--seed", "1")
+    llm = LLM(str(folder))
+    params = llm.default_params()
+    params.seed, params.max_tokens = 1, 24
+    (output,) = llm.generate("hello", params)
+    assert answer("--seed", "1").strip() == output.outputs[0].text.strip()
+
+
+def test_a_filter_without_a_temperature_is_noted(default_model: Path, forerun, caplog) -> None:
+    typed = ["generate", "hi", "-m", str(default_model), "-n", "1", "-c", "64", "--top-p"]
+    forerun(*typed, "0.93", "--temp", "0.5")
+    assert "no effect" not in caplog.text
+    assert forerun(*typed, "0.93")[0] == 0
+    assert "--top-p 0.93 has no effect: this model is decoded greedily" in caplog.text
+
+
+def test_settings_that_are_out_of_range_name_their_file(folder: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(folder, tmp_path / "m")
+    write_settings(damaged, do_sample=True, temperature=-2)
     with pytest.raises(LoadError, match=r"generation_config.json: temperature must be from 0"):
-        LLM(str(folder))
+        LLM(str(damaged))

@@ -9,7 +9,7 @@ import pytest
 from forerun import LLM, SamplingParams
 from forerun.tune import profile, search
 from tests.cli.conftest import forerun as forerun
-from tests.cli.helpers import last_json
+from tests.cli.helpers import the_json
 from tests.drafters.helpers import RECYCLING
 
 PROMPT = "The capital of France is Paris. The capital of France is"
@@ -45,7 +45,7 @@ def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
     code, out, _ = forerun(
         "verify", "-d", "recycling.py", "--limit", 2, "-n", 24, "-c", 512, "--json"
     )
-    document = last_json(out)
+    document = the_json(out)
     assert code == 0
     assert document["identical"]
     assert document["tau"] > 1
@@ -54,7 +54,7 @@ def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
         "bench", "-d", "recycling.py:num_draft=3,suffix++recycling.py", *short, "--json"
     )
     assert code == 0
-    named = {row["drafter"] for row in last_json(out)["rows"]}
+    named = {row["drafter"] for row in the_json(out)["rows"]}
     assert named == {"none", "recycling.py:num_draft=3", "suffix++recycling.py"}
 
 
@@ -65,7 +65,7 @@ def test_autotune_names_it(here, forerun, monkeypatch):
     short = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
     code, out, _ = forerun("autotune", "-d", "recycling.py", *short, "--json")
     assert code == 0
-    assert [row["drafter"] for row in last_json(out)["drafters"]] == ["recycling.py"]
+    assert [row["drafter"] for row in the_json(out)["drafters"]] == ["recycling.py"]
 
 
 def test_an_installed_package_offers_it_by_name(here, forerun, monkeypatch):
@@ -87,7 +87,7 @@ def test_an_installed_package_offers_it_by_name(here, forerun, monkeypatch):
         "generate", PROMPT, "--raw", "-d", "recycle:num_draft=2", "-n", 8, "-c", 256, "--json"
     )
     assert code == 0
-    assert last_json(out)["drafter"].startswith("recycle")
+    assert the_json(out)["drafter"].startswith("recycle")
 
 
 def test_a_program_hands_it_over_as_an_object(here, monkeypatch):
@@ -126,7 +126,7 @@ def test_a_mistake_is_told_in_a_line_and_the_answer_comes_all_the_same(
     code, out, _ = forerun(*answer, "-d", "wrong.py")
     assert code == 0
     _, plain, _ = forerun(*answer, "-d", "none")
-    assert last_json(out)["text"] == last_json(plain)["text"]
+    assert the_json(out)["text"] == the_json(plain)["text"]
     assert caplog.records, "nothing was said"
     first = caplog.records[0].getMessage()
     assert message in first

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer.core import TyperCommand, TyperGroup
 
+from forerun.cli._arguments import Reading
+
 if TYPE_CHECKING:
     from typer import Context
 
@@ -45,7 +47,7 @@ class Entry:
     also: tuple[str, ...]
 
 
-class Command(TyperCommand):
+class Command(Reading, TyperCommand):
     """A command with our help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -53,7 +55,7 @@ class Command(TyperCommand):
         formatter.write(_page(self, ctx))
 
 
-class Group(TyperGroup):
+class Group(Reading, TyperGroup):
     """Commands with our help; a command's `rich_help_panel` is its group."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -1,14 +1,14 @@
 """Options that several commands share: those of the engine and of sampling come from their dataclasses.
 
 A field of `EngineConfig` or `SamplingParams` is an option of every command decorated with `engine` or
-`sampling`; its docstring is the help. llama.cpp's and vLLM's spellings stand in `FLAGS`.
+`sampling`; its docstring is the help. llama.cpp's and vLLM's spellings stand in `FLAGS`, those
+of no effect here in `core/spellings.py`.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-import json
 import os
 import select
 import stat
@@ -24,26 +24,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from forerun.cli._arguments import META, Arguments, as_flags
 from forerun.cli._help import type_name
 from forerun.core import options
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.params import SamplingParams
+from forerun.core.spellings import configuration, known_names, note, plain, read_object
 from forerun.core.textfile import read_text
-from forerun.formats.generation import SETTINGS
+from forerun.formats.generation import FILTERS, SETTINGS
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
 
 FLAGS: Mapping[str, tuple[str, ...]] = {
-    "model": ("-m", "--model"),
+    "model": ("-m", "--model", "-hf", "--hf-repo"),
     "drafter": ("-d", "--drafter", "--spec-type"),
     "draft_model": ("-md", "--draft-model", "--model-draft"),
-    "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
-    "kv": ("--kv", "--kv-cache-dtype"),
+    "num_draft": ("--num-draft", "--draft-max", "--draft", "--draft-n", "--spec-draft-n-max"),
+    "min_draft": ("--min-draft", "--draft-min", "--draft-n-min", "--spec-draft-n-min"),
     "threads": ("-t", "--threads"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
-    "max_tokens": ("-n", "--max-tokens", "--n-predict"),
+    "max_tokens": ("-n", "--max-tokens", "--n-predict", "--predict"),
     "temperature": ("--temperature", "--temp"),
     "repetition_penalty": ("--repetition-penalty", "--repeat-penalty"),
     "seed": ("-s", "--seed"),
@@ -52,7 +54,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 """Of fields that have more spellings than their own name."""
 
-DRAFTER = ("drafter", "draft_model", "num_draft")
+DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
 PASSES = (
     *(*DRAFTER, "draft_budget", "controller", "kv"),
     *("max_model_len", "max_num_seqs", "prefill_chunk"),
@@ -63,6 +65,8 @@ NOT_SPELLED = (
     *("skip_special_tokens", "include_stop_str_in_output"),
 )
 """Fields of a request that no command offers."""
+NOT_OF_ENGINE = ("draft_options", "seed")
+"""Fields of the engine that have options elsewhere: flags of other engines, and the request's seed."""
 
 METAVARS: Mapping[str, str] = {
     "model": "MODEL",
@@ -79,9 +83,15 @@ Json = Annotated[
     typer.Option("--json", help="Print one JSON document on stdout, and nothing else there."),
 ]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
+    bool,
+    typer.Option(
+        *("--raw", "-no-cnv", "--no-conversation"),
+        help="Complete the text as it is, without the chat template.",
+    ),
 ]
-System = Annotated[str | None, typer.Option("--system", help="A system message.")]
+System = Annotated[
+    str | None, typer.Option("--system", "-sys", "--system-prompt", help="A system message.")
+]
 Command = Callable[..., None]
 Params = Callable[["LLM"], SamplingParams]
 """A request's parameters for a model: its own, changed by what the user gave."""
@@ -92,16 +102,37 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
 
     `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
     """
-    names = [field.name for field in fields(EngineConfig) if field.name not in without]
+    hidden = {*without, *NOT_OF_ENGINE}
+    names = [field.name for field in fields(EngineConfig) if field.name not in hidden]
     what = "vLLM's JSON object, instead of -d."
     spec = _keyword("speculative_config", None, str | None, what, EngineConfig)
+    fixed = {name: value for name, value in defaults.items() if name in without}
 
-    def build(values: dict[str, Any]) -> EngineConfig:
-        text = values.pop("speculative_config", None)
-        return EngineConfig.of(**values, speculative_config=_read_json(text))
+    def build(values: dict[str, Any], arguments: Arguments) -> EngineConfig:
+        foreign = {**arguments.foreign}
+        for name in [name for name in foreign if _field(name) in fixed]:
+            value = fixed[_field(name)]
+            note(name, foreign.pop(name), f"it is always {value} with this command")
+        typed = {name: values.pop(name) for name in arguments.typed if name in values}
+        if (text := typed.get("speculative_config")) is not None:
+            typed["speculative_config"] = read_object("--speculative-config", text)
+        values.pop("speculative_config", None)
+        return EngineConfig.of(EngineConfig(**values), **typed, **foreign)
 
     extra = [spec] if "drafter" in names else []
-    return _derive("config", EngineConfig, names, defaults, build, extra)
+    reads = {
+        name for name in known_names("drafter" in names) if _field(name) in {*names, *fixed, ""}
+    }
+    reads |= fixed.keys()
+    return _derive("config", EngineConfig, names, defaults, build, extra, reads)
+
+
+def _field(name: str) -> str:
+    """The field that a foreign name is; empty for one without."""
+    spelling = configuration(name)
+    if spelling is None:
+        return plain(name) if plain(name) in EngineConfig.__slots__ else ""
+    return next(iter(spelling.becomes), "")
 
 
 def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
@@ -118,18 +149,27 @@ def answering(**defaults: object) -> Callable[[Command], Command]:
     every = [field.name for field in fields(SamplingParams) if field.name not in NOT_SPELLED]
     own = [n for n in SETTINGS if n not in defaults]
 
-    def build(values: dict[str, Any]) -> Params:
+    def build(values: dict[str, Any], arguments: Arguments) -> Params:
         given = {
             name: value for name, value in values.items() if name not in own or value is not None
         }
-        params = _read(given)  # what is wrong is said before the model is loaded
+        params = _read(given, arguments)  # what is wrong is said before the model is loaded
         chosen = {name: getattr(params, name) for name in given}
-        return lambda llm: replace(llm.default_params(), **chosen)
+
+        def merged(llm: LLM) -> SamplingParams:
+            found = replace(llm.default_params(), **chosen)
+            if found.is_greedy and "temperature" not in given:
+                for name in (name for name in FILTERS if name in given):
+                    why = "this model is decoded greedily unless --temperature is given"
+                    note(f"--{name.replace('_', '-')}", given[name], why)
+            return found
+
+        return merged
 
     return _derive("params", SamplingParams, every, dict.fromkeys(own) | defaults, build)
 
 
-def _read(values: dict[str, Any]) -> SamplingParams:
+def _read(values: dict[str, Any], arguments: Arguments) -> SamplingParams:
     """-1 means none, as in llama.cpp; a stop string may spell line ends and tabs."""
     for name in ("max_tokens", "seed"):
         values[name] = None if values.get(name) == -1 else values.get(name)
@@ -143,10 +183,14 @@ def _derive(
     cls: type[Any],
     shown: Collection[str],
     defaults: Mapping[str, object],
-    build: Callable[[dict[str, Any]], object],
+    build: Callable[[dict[str, Any], Arguments], object],
     extra: Collection[inspect.Parameter] = (),
+    reads: Collection[str] = (),
 ) -> Callable[[Command], Command]:
-    """A decorator that replaces a command's parameter `name` by an option a field."""
+    """A decorator that replaces a command's parameter `name` by an option a field.
+
+    `reads` are other engines' names that it takes besides (`_arguments`).
+    """
     known = _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
     added = [_with_default(known[n], defaults.get(n, known[n].default)) for n in shown]
     added += extra
@@ -157,16 +201,31 @@ def _derive(
         for own in signature.parameters.values():
             parameters += added if own.name == name else [own.replace(kind=own.KEYWORD_ONLY)]
 
-        def run(**values: Any) -> None:
-            given = {own.name: values.pop(own.name, own.default) for own in added}
-            command(**values, **{name: build({**defaults, **given})})
+        context = next((own for own in parameters if own.annotation is typer.Context), _CONTEXT)
+        has_own = context in parameters
+        parameters += [] if has_own else [context]
 
+        def run(**values: Any) -> None:
+            read = values[context.name] if has_own else values.pop(context.name)
+            arguments = read.meta.get(META) or Arguments()
+            given = {own.name: values.pop(own.name, own.default) for own in added}
+            try:
+                command(**values, **{name: build({**defaults, **given}, arguments)})
+            except ForerunError as error:
+                raise type(error)(as_flags(str(error), arguments.typed)) from error
+
+        run.reads = {*reads, *getattr(command, "reads", ())}  # type: ignore[attr-defined]
         run.__doc__, run.__module__ = command.__doc__, command.__module__
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {own.name: own.annotation for own in parameters}
         return run
 
     return decorate
+
+
+_CONTEXT = inspect.Parameter(
+    "typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+)
 
 
 def _with_default(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
@@ -310,18 +369,6 @@ def _read_stdin() -> str:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"stdin is not UTF-8 text: {error}") from error
-
-
-def _read_json(text: str | None) -> dict[str, object] | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--speculative-config is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError("--speculative-config must be a JSON object")
-    return value
 
 
 def conversation(text: str, system: str | None = None) -> list[dict[str, str]]:

@@ -2,44 +2,98 @@
 
 from __future__ import annotations
 
-from forerun.cli import _options as opt
-from forerun.core.config import EngineConfig
-from forerun.core.errors import CapacityError
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Annotated
 
-HELP = "/clear forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
+import typer
+
+from forerun.cli import _options as opt
+from forerun.cli._lines import Lines, history
+from forerun.cli._slash import Slash, help_text
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ForerunError
+
+if TYPE_CHECKING:
+    from forerun.cli._conversation import Conversation
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=512)
-def command(config: EngineConfig, params: opt.Params, system: opt.System = None) -> None:
-    """Talk with the model; tokens the drafter guessed are tinted."""
+def command(
+    config: EngineConfig,
+    params: opt.Params,
+    system: opt.System = None,
+    first: Annotated[str | None, typer.Option("-p", "--prompt", help="The first message.")] = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
+    ] = False,
+) -> None:
+    """Talk with the model; tokens the drafter guessed are tinted. /help lists the commands inside.
+
+    Answers are sampled as the model's own settings say, greedily where there are none; --temperature and the like
+    override them. An answer has at most --max-tokens tokens (512); Enter goes on with one that was cut. Ctrl-C stops
+    an answer, Ctrl-D ends the chat. Text that is piped in is one message a line; the first error or Ctrl-C ends it.
+    """
     from forerun.cli import _console as console
+    from forerun.cli._conversation import Conversation
+    from forerun.formats.hub import cache_root
 
     llm = opt.load(config)
-    console.stderr().print(HELP, style="dim")
-    opening = [{"role": "system", "content": system}] if system else []
-    messages = opening
-    while (said := _ask()) is not None:
-        if said == "/clear":
-            messages = opening
-            continue
-        if not said:
-            continue
-        asked = [*messages, {"role": "user", "content": said}]
-        try:
-            answer, measured, _ = console.answer(llm, asked, params(llm))
-        except CapacityError as error:
-            console.stderr().print(f"{error}; /clear starts anew", style="red")
-            continue
-        console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
-        messages = [*asked, {"role": "assistant", "content": answer.text}]
+    lines, notes = Lines(), console.stderr()
+    talk = Conversation(llm, params(llm), hint="; Enter goes on" if lines.is_terminal else "")
+    talk.start(system)
+    if lines.is_terminal:
+        notes.print(f"{talk.title()}\n/help lists commands, Ctrl-D ends", style="dim")
+    kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
+    if first is not None:
+        notes.print(talk.say(first), style="dim")
+    with kept or nullcontext(), suppress(EOFError):
+        while True:
+            _turn(lines, talk)
+    if talk.answers:
+        notes.print(talk.summary(), style="dim")
 
 
-def _ask() -> str | None:
-    """A line from the user; None at the end of input."""
+def _turn(lines: Lines, talk: Conversation) -> None:
+    """Read a turn and do what it asks for. Raises EOFError where the chat ends."""
+    from forerun.cli import _console as console
+
+    notes = console.stderr()
     try:
-        line = input("> ").strip()
-    except (EOFError, KeyboardInterrupt):
-        print()
-        return None
-    return None if line == "/quit" else line
+        turn = lines.turn()
+    except KeyboardInterrupt:
+        if not lines.is_terminal:
+            raise
+        notes.print("\nCtrl-D or /exit ends the chat", style="dim")
+        return
+    if not turn and (talk.cut is None or not lines.is_terminal):
+        return
+    try:
+        notes.print(_take(turn, talk), style="dim")
+        if talk.was_stopped and not lines.is_terminal:
+            raise KeyboardInterrupt
+    except ForerunError as error:
+        if not lines.is_terminal:
+            raise
+        notes.print(f"error: {error}", style="red")
+    except KeyboardInterrupt:  # before the answer began, or in a pipe, where it ends the chat
+        if not lines.is_terminal:
+            raise
+        notes.print("stopped", style="dim")
+
+
+def _take(turn: str, talk: Conversation) -> str:
+    """Do what a turn asks for; a line about it. Raises EOFError for /exit."""
+    if not turn:
+        return talk.go_on()
+    if not turn.startswith("/"):
+        return talk.say(turn)
+    slash = Slash.parse(turn)
+    if slash.name == "exit":
+        raise EOFError
+    if slash.name == "help":
+        return help_text()
+    if slash.name == "clear":
+        return talk.clear()
+    method = {"system": talk.system, "drafter": talk.drafter, "save": talk.save, "load": talk.load}
+    return method[slash.name](slash.argument)

@@ -21,6 +21,9 @@ def command(
         str | None,
         typer.Argument(help="The prompt. Text that is piped in follows it; - is stdin alone."),
     ] = None,
+    text: Annotated[
+        str | None, typer.Option("-p", "--prompt", help="The prompt, as llama.cpp takes it.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt here.")
     ] = None,
@@ -42,7 +45,9 @@ def command(
     """
     from forerun.cli import _console as console
 
-    text = opt.read_prompt(prompt, file)
+    if prompt is not None and text is not None:
+        raise ConfigError("give the prompt once: as it is, or with -p")
+    text = opt.read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     llm = opt.load(config)

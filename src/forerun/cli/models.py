@@ -138,7 +138,7 @@ def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
     ]
     here_nbytes = sum(row.nbytes for row in found if row.here in ("yes", "hub"))
     lines.append(("all here", "", sizes.shown(here_nbytes), sizes.shown(packed_nbytes), ""))
-    out = console.stdout()
+    out = console.report()
     out.print(console.table(columns, lines, num_left=len(columns)))
     out.print(
         f"\npacked copies: {sizes.shown(packed_nbytes)} of at most {sizes.shown(limit_nbytes)}"

@@ -1,15 +1,16 @@
 """EngineConfig: the only place where an option of the engine is declared.
 
 `LLM(...)`, the command line, autotune and bench are built from it; a field's docstring is its help text.
-The command line's further spellings stand in `cli/_options.py`.
+Other engines' names of the fields stand in `core/spellings.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
+from forerun.core import options, spellings
 from forerun.core.errors import ConfigError, unknown
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -17,9 +18,6 @@ AUTO: Final = "auto"
 
 Quant = Literal["none", "int8", "int4"]
 Precision = Literal["auto", "fp16", "fp32"]
-
-_ALIASES = ("speculative_config", "assistant_model", "prompt_lookup_num_tokens")
-"""vLLM's and Hugging Face's names, which `EngineConfig.of` reads besides the fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +32,10 @@ class EngineConfig:
     """A smaller model that drafts; implies -d draft_model."""
     num_draft: int | None = None
     """Tokens drafted a step, at most; an option of most drafters."""
+    draft_options: Mapping[str, object] = field(default_factory=dict)
+    """Options of the drafter, by any engine's names."""
+    min_draft: int = 0
+    """A draft of fewer tokens is dropped, unless it was drawn at random."""
     draft_budget: int = 63
     """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
     controller: bool = True
@@ -58,35 +60,95 @@ class EngineConfig:
     """Sequences that run at once; each owns one cache slot."""
     prefill_chunk: int = 256
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
+    seed: int | None = None
+    """Seeds the requests that have no seed of their own; none draws anew in every run."""
 
     def __post_init__(self) -> None:
         for name in ("draft_budget", "threads", "max_num_seqs", "prefill_chunk"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.min_draft < 0:
+            raise ConfigError(f"min_draft must be at least 0, got {self.min_draft}")
         if self.kv not in get_args(Precision):
             raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
 
     @classmethod
     def of(cls, model: str | EngineConfig = DEFAULT_MODEL, /, **overrides: Any) -> EngineConfig:
-        """A model's configuration, or a given one, with fields changed; other systems' names are read as well.
+        """A model's configuration, or a given one, with fields changed; other engines' names are read as well.
 
-        Raises ConfigError for a name that is none, with the closest that is.
+        What has no effect here is noted on the log. Raises ConfigError for a name that is none, with the closest that
+        is, and for a value that cannot be had.
         """
         config = model if isinstance(model, cls) else cls(model=str(model))
-        known = {field.name for field in fields(cls)}
-        for name in overrides.keys() - known.union(_ALIASES):
-            raise ConfigError(unknown("option", name, known.union(_ALIASES)))
-        given = {name: value for name, value in overrides.items() if name not in _ALIASES}
-        is_auto = given.get("drafter", config.drafter) == AUTO
+        given: dict[str, Any] = {}
+        typed: dict[str, str] = {}
+        drafting: dict[str, object] = {}
+        for name, value in overrides.items():
+            spelling = spellings.configuration(name)
+            if name in _FIELDS:
+                _add(given, typed, name, name, value)
+            elif value is None or name == "speculative_config":
+                _check_name(name)
+            elif spelling is None and spellings.is_drafting(name):
+                drafting[name] = value
+            elif spelling is None:
+                _check_name(name)
+            elif spelling.becomes:
+                field = spelling.becomes[0]
+                _add(given, typed, field, name, _converted(field, name, spelling.read(name, value)))
+            else:
+                spelling.note(name, value)
+        tokenizer = given.pop("tokenizer", None)
+        _check_tokenizer(tokenizer, given.get("model", config.model))
         if (speculative := overrides.get("speculative_config")) is not None:
-            if not is_auto:
+            if given.get("drafter", config.drafter) != AUTO:
                 raise ConfigError("give drafter or speculative_config, not both")
-            given["drafter"] = speculative
-        elif (num_tokens := overrides.get("prompt_lookup_num_tokens")) is not None:
-            given["num_draft"] = num_tokens
-            if is_auto:
-                given["drafter"] = "prompt_lookup"
-        if (assistant := overrides.get("assistant_model")) is not None:
-            given["draft_model"] = given.get("draft_model") or assistant
+            given["drafter"] = _speculative(speculative)
+        if drafting:
+            given["draft_options"] = {
+                **given.get("draft_options", config.draft_options),
+                **drafting,
+            }
         return replace(config, **given)
+
+
+_FIELDS = frozenset(one.name for one in fields(EngineConfig))
+
+
+def _add(
+    given: dict[str, Any], typed: dict[str, str], field: str, name: str, value: object
+) -> None:
+    """One value a field. Raises ConfigError where two names of a field are given that say different things."""
+    if field in given and None not in (value, given[field]) and given[field] != value:
+        raise ConfigError(f"give {typed[field]} or {name}, not both")
+    if given.get(field) is None:
+        given[field], typed[field] = value, name
+
+
+def _converted(field: str, name: str, value: object) -> object:
+    return options.convert(EngineConfig, field, value, name) if field in _FIELDS else value
+
+
+def _check_name(name: str) -> None:
+    if name not in (known := spellings.known_names()) and name != "speculative_config":
+        raise ConfigError(unknown("option", name, {*_FIELDS, "speculative_config"}, known))
+
+
+def _check_tokenizer(tokenizer: object, model: object) -> None:
+    if tokenizer is not None and str(tokenizer) != str(model):
+        raise ConfigError(
+            f"tokenizer={str(tokenizer)!r} is not possible here: a model is read with its own "
+            f"(allowed: {model})"
+        )
+
+
+def _speculative(given: object) -> str | Mapping[str, object]:
+    """A mapping, the JSON of one, or a drafter's name."""
+    if isinstance(given, Mapping):
+        return given
+    if not isinstance(given, str):
+        raise ConfigError(f"speculative_config must be a mapping or its JSON, got {given!r}")
+    if given.lstrip().startswith("{"):
+        return spellings.read_object("speculative_config", given)
+    return given

@@ -14,7 +14,8 @@ ForerunError is a bug of ours and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class ForerunError(Exception):
@@ -41,16 +42,28 @@ class DrafterError(ForerunError):
     """A drafter breaks a rule of the protocol."""
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str]) -> str:
-    """The message for a name that does not exist, with the closest one that does.
+def unknown(kind: str, given: str, allowed: Iterable[str], also: Iterable[str] = ()) -> str:
+    """The message for a name that does not exist, with the closest one that does; `also` are not listed.
 
     >>> unknown("drafter", "sufix", ["suffix", "none"])
     "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
     """
     names = sorted(allowed)
-    close = difflib.get_close_matches(given, names, n=1)
+    close = difflib.get_close_matches(given, [*names, *also], n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
     return f"unknown {kind} {shown(given)}{hint} (allowed: {', '.join(names)})"
+
+
+def as_typed(message: str, typed: Mapping[str, str]) -> str:
+    """A message with the user's names of options instead of ours.
+
+    >>> as_typed("num_draft must be at least 1, got 0", {"num_draft": "--draft-max"})
+    '--draft-max must be at least 1, got 0'
+    """
+    for ours, name in typed.items():
+        pattern = rf"(?<![\w'-]){ours}(?![\w'-])|(?<=option '){ours}(?=')"
+        message = re.sub(pattern, name.replace("\\", r"\\"), message)
+    return message
 
 
 def refuse(name: str, value: object, neutral: Sequence[object]) -> None:

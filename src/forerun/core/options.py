@@ -110,6 +110,15 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
     return options(**arguments)
 
 
+def convert(options: type[DataclassInstance], name: str, value: object, typed: str) -> Any:
+    """A value, which may be a text, as one option's type. Raises ConfigError that calls the option as it was typed."""
+    hint = typing.get_type_hints(options)[name]
+    try:
+        return _convert(value, hint)
+    except ValueError:
+        raise ConfigError(f"{typed} must be {_type_name(hint)}, got {value!r}") from None
+
+
 def describe(options: type[DataclassInstance]) -> list[OptionDoc]:
     """What each option is called, takes, defaults to and means, in the order of the class."""
     hints = typing.get_type_hints(options)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forerun.core import options, registry
+from forerun.core import options, registry, spellings
 from forerun.core.errors import ConfigError
+from forerun.core.spellings import METHODS
 from forerun.drafters._find import find, is_file
-from forerun.drafters._spec import METHODS, OPTION_ALIASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ def describe(name: str) -> DrafterDoc:
     if is_file(name):
         module, origin = find(name), "file"
     else:
-        name = METHODS.get(name, name).replace("-", "_")
+        name = spellings.method(name) or name.replace("-", "_")
         origin = registry.origin("drafters", name)
         try:
             module = find(name)
@@ -43,10 +42,10 @@ def describe(name: str) -> DrafterDoc:
             return DrafterDoc(name, f"cannot be loaded: {error}", origin, (), (), {})
     summary = (inspect.getdoc(module) or "").partition("\n")[0]
     described = tuple(options.describe(module.Options))
-    elsewhere = {option.name: _names_of(option.name, OPTION_ALIASES) for option in described}
+    elsewhere = {option.name: spellings.aliases_of(option.name) for option in described}
     elsewhere = {option: names for option, names in elsewhere.items() if names}
-    return DrafterDoc(name, summary, origin, _names_of(name, METHODS), described, elsewhere)
+    return DrafterDoc(name, summary, origin, _names_of(name), described, elsewhere)
 
 
-def _names_of(ours: str, aliases: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(alias for alias, name in aliases.items() if name == ours)
+def _names_of(drafter: str) -> tuple[str, ...]:
+    return tuple(alias for alias, name in METHODS.items() if name == drafter)

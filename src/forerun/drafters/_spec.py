@@ -8,48 +8,23 @@ With `++` both are asked, for one tree (`_union`).
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from forerun.core import options, registry
-from forerun.core.errors import ConfigError, unknown
+from forerun.core import options, registry, spellings
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError, as_typed
+from forerun.core.spellings import METHODS
+from forerun.drafters import _given
 from forerun.drafters._fallback import Fallback
 from forerun.drafters._find import checked, find, is_file
+from forerun.drafters._given import AUTO, Given
+from forerun.drafters._given import AUTO_CHOICE as AUTO_CHOICE
 from forerun.drafters._union import Union
 from forerun.drafters.base import Drafter, Target
-
-AUTO = "auto"
-AUTO_CHOICE = "suffix"
-
-METHODS = {"ngram": "prompt_lookup", "draft": "draft_model", "draft-simple": "draft_model"}
-"""Other systems' names of methods we have."""
-
-OPTION_ALIASES = {
-    "num_speculative_tokens": "num_draft",
-    "num_assistant_tokens": "num_draft",
-    "prompt_lookup_num_tokens": "num_draft",
-    "num_draft_tokens": "num_draft",
-    "draft_max": "num_draft",
-    "spec_draft_n_max": "num_draft",
-    "prompt_lookup_max": "ngram_max",
-    "max_matching_ngram_size": "ngram_max",
-    "max_ngram_size": "ngram_max",
-    "prompt_lookup_min": "ngram_min",
-    "assistant_model": "model",
-    "draft_model": "model",
-    "model_draft": "model",
-    "speculative_model": "model",
-    "quantization": "quant",
-    "assistant_early_exit": "exit",
-    "suffix_decoding_min_token_prob": "min_token_prob",
-    "suffix_decoding_max_tree_depth": "max_depth",
-    "suffix_decoding_max_spec_factor": "factor",
-}
-"""vLLM's, Hugging Face's and llama.cpp's names of our drafters' options."""
-
 
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
 
@@ -67,6 +42,8 @@ class DrafterSpec:
     is_auto: bool = field(default=False, compare=False)
     """Nothing was asked for: what the model's profile chose takes its place."""
     is_union: bool = False
+    typed: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What the options were called where they were given."""
     built: Drafter | None = None
     """A drafter that was given as an object; it serves one engine."""
 
@@ -76,34 +53,38 @@ class DrafterSpec:
 
         A name may be the path of a Python file; a drafter itself is taken as it is. A draft model without a method
         means `draft_model`, `prompt_lookup_num_tokens` without one means prompt lookup: nothing that is asked for is
-        ignored. Raises ConfigError.
+        ignored. Raises ConfigError that quotes what was typed.
         """
+        beside = {key: value for key, value in given.items() if value is not None}
         if not isinstance(drafter, str | Mapping):
             name = type(drafter).__name__
-            if extra := [key for key, value in given.items() if value is not None]:
-                raise ConfigError(f"a {name} is built: it takes no option '{extra[0]}'")
+            if beside:
+                raise ConfigError(f"a {name} is built: it takes no option '{next(iter(beside))}'")
             return cls(name, built=checked(drafter, name))
         if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
-            return cls._combined(parts[::2], parts[1::2], given)
+            return cls._combined(parts[::2], parts[1::2], beside)
         chosen: dict[str, object]
         if isinstance(drafter, str):
-            name, texts = options.parse(drafter)
+            method, texts = options.parse(drafter)
             chosen = {**texts}
         else:
-            chosen = {**drafter}
-            name = str(chosen.pop("method", AUTO))
-        beside = {k: v for k, v in given.items() if v is not None}
-        if not is_file(name):
-            name = METHODS.get(name, name).replace("-", "_")
-        merged = _canonical(chosen) | _canonical(beside)
-        is_auto = name == AUTO and not merged
-        if name == AUTO:
-            name = _implied({**chosen, **beside})
-        if is_file(name):
-            find(name)
-        elif name not in registry.names("drafters"):
-            raise ConfigError(unknown("drafter", name, [AUTO, *registry.names("drafters")]))
-        return cls(name, merged, is_auto=is_auto)
+            chosen = {key: value for key, value in drafter.items() if value is not None}
+            method = AUTO
+        method = _given.method(method, chosen, beside)
+        if len(parts := _split(method)) > 1:
+            return cls._combined(parts[::2], parts[1::2], chosen | beside)
+        name = _given.drafter(method, {**chosen, **beside})
+        options_given = _given.read(chosen, name, method) | _given.read(beside, name, method)
+        is_auto = method == AUTO and not options_given
+        return cls._of_given(name, options_given, is_auto=is_auto)
+
+    @classmethod
+    def of_config(cls, config: EngineConfig) -> DrafterSpec:
+        """The drafter a configuration asks for. Raises ConfigError for its options too, before anything is loaded."""
+        given = {"draft_model": config.draft_model, "num_draft": config.num_draft}
+        spec = cls.of(config.drafter, **given, **config.draft_options)
+        spec.text()
+        return spec
 
     def text(self) -> str:
         """How `-d` spells it, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
@@ -112,7 +93,7 @@ class DrafterSpec:
         if self.parts:
             sign = "++" if self.is_union else "+"
             return sign.join(part.text() for part in self.parts)
-        return options.spell(self.name, options.build(find(self.name).Options, self.options))
+        return options.spell(self.name, self._built_options())
 
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
@@ -123,9 +104,13 @@ class DrafterSpec:
             for first in reversed(before):
                 drafter = (Union if self.is_union else Fallback)(first, drafter)
             return drafter
-        module = find(self.name)
-        chosen = options.build(module.Options, self.options)
-        return checked(module.build(chosen, target), self.name)
+        return checked(find(self.name).build(self._built_options(), target), self.name)
+
+    def _built_options(self) -> Any:
+        try:
+            return options.build(find(self.name).Options, self.options)
+        except ConfigError as error:
+            raise ConfigError(as_typed(str(error), self.typed)) from error
 
     @classmethod
     def _combined(
@@ -135,16 +120,25 @@ class DrafterSpec:
         if len(set(signs)) > 1:
             raise ConfigError(f"'{signs[0].join(drafters)}' with both + and ++: use one of them")
         parts = [cls.of(drafter) for drafter in drafters]
-        beside = _canonical({k: v for k, v in given.items() if v is not None})
-        known = [_option_names(part.name) for part in parts]
-        for name in beside.keys() - set().union(*known):
-            raise ConfigError(unknown("option", name, set().union(*known)))
-        merged = [
-            cls(part.name, {**part.options, **{k: v for k, v in beside.items() if k in names}})
-            for part, names in zip(parts, known, strict=True)
-        ]
-        name = signs[0].join(part.name for part in merged)
-        return cls(name, {}, tuple(merged), is_union=signs[0] == "++")
+        names = [part.name for part in parts]
+        for key, value in given.items():
+            _given.check(key, value, signs[0].join(drafters), names)
+        specs = []
+        for part in parts:
+            own = {
+                option: _given.Given(part.typed[option], value)
+                for option, value in part.options.items()
+            }
+            specs.append(cls._of_given(part.name, own | _given.read(given, part.name)))
+        return cls(signs[0].join(names), {}, tuple(specs), is_union=signs[0] == "++")
+
+    @classmethod
+    def _of_given(
+        cls, name: str, given: Mapping[str, Given], *, is_auto: bool = False
+    ) -> DrafterSpec:
+        values = {option: one.value for option, one in given.items()}
+        typed = {option: one.typed for option, one in given.items()}
+        return cls(name, values, is_auto=is_auto, typed=typed)
 
 
 def split_list(drafters: str) -> list[str]:
@@ -156,26 +150,9 @@ def _split(drafter: str) -> list[str]:
     """The drafters and the signs between them; a + is one only before a drafter's name: paths may have it."""
     if is_file(path := drafter.partition(":")[0]) and Path(path).expanduser().is_file():
         return [drafter]
-    names = "|".join([*registry.names("drafters"), *METHODS]).replace("_", "[-_]")
+    named = [spellings.method(word) or "" for word in drafter.split(",")]
+    if all(named):  # llama.cpp's list; there too, methods without a model are asked first
+        drafter = "+".join(sorted(dict.fromkeys(named), key=lambda name: name == "draft_model"))
+    known = [re.escape(name) for name in (*registry.names("drafters"), *METHODS)]
+    names = "|".join(known).replace("_", "[-_]").replace(r"\-", "[-_]")
     return re.split(rf"(\+\+?)(?=(?:{names}|[^:+,]+\.py)(?:[:+]|$))", drafter)
-
-
-def _option_names(drafter: str) -> set[str]:
-    fields = dataclasses.fields(find(drafter).Options)
-    return {field.name for field in fields}
-
-
-def _implied(given: Mapping[str, object]) -> str:
-    if "model" in _canonical(given):
-        return "draft_model"
-    if "exit" in _canonical(given):
-        return "early_exit"
-    if {"prompt_lookup_num_tokens", "prompt_lookup_max", "max_matching_ngram_size"} & given.keys():
-        return "prompt_lookup"
-    return AUTO_CHOICE
-
-
-def _canonical(given: Mapping[str, object]) -> dict[str, object]:
-    return {
-        OPTION_ALIASES.get(k.replace("-", "_"), k.replace("-", "_")): v for k, v in given.items()
-    }

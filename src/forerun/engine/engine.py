@@ -68,13 +68,14 @@ class Engine:
         self._granted = 0
         self.requests: dict[int, RequestState] = {}
         self._next_id = 0
+        self._seeds = random.Random(config.seed)
 
     def add(
         self, prompt: Sequence[int], params: SamplingParams, detokenizer: Detokenizer | None = None
     ) -> RequestState:
         """Queue a prompt; `detokenizer` turns its tokens into text. Raises RequestError and CapacityError."""
         self._check(prompt, params)
-        seed = random.getrandbits(63) if params.seed is None else params.seed
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         seq = Seq(self._next_id, list(prompt), params, seed)
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -159,7 +160,8 @@ class Engine:
         seqs = [seq for seq in self.scheduler.running if self.requests[seq.id].has_begun]
         budgets = self.controller.budgets(seqs) if seqs else {}
         self._granted = sum(budgets.values())
-        seqs = [seq for seq in seqs if budgets[seq.id]]
+        least = self.config.min_draft
+        seqs = [seq for seq in seqs if budgets[seq.id] >= max(least, 1)]
         if not seqs:
             return {}
         rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
@@ -167,6 +169,7 @@ class Engine:
         fitting = {
             seq.id: draft.trim(room).trim_depth(self.requests[seq.id].stops.tokens_left - 1)
             for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
+            if len(draft) >= least or draft.probs is not None  # dropping what was drawn would bias
         }
         return self.controller.trim(fitting)
 

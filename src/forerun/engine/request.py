@@ -49,9 +49,7 @@ class RequestState:
     def score_prompt(self, base: int, states: Tensor, head: Callable[[Tensor], Tensor]) -> None:
         """Log-probabilities of prompt tokens, from the hidden states (R, D) of those from position `base` on."""
         num_top = self.seq.params.prompt_logprobs or 0
-        first = max(
-            base, len(self.prompt_logprobs)
-        )  # a prompt may be read twice, if it is preempted
+        first = max(base, len(self.prompt_logprobs))  # read again if it was preempted
         stop = min(base + len(states), self.seq.num_prompt - 1)
         for start in range(first, stop, SCORED_ROWS):
             rows = states[start - base : min(start + SCORED_ROWS, stop) - base]

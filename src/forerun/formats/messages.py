@@ -19,7 +19,7 @@ _TEXTS = ("text", "input_text", "output_text")
 
 def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
     """The messages with content as text. Raises RequestError for what is no message, or not text."""
-    if isinstance(messages, str | Mapping):
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise RequestError(
             f'a conversation is a list of {{"role": ..., "content": ...}}, got {shown(messages)}'
         )

@@ -95,13 +95,20 @@ def _rows(prompt: Mapping[str, object]) -> list[Prompt]:
     """The prompts of a tokenizer's output, without the padding its mask names; another dictionary is one prompt."""
     if prompt.get("input_ids") is None:
         return [prompt]
-    rows, mask = (_to_list(prompt.get(key)) for key in ("input_ids", "attention_mask"))
-    if not rows or not isinstance(rows[0], Sequence):
+    rows, given = items_of(prompt["input_ids"]), prompt.get("attention_mask")
+    mask = None if given is None else items_of(given)
+    if not rows or not isinstance(_to_list(rows[0]), Sequence):
         rows, mask = [rows], None if mask is None else [mask]
     if mask is None:
-        return [*rows]
-    pairs = zip(rows, mask, strict=True)
-    return [[i for i, is_real in zip(row, real, strict=True) if is_real] for row, real in pairs]
+        return rows
+    try:
+        return [_unmasked(*pair) for pair in zip(rows, mask, strict=True)]
+    except ValueError as error:
+        raise RequestError("attention_mask must have the shape of input_ids") from error
+
+
+def _unmasked(row: Any, mask: Any) -> list[int]:
+    return [i for i, is_real in zip(items_of(row), items_of(mask), strict=True) if is_real]
 
 
 def _is_dict(value: object) -> bool:
@@ -116,7 +123,7 @@ def _to_list(value: Any) -> Any:
 def items_of(value: Any) -> list[Any]:
     """What a list, a tensor or an array holds. Raises RequestError for what is none."""
     found = _to_list(value)
-    if isinstance(found, str | Mapping) or not hasattr(found, "__iter__"):
+    if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
         raise RequestError(
             f"a prompt is text, token ids, chat messages or a dictionary, got {shown(value)}"
         )

@@ -105,9 +105,11 @@ class PackedFolder:
         going = [*useless, *doomed]
         free = shutil.disk_usage(self.path).free + sum(e.nbytes for e in going)
         if over > 0:
+            taken = sum(e.nbytes for e in writing)
+            others = f", and other starts are writing {sizes.shown(taken)}" if taken else ""
             raise OSError(
                 f"{sizes.shown(nbytes)} are needed, but the limit is "
-                f"{sizes.shown(self.limit_nbytes)} (FORERUN_CACHE_LIMIT)"
+                f"{sizes.shown(self.limit_nbytes)} (FORERUN_CACHE_LIMIT){others}"
             )
         if 2 * nbytes > free:
             raise OSError(f"{sizes.shown(nbytes)} are needed, but the disk is nearly full")

@@ -34,8 +34,8 @@ PARTS = (".gguf", ".safetensors", ".bin", ".json")
 RESOLVED = {"model", "device", "backend", "threads"}
 """Options whose outcome is in the key, as they may say `auto`."""
 WITHOUT_EFFECT = {
-    *("drafter", "draft_model", "num_draft", "draft_budget", "controller"),
-    *("weight_cache", "max_model_len", "max_num_seqs", "prefill_chunk"),
+    *("drafter", "draft_model", "num_draft", "draft_options", "min_draft", "draft_budget"),
+    *("controller", "weight_cache", "max_model_len", "max_num_seqs", "prefill_chunk", "seed"),
 }
 """Options on which neither the answers nor what passes and drafts cost depend. All others belong to the key."""
 

@@ -8,7 +8,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from forerun.bench.peers.base import adapter, adapters
+from forerun.bench.peers.base import STAMP, adapter, adapters
 
 
 def install(folder: Path, names: Sequence[str]) -> list[str]:
@@ -16,7 +16,7 @@ def install(folder: Path, names: Sequence[str]) -> list[str]:
     failed = []
     for name in names:
         home = folder / name
-        stamp = home / "requirements.txt"
+        stamp = home / STAMP
         requirements = adapter(name).REQUIREMENTS
         wanted = "\n".join(requirements) + "\n"
         if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:

@@ -2,7 +2,8 @@
 
 Started as a script; it imports the standard library only. First line out: {"ready": true} or {"error": ...}. A
 request is {"prompt": [ids], "num_tokens": n}, its answer {"token_ids", "ttft_s", "decode_s", "decode_tokens",
-"peak_rss_mb"} or {"error": ...}. An adapter of passes answers {"pass": [num_seqs, rows, context]} with {"seconds"}.
+"peak_rss_mb"} or {"error": ...}. An adapter of passes answers {"pass": [num_seqs, rows, context]} with {"seconds"}, one
+of logits {"logits": [ids], "file": path} with {"rows"}: the file then holds them, fp32, row by row.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ def serve(adapter: str, options: dict[str, object], out: TextIO) -> None:
             request = json.loads(line)
             if "pass" in request:
                 say({"seconds": burst(loaded(*request["pass"]))})
+            elif "logits" in request:
+                say({"rows": loaded(request["logits"], request["file"])})
             else:
                 say(measure(loaded, request["prompt"], request["num_tokens"]))
     except Exception as error:  # whatever a peer can raise belongs in the report

@@ -20,6 +20,9 @@ from threading import Timer
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from forerun.bench.kernels import Case
 from forerun.bench.run import WARM_UP_TOKENS, Answer, PeerError, Prompt, System
 from forerun.core import registry
@@ -28,8 +31,12 @@ from forerun.core.errors import ConfigError, unknown
 KIND = "bench.peers"
 PASSES = "passes"
 """The way of a worker that runs single passes instead of answering."""
+LOGITS = "logits"
+"""The way of a worker that gives the logits after every token of a text."""
 WORKER = Path(__file__).parent / "_worker.py"
 CONVERTER = Path(__file__).parent / "_convert.py"
+STAMP = "requirements.txt"
+"""What is written into an environment when it is complete."""
 DRAFT_MODEL = "draft_model"
 """The way of decoding that needs a draft."""
 
@@ -65,7 +72,7 @@ def adapter(name: str) -> ModuleType:
 def systems(name: str, setup: Setup) -> list[PeerSystem]:
     """A peer in each of its ways of answering; the one with a draft model only if there is a draft."""
     module = adapter(name)
-    left_out = {PASSES} if setup.draft is not None else {PASSES, DRAFT_MODEL}
+    left_out = {PASSES, LOGITS} if setup.draft is not None else {PASSES, LOGITS, DRAFT_MODEL}
     return [PeerSystem(module, way, setup) for way in module.WAYS if way not in left_out]
 
 
@@ -74,6 +81,18 @@ def passes(name: str, setup: Setup) -> PeerSystem:
     if PASSES not in adapter(name).WAYS:
         raise ConfigError(f"{name} cannot run single passes here: choose llama.cpp")
     return PeerSystem(adapter(name), PASSES, setup)
+
+
+def logits(name: str, setup: Setup) -> PeerSystem:
+    """A peer that gives logits, to be compared. Raises ConfigError if it has none."""
+    if LOGITS not in adapter(name).WAYS:
+        raise ConfigError(f"{name} cannot give logits here: choose llama.cpp")
+    return PeerSystem(adapter(name), LOGITS, setup)
+
+
+def is_installed(name: str, folder: Path) -> bool:
+    """Whether `make peers` has completed the peer's environment."""
+    return (folder / adapter(name).NAME / STAMP).exists()
 
 
 class PeerSystem(System):
@@ -137,6 +156,12 @@ class PeerSystem(System):
         """Seconds of one pass of the case, for a system of the way `passes`."""
         found = self._request({"pass": [case.num_seqs, case.rows, case.context]})["seconds"]
         return float(found)
+
+    def logits(self, tokens: Prompt) -> NDArray[np.float32]:
+        """The logits (n, V) after each of the tokens (n,), for a system of the way `logits`."""
+        with tempfile.NamedTemporaryFile(suffix=".f32") as file:
+            self._request({"logits": list(tokens), "file": file.name})
+            return np.fromfile(file.name, np.float32).reshape(len(tokens), -1)
 
     def close(self) -> None:
         """End the process."""

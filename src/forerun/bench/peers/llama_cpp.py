@@ -15,7 +15,7 @@ from typing import Any
 NAME = "llama.cpp"
 REQUIREMENTS = ("llama-cpp-python==0.3.36",)
 QUANT = None
-WAYS = ("plain", "lookup", "draft_model", "passes")
+WAYS = ("plain", "lookup", "draft_model", "passes", "logits")
 
 LOOKUP_TOKENS, LOOKUP_NGRAM = 2, 3
 DRAFT_TOKENS, DRAFT_SURENESS = 5, 0.75
@@ -80,10 +80,12 @@ class Sequence:
 def load(
     model: str, way: str, num_threads: int, max_len: int, draft: str | None
 ) -> Callable[..., Any]:
-    """Greedy decoding of token ids, or single passes."""
+    """Greedy decoding of token ids, single passes, or logits."""
     if way == "passes":
         return _passes(model, num_threads)
     target = Sequence(model, num_threads, max_len)
+    if way == "logits":
+        return partial(_logits, target)
     if way == "lookup":
         propose = _lookup()
     elif way == "draft_model":
@@ -149,6 +151,16 @@ def _drafted(draft: Sequence) -> Propose:
         return guess
 
     return propose
+
+
+def _logits(target: Sequence, tokens: list[int], path: str) -> int:
+    """Write the logits after every token, fp32; their number of rows."""
+    target.rewind(0)
+    with open(path, "wb") as file:
+        for start in range(0, len(tokens), CHUNK):
+            chunk = tokens[start : start + CHUNK]
+            target.extend(chunk, len(chunk)).tofile(file)
+    return len(tokens)
 
 
 def _passes(model: str, num_threads: int) -> Callable[[int, int, int], Callable[[], None]]:

@@ -1,0 +1,133 @@
+"""Arguments as llama.cpp's and vLLM's users type them, read before typer sees them.
+
+`-ngl 99` is one option, not `-n gl`. What is no option of the command but a name of another engine is taken out and
+goes to `EngineConfig.of`, which knows it. Everything else that begins with a dash is refused in words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forerun.core import spellings
+from forerun.core.errors import ConfigError
+
+META = "forerun.arguments"
+"""Under which a context keeps its `Arguments`."""
+
+_SWITCHES = ("on", "off", "auto", "true", "false", "0", "1")
+_NUMBER = re.compile(r"-[\d.]")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """One command line: what typer reads, and what it does not know."""
+
+    rest: list[str] = field(default_factory=list)
+    foreign: dict[str, object] = field(default_factory=dict)
+    """Names of other engines, as typed, with their values."""
+    typed: dict[str, str] = field(default_factory=dict)
+    """How a parameter was called."""
+
+
+class Reading:
+    """A typer command or group that reads its arguments so; before the base class."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        command: Any = self
+        reads = getattr(command.callback, "reads", ())
+        options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]
+        found = read(args, options, reads, path=ctx.command_path, stops=hasattr(self, "commands"))
+        ctx.meta[META] = found
+        return super().parse_args(ctx, found.rest)  # type: ignore[misc]
+
+
+def read(
+    args: Sequence[str], options: Sequence[Any], reads: Collection[str], *, path: str, stops: bool
+) -> Arguments:
+    """Sort the words of a command line. `reads` are the names of other engines that the command can use.
+
+    With `stops`, the first word without a dash begins another command. Raises ConfigError.
+    """
+    known = {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
+    words, found = deque(args), Arguments()
+    while words:
+        word = words.popleft()
+        name, equals, text = word.partition("=")
+        if word == "--" or (stops and not word.startswith("-")):
+            found.rest.extend([word, *words])
+            break
+        if not word.startswith("-") or word == "-" or _NUMBER.match(word):
+            found.rest.append(word)
+        elif (option := known.get(name) or _attached(word, known)) is not None:
+            found.typed[option.name] = name if name in known else word[:2]
+            found.rest.append(word)
+            if name in known and not equals and not option.is_flag and not option.count and words:
+                found.rest.append(words.popleft())
+        else:
+            key, is_on = _foreign(name, reads)
+            if key is None:
+                raise ConfigError(_unknown(word, name, known, reads, path))
+            found.foreign[name] = _value(name, key, words, text if equals else None, is_on)
+    return found
+
+
+def as_flags(message: str, typed: Mapping[str, str]) -> str:
+    """A message with the flags that were typed instead of our names of the fields.
+
+    >>> as_flags("max_model_len must be at least 2", {"max_model_len": "-c"})
+    '-c must be at least 2'
+    """
+    for ours, flag in typed.items():
+        message = re.sub(rf"^{ours}(?= must)|(?<=option '){ours}(?=')", flag, message)
+        message = re.sub(rf"(?<=has no option ){ours}=", f"{flag} ", message)
+    return message
+
+
+def _attached(word: str, known: Mapping[str, Any]) -> Any:
+    """The option of `-n64`: a short one with its number right behind it."""
+    option = known.get(word[:2])
+    is_number = re.fullmatch(r"[\d.]+", word[2:])
+    return option if is_number and option is not None and not option.is_flag else None
+
+
+def _foreign(name: str, reads: Collection[str]) -> tuple[str | None, bool]:
+    """The name in the tables, if the command can use it; False for a flag that is switched off."""
+    if (word := spellings.plain(name)) in reads:
+        return word, True
+    word = spellings.plain(name.replace("--no-", "--", 1))
+    one = spellings.configuration(word)
+    is_flag = one is not None and one.takes != "a value"
+    return (word, False) if is_flag and word in reads else (None, True)
+
+
+def _value(name: str, key: str, words: deque[str], text: str | None, is_on: bool) -> object:
+    one = spellings.configuration(key)
+    takes = "a value" if one is None else one.takes
+    if text is not None:
+        return text
+    if takes == "nothing" or not is_on:
+        return is_on
+    if takes == "perhaps":
+        return words.popleft() if words and words[0].lower() in _SWITCHES else True
+    if not words:
+        raise ConfigError(f"{name} needs a value")
+    return words.popleft()
+
+
+def _unknown(
+    word: str, name: str, known: Mapping[str, Any], reads: Collection[str], path: str
+) -> str:
+    theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in reads))
+    names = [*known, *(flag for flag in theirs if spellings.plain(flag) in reads)]
+    names = [one for one in names if one.startswith("--") == name.startswith("--")]
+    close = difflib.get_close_matches(name, names, n=1)
+    if not close and not name.startswith("--") and known.get(name[:2]) is not None:
+        close = [f"{name[:2]} {word[2:]}"]
+    hint = f": did you mean {close[0]}?" if close else ";"
+    return f"{word} is not an option of {path}{hint} {path} --help lists them"

@@ -1,0 +1,65 @@
+"""The slash commands of `forerun chat`: which there are, and what was typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.core.errors import ConfigError, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a command takes and does. An argument in brackets may be left out."""
+
+    argument: str
+    help: str
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "help": Command("", "list these commands"),
+    "exit": Command("", "end the chat, as Ctrl-D does"),
+    "clear": Command("", "forget the conversation; the system message stays"),
+    "system": Command("[TEXT]", "set the system message; without TEXT show it"),
+    "drafter": Command("[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"),
+    "save": Command("FILE", "write the messages as JSON"),
+    "load": Command("FILE", "go on from messages that were saved"),
+}
+ALIASES: Final[Mapping[str, str]] = {"?": "help", "quit": "exit", "bye": "exit"}
+"""What llama.cpp and ollama call them."""
+
+NOTES: Final = """\
+Enter goes on with an answer that was cut. Ctrl-C stops an answer.
+A line that ends in \\ goes on in the next; \"\"\" begins and ends several lines.
+A message that begins with / needs a space before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """A command as it was typed."""
+
+    name: str
+    argument: str
+
+    @classmethod
+    def parse(cls, text: str) -> Slash:
+        """Read `/name argument`. Raises ConfigError for an unknown name, or an argument too many or missing."""
+        word, _, argument = text.removeprefix("/").strip().partition(" ")
+        name, argument = ALIASES.get(word, word), argument.strip()
+        if name not in COMMANDS:
+            raise ConfigError(unknown("command", f"/{word}", [f"/{name}" for name in COMMANDS]))
+        takes = COMMANDS[name].argument
+        if argument and not takes:
+            raise ConfigError(f"/{word} takes nothing, got {argument!r}")
+        if not argument and takes and not takes.startswith("["):
+            raise ConfigError(f"/{word} needs a {takes}: /{word} {takes}")
+        return cls(name, argument)
+
+
+def help_text() -> str:
+    """All commands, for people."""
+    usages = {f"/{name} {command.argument}": command.help for name, command in COMMANDS.items()}
+    width = max(map(len, usages)) + 1
+    lines = [f"{usage:{width}} {text}" for usage, text in usages.items()]
+    return "\n".join([*lines, NOTES])
