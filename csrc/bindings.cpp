@@ -144,12 +144,6 @@ NB_MODULE(_native, m) {
         .def("learn", &learn, "tokens"_a, "likeliest"_a, "probs"_a)
         .def("learn_tree", &learn_tree, "tail"_a, "tokens"_a, "parents"_a, "ids"_a.noconvert(),
              "probs"_a.noconvert())
-        .def(
-            "read",
-            [](LiveTable& self, const std::vector<int>& tokens, std::size_t start, float weight) {
-                self.read(tokens, start, weight);
-            },
-            "tokens"_a, "start"_a, "weight"_a)
         .def("__sizeof__", &LiveTable::nbytes)
         .def_prop_ro("order", &LiveTable::order);
     nb::class_<FileTable>(m, "FileTable", "Next tokens as a file has them; its arrays are kept.")

@@ -7,7 +7,7 @@ namespace {
 
 // The constants of the oracle.
 constexpr double kPrior = 6, kLiveWeight = 16;
-constexpr int kMaxPlaces = 16, kMinMatch = 2;
+constexpr int kMaxPlaces = 16;
 
 using Places = std::vector<std::vector<Occurrence>>;  // an index's, longest match first
 
@@ -110,11 +110,8 @@ GuessTree grow_tree(const std::vector<int>& context, const FileTable* file, cons
     const std::size_t order = std::min(context.size(), static_cast<std::size_t>(live.order()));
     std::vector<Reached> reached{{{context.end() - static_cast<std::ptrdiff_t>(order), context.end()},
                                   {}}};
-    for (const SuffixIndex* index : indexes) {
-        std::vector<Occurrence> places = index->occurrences(context, kMaxPlaces);
-        std::erase_if(places, [](const Occurrence& place) { return place.first < kMinMatch; });
-        reached[0].places.push_back(std::move(places));
-    }
+    for (const SuffixIndex* index : indexes)
+        reached[0].places.push_back(index->occurrences(context, kMaxPlaces));
     GuessTree tree;
     std::vector<Open> heap;
     std::size_t serial = 0;

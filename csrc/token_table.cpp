@@ -60,11 +60,6 @@ void LiveTable::learn(std::span<const int> tokens, std::span<const int> likelies
     }
 }
 
-void LiveTable::read(std::span<const int> tokens, std::size_t start, float weight) {
-    for (std::size_t i = std::max<std::size_t>(start, 1); i < tokens.size(); ++i)
-        learn(tokens.first(i), tokens.subspan(i, 1), {&weight, 1});
-}
-
 void LiveTable::find(std::uint64_t hash, double weight, Counts& found) const {
     const Entry* entries = &entries_[place(hash)];
     for (const Entry* e = entries; e < entries + kWays; ++e) {

@@ -31,7 +31,6 @@ class LiveTable {
     // The target's likeliest tokens after these, with their probabilities.
     void learn(std::span<const int> tokens, std::span<const int> likeliest,
                std::span<const float> probs);
-    void read(std::span<const int> tokens, std::size_t start, float weight);
     // Adds `weight` times what is known of a context.
     void find(std::uint64_t hash, double weight, Counts& found) const;
     int order() const { return order_; }

@@ -35,7 +35,6 @@ def learned(table, rows) -> None:
     for tokens, found in rows:
         likeliest = {token: prob for token, prob in found}
         table.learn(tokens, [*likeliest], [*likeliest.values()])
-        table.read(tokens, len(tokens) // 2, 0.5)
 
 
 def packed(buckets, token_nbytes: int) -> tuple[np.ndarray, np.ndarray]:

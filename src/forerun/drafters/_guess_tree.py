@@ -1,7 +1,7 @@
 """One tree of guesses from all that costs nothing to ask: tables of next tokens, and places where the same words stood.
 
 Every context is a level of evidence: its last 1, 2, ... tokens in the tables, then the places in other outputs and in
-this text where at least two of its last tokens stood. A level that saw the context N times, token t c(t) times,
+this text where its last tokens stood. A level that saw the context N times, token t c(t) times,
 corrects what the shorter contexts say (a Dirichlet prior of weight k; MacKay and Peto 1995):
 
     p(t) = (c(t) + k p'(t)) / (N + k)
@@ -38,8 +38,6 @@ LIVE_WEIGHT = 16.0
 """What a row learned in this process counts for, in rows of the file."""
 MAX_PLACES = 16
 """Places of an index that are asked, those with the longest matches."""
-MIN_MATCH = 2
-"""Tokens that must match: the tables know what follows a single one."""
 
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """Tokens, parents, and the chance of each node once its parent is right; best first."""
@@ -77,10 +75,7 @@ def grow_in_python(
     nodes: list[tuple[int, int, float]] = []
     heap: list[tuple[float, int, int, int, float, list[int], list[Places]]] = []
     serial, chance, parent, tail = count(), 1.0, -1, [*context[-live.order :]]
-    matches = [
-        [place for place in index.occurrences(context, MAX_PLACES) if place[0] >= MIN_MATCH]
-        for index in indexes
-    ]
+    matches = [[*index.occurrences(context, MAX_PLACES)] for index in indexes]
     while len(nodes) < num_nodes:
         levels = [*_in_tables(tail, file, live), *map(_in_places, indexes, matches)]
         for token, p in _blend(levels).items():

@@ -113,11 +113,6 @@ class LiveTable:
         for each, likeliest, chances in zip(tails, ids.tolist(), probs.tolist(), strict=True):
             self.learn(each, likeliest, chances)
 
-    def read(self, tokens: Sequence[int], start: int, weight: float) -> None:
-        """A text: each of its tokens from `start` on is taken as what follows those before it."""
-        for stop in range(max(start, 1), len(tokens)):
-            self.learn(tokens[max(0, stop - self.order) : stop], tokens[stop : stop + 1], [weight])
-
     def find(self, hash: int) -> Counts | None:
         """What is known of a context."""
         for entry in self._sets.get(self._place(hash), ()):

@@ -24,9 +24,6 @@ from forerun.drafters._texts import Texts
 from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, new_live_table
 from forerun.drafters.base import BaseDrafter, Target
 
-TEXT_WEIGHT = 0.5
-"""What a token of a prompt counts for, in verified rows: the text says it, not the target."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -82,10 +79,8 @@ class Recycling(BaseDrafter):
         self.texts = Texts(options.max_depth, options.shared_tokens)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Follow a sequence; its text so far is learned from."""
+        """Follow a sequence; the prompt's last row is the first that is learned from."""
         self.texts.begin(seq, len(outcome.emitted))
-        prompt = seq.tokens[: len(seq.tokens) - len(outcome.emitted)]
-        self.live.read(prompt, 1, TEXT_WEIGHT)
         self._learn(seq, EMPTY_DRAFT, outcome)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
