@@ -70,8 +70,8 @@ class LLM:
     def __init__(self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Any) -> None:
         """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
 
-        Keywords are `EngineConfig`'s fields, and `speculative_config`, `assistant_model` and
-        `prompt_lookup_num_tokens` as elsewhere. `drafter` may also be a `Drafter` of your own, which then serves this
+        Keywords are `EngineConfig`'s fields, `speculative_config`, and what other engines call them
+        (docs/spellings.md). `drafter` may also be a `Drafter` of your own, which then serves this
         LLM alone. Raises LoadError, ConfigError.
         """
         self.config = config = EngineConfig.of(model, **overrides)

@@ -122,6 +122,9 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
         ("-c 999999", "-c must be from 2 to the model's"),
         ("--spec-type draft-eagle3", "'draft-eagle3' is not supported yet"),
         ("--spec-type draft-simple", "option 'model' must be given"),
+        ("-m x.gguf -d draft_model", "drafter 'draft_model': option 'model' must be given"),
+        ("--quant int8 -d draft_model:model=x,quant=two", "option 'quant' must be none or int8"),
+        ("--temp 1 -d draft_model:model=x,temperature=-1", "': temperature must be from 0 to 100"),
         ("-tp 2", "-tp 2 is not possible here"),
     ],
 )

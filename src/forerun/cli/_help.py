@@ -111,7 +111,8 @@ def _entry(parameter: Any, hint: object) -> Entry:
     if parameter.param_type_name == "argument":
         return Entry("Arguments", _metavar(parameter), "", text, "", ())
     long = main_name(parameter)
-    short = next((name for name in parameter.opts if not name.startswith("--")), None)
+    shorts = [name for name in parameter.opts if not name.startswith("--")]
+    short = next((name for name in shorts if len(name) == 2 or name == parameter.opts[0]), None)
     also = tuple(name for name in parameter.opts if name not in (long, short))
     default, shown = parameter.default, parameter.show_default
     takes = ""

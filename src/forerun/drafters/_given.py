@@ -97,7 +97,8 @@ def check(key: str, value: object, method: str, drafters: Sequence[str]) -> None
             f"drafter '{method}' has no option {spellings.said(key, value)} "
             f"(it has: {', '.join(names) or 'none'}); these have it: {', '.join(have)}"
         )
-    message = unknown("option", key, names)
+    theirs = [word for word in spellings.known_names() if meant(word, names)]
+    message = unknown("option", key, names, theirs)
     raise ConfigError(message.replace(" (allowed: ", f" (allowed for '{method}': "))
 
 

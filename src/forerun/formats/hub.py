@@ -155,6 +155,8 @@ def pull(name: str, progress: Progress = _log.info) -> Path:
         return fetch(source, cache_dir() / f"{name}.gguf", progress)
     hub_name = HubName.parse(name)
     if hub_name is None:
+        if name.startswith((".", "/", "~")) or name.endswith(".gguf"):
+            raise LoadError(f"no such file: {name}; forerun models lists what can be named")
         known = [model.name for model in known_models()]
         raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
     progress(f"asking the Hugging Face Hub for {name}")
