@@ -33,7 +33,7 @@ ENTRIES = st.lists(
 
 def learned(table, rows) -> None:
     for tokens, found in rows:
-        likeliest = {token: prob for token, prob in found}
+        likeliest = dict(found)
         table.learn(tokens, [*likeliest], [*likeliest.values()])
 
 
