@@ -103,10 +103,14 @@ def _answer(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: i
     from forerun.cli import _console as console
     from forerun.train.answers import generate
 
+    def encode(text: str) -> Sequence[int]:
+        template = llm.tokenizer.chat_template
+        return llm.encode(text if template is None else [{"role": "user", "content": text}])
+
     done = 0
     try:
         with console.counter("answering", num_tokens) as show:
-            for done in generate(llm, prompts, store, num_tokens):
+            for done in generate(llm.loop, encode, prompts, store, num_tokens):
                 show(done)
     except KeyboardInterrupt:
         console.stderr().print(

@@ -8,7 +8,7 @@ answer is written at once, so an interrupted run goes on where it was.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -18,12 +18,15 @@ from forerun.core.store import Store
 from forerun.core.types import TaskPrompt
 
 if TYPE_CHECKING:
-    from forerun.engine.loop import RequestHandle
-    from forerun.llm import LLM
+    from forerun.engine.loop import EngineLoop, RequestHandle
 
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 MAX_TOKENS = 256
 """Of an answer: after that many tokens it has shown how the model speaks."""
+
+
+Encode = Callable[[str], Sequence[int]]
+"""Token ids of a user's message, through the chat template where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,11 @@ def kept(store: Store) -> Iterator[Answer]:
 
 
 def generate(
-    llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int
+    loop: EngineLoop,
+    encode: Encode,
+    prompts: Iterable[TaskPrompt],
+    store: Store,
+    num_tokens: int,
 ) -> Iterator[int]:
     """Answer prompts until the store holds `num_tokens` tokens of answers; yields how many it holds.
 
@@ -52,17 +59,17 @@ def generate(
     prompts = list(prompts)
     done = sum(len(answer.tokens) for answer in kept(store))
     yield done
-    waiting = _requests(llm, prompts, store)
+    waiting = _requests(loop, encode, prompts, store)
     running: dict[str, tuple[float, RequestHandle]] = {}
     while done < num_tokens:
         while (
-            len(running) < 2 * llm.config.max_num_seqs
+            len(running) < 2 * loop.engine.config.max_num_seqs
             and (entry := next(waiting, None)) is not None
         ):
             running[entry[0]] = entry[1:]
         if not running:
             return
-        llm.loop.step()
+        loop.step()
         for key, (temperature, request) in [*running.items()]:
             request.news.clear()
             if request.is_finished:
@@ -78,7 +85,7 @@ def generate(
 
 
 def _requests(
-    llm: LLM, prompts: Sequence[TaskPrompt], store: Store
+    loop: EngineLoop, encode: Encode, prompts: Sequence[TaskPrompt], store: Store
 ) -> Iterator[tuple[str, float, RequestHandle]]:
     """Submit what the store lacks, round after round; ends when no prompt can be answered."""
     round_ = 0
@@ -95,10 +102,8 @@ def _requests(
             params = SamplingParams(
                 temperature=temperature, seed=number + round_, max_tokens=MAX_TOKENS
             )
-            text = prompt.turns[0]
-            asked = [{"role": "user", "content": text}] if llm.tokenizer.chat_template else text
             try:
-                request = llm.submit(asked, params)
+                request = loop.submit(encode(prompt.turns[0]), params)
             except CapacityError:
                 continue
             can_answer = True
