@@ -27,7 +27,7 @@ SHORT = "-n 8 -c 256 -d prompt_lookup"
 COMMANDS = (
     *("", "generate", "chat", "demo", "models", "pull", "rm", "check", "drafters", "autotune"),
     *("check-drafter", "bench", "bench kernels", "bench report", "verify", "eval", "eval ppl"),
-    *("eval tasks", "eval distribution"),
+    *("eval tasks", "eval distribution", "eval fidelity"),
 )
 
 
@@ -299,5 +299,5 @@ def test_help_is_there_at_once_and_python_m_is_the_same_command():
     ended = subprocess.run(
         [*FORERUN, "generate", "--help"], capture_output=True, text=True, check=True
     )
-    assert cpu_s() - start_s < 1.0, "about 0.2 on an idle machine"
+    assert cpu_s() - start_s < 1.0, "about 0.15 on an idle machine"
     assert ended.stdout.startswith("Usage: forerun generate")
