@@ -101,7 +101,7 @@ def known_tables() -> Iterator[Path]:
 
 
 def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None:
-    """The table made for this tokenizer, for this model if there is one; what cannot be read is told and passed over."""
+    """The table made for this tokenizer, for this model if there is one; what is broken is told and passed over."""
     ours, fitting = None, []
     for path in known_tables():
         try:
