@@ -1,4 +1,4 @@
-"""Tables as files: what was written is read; what is none is an error in one sentence, harmless where no one named it."""
+"""Tables as files: what was written is read; what is none is an error in a sentence, harmless where no one named it."""
 
 from __future__ import annotations
 
