@@ -69,7 +69,7 @@ def generate(
     try:
         while done < num_tokens:
             room = 2 * loop.engine.config.max_num_seqs - len(running)
-            running |= {key: entry for key, *entry in islice(waiting, room)}
+            running |= {entry[0]: entry[1:] for entry in islice(waiting, room)}
             if not running:
                 return
             loop.step()
