@@ -78,7 +78,7 @@ def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) 
         ({"method": "ngram", "prompt_lookup_max": 1, "prompt_lookup_min": 2}, "prompt_lookup_min=2"),
         ({"model": "s", "quantization": "awq"}, "option 'quantization' must be .*got 'awq'"),
         ({"method": "ngram", "suffix_decoding_max_tree_depth": 3},
-         "drafter 'ngram' has no option suffix_decoding_max_tree_depth=3 .*have it: suffix"),
+         "drafter 'ngram' has no option suffix_decoding_max_tree_depth=3 .*have it: recycling, suffix"),
         ({"method": "suffix", "assistant_early_exit": 3}, "'suffix' has no option assistant_early_exit=3"),
         ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size=2 is not possible here"),
         ({"rejection_sample_method": "synthetic"}, "rejection_sample_method='synthetic' is not possible"),
