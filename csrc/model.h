@@ -140,8 +140,8 @@ class Decoder {
     void project_head(int layer, int head);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
-    void merge_tasks(int unit);
-    void finish_unit(const Unit& unit, const Attended* states);
+    void merge_tasks(int unit, int query);
+    void finish_query(const Unit& unit, int query, const Attended* states);
     void mlp_up(const Layer& layer, int piece, int thread);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
 
@@ -185,6 +185,7 @@ class Decoder {
     std::vector<Unit> units_;
     std::vector<Task> tasks_;
     std::vector<int> phases_;
+    int unit_rows_ = 0;  // most queries of a unit
     bool is_split_ = false;
     std::vector<float> cos_, sin_;
     Rope rope_;

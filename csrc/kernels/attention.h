@@ -131,14 +131,14 @@ inline void merge(const Attended& from, Attended& into, int head_dim) {
         return;
     }
     const float top = into.largest > from.largest ? into.largest : from.largest;
-    float factors[kTile] = {into.largest - top, from.largest - top};
-    store(factors, exp(load(factors)));
-    const float old = factors[0], young = factors[1];
+    const F old = exp(splat(into.largest - top)), young = exp(splat(from.largest - top));
+    float old_lanes[kTile], young_lanes[kTile];
+    store(old_lanes, old);
+    store(young_lanes, young);
     into.largest = top;
-    into.total = into.total * old + from.total * young;
+    into.total = into.total * old_lanes[0] + from.total * young_lanes[0];
     for (int e = 0; e < head_dim; e += kTile)
-        store(into.out + e,
-              fma(load(from.out + e), splat(young), mul(load(into.out + e), splat(old))));
+        store(into.out + e, fma(load(from.out + e), young, mul(load(into.out + e), old)));
 }
 
 inline void finish(const Attended& state, int head_dim, float* out) {
