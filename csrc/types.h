@@ -153,6 +153,8 @@ struct Kernels {
     // The sum of weight e^(x - largest) over x (count), in whole tiles; weight null: ones. An
     // infinite `largest` is left out of the exponent.
     float (*exp_sum)(const float* x, const float* weight, int count, float* largest);
+    // The first of x[first..count) that is not below the limit, count if none. Reads up to 15 more.
+    int (*find)(const float* x, int first, int count, float limit);
     void (*write_key)(const KvHead&, int slot_row, const float* k);
     void (*write_value)(const KvHead&, int slot_row, const float* v);
     // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold

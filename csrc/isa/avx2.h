@@ -76,6 +76,13 @@ inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     return {_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, bound, _CMP_NLT_UQ)),
             _mm256_and_ps(y.b, _mm256_cmp_ps(x.b, bound, _CMP_NLT_UQ))};
 }
+// A bit for every lane that is not below the limit.
+inline unsigned not_below(F x, float limit) {
+    const __m256 bound = _mm256_set1_ps(limit);
+    const int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, bound, _CMP_NLT_UQ)),
+              b = _mm256_movemask_ps(_mm256_cmp_ps(x.b, bound, _CMP_NLT_UQ));
+    return static_cast<unsigned>(a | b << 8);
+}
 
 // Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
 inline float sum(F x) {

@@ -55,6 +55,11 @@ inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ), y.v)};
 }
 
+// A bit for every lane that is not below the limit.
+inline unsigned not_below(F x, float limit) {
+    return _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ);
+}
+
 inline __m256 low(__m512 x) { return _mm512_castps512_ps256(x); }
 inline __m256 high(__m512 x) {
     return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));

@@ -84,6 +84,12 @@ inline F pow2(F n) {  // 2^n for whole n in -126..127
 inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     return each([&](int i) { return x.v[i] < limit ? 0.0f : y.v[i]; });
 }
+// A bit for every lane that is not below the limit.
+inline unsigned not_below(F x, float limit) {
+    unsigned lanes = 0;
+    for (int i = 0; i < 16; ++i) lanes |= static_cast<unsigned>(!(x.v[i] < limit)) << i;
+    return lanes;
+}
 
 // Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
 inline float sum(F x) {

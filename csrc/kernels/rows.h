@@ -129,6 +129,16 @@ inline float exp_sum(const float* x, const float* weight, int count, float* larg
     return sum(total);
 }
 
+// The first of x[first..count) that is not below the limit, count if none. Reads whole vectors.
+inline int find(const float* x, int first, int count, float limit) {
+    for (int i = first; i < count; i += kTile)
+        if (const unsigned lanes = not_below(load(x + i), limit)) {
+            const int found = i + __builtin_ctz(lanes);
+            return found < count ? found : count;
+        }
+    return count;
+}
+
 inline void scale(float* x, int count, float factor) {
     for (int i = 0; i < count; i += kTile) store(x + i, mul(load(x + i), splat(factor)));
 }
