@@ -24,6 +24,9 @@ from forerun.drafters._texts import Texts
 from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, new_live_table
 from forerun.drafters.base import BaseDrafter, Target
 
+GRIDS = {"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)}
+"""What `forerun autotune` tries."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
