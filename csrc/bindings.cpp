@@ -140,10 +140,25 @@ NB_MODULE(_native, m) {
         .def("__sizeof__", &SuffixIndex::nbytes)
         .def_prop_ro("num_tokens", &SuffixIndex::num_tokens);
     nb::class_<LiveTable>(m, "LiveTable", "Learns which tokens come next.")
-        .def(nb::init<int, std::size_t>(), "order"_a, "nbytes"_a)
+        .def(nb::init<int, std::size_t, std::uint32_t>(), "order"_a, "nbytes"_a,
+             "most_age"_a = UINT32_MAX)
         .def("learn", &learn, "tokens"_a, "likeliest"_a, "probs"_a)
         .def("learn_tree", &learn_tree, "tail"_a, "tokens"_a, "parents"_a, "ids"_a.noconvert(),
              "probs"_a.noconvert())
+        .def(
+            "entries",
+            [](const LiveTable& self, std::uint32_t since) {
+                const std::string entries = self.entries(since);
+                return nb::bytes(entries.data(), entries.size());
+            },
+            "since"_a = 0)
+        .def(
+            "absorb",
+            [](LiveTable& self, const nb::bytes& entries) {
+                self.absorb({entries.c_str(), entries.size()});
+            },
+            "entries"_a)
+        .def_prop_ro("age", &LiveTable::age)
         .def("__sizeof__", &LiveTable::nbytes)
         .def_prop_ro("order", &LiveTable::order);
     nb::class_<FileTable>(m, "FileTable", "Next tokens as a file has them; its arrays are kept.")
@@ -154,7 +169,8 @@ NB_MODULE(_native, m) {
                 new (self) FileTable(span_of(offsets), span_of(data), token_nbytes);
             },
             "offsets"_a.noconvert(), "data"_a.noconvert(), "token_nbytes"_a,
-            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("__sizeof__", &FileTable::nbytes);
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
           "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
     bind_decoder(m);

@@ -119,7 +119,8 @@ GuessTree grow_tree(const std::vector<int>& context, const FileTable* file, cons
     while (static_cast<int>(tree.tokens.size()) < num_nodes) {
         const std::size_t here = reached.size() - 1;
         const int parent = static_cast<int>(here) - 1;
-        for (const auto& [token, p] : grower.next(reached[here])) {
+        for (const auto& [token, found] : grower.next(reached[here])) {
+            const double p = std::min(found, 1.0);
             if (!(chance * p >= min_chance)) continue;
             heap.push_back({chance * p, serial++, token, parent, p, here});
             std::push_heap(heap.begin(), heap.end(), comes_later);

@@ -26,10 +26,13 @@ void add(Counts& counts, int token, double count) {
 
 }  // namespace
 
-LiveTable::LiveTable(int order, std::size_t nbytes)
-    : order_(order), entries_(std::max<std::size_t>(1, nbytes / (kWays * sizeof(Entry))) * kWays) {
+LiveTable::LiveTable(int order, std::size_t nbytes, std::uint32_t most_age)
+    : order_(order),
+      entries_(std::max<std::size_t>(1, nbytes / (kWays * sizeof(Entry))) * kWays),
+      most_age_(most_age) {
     static_assert(sizeof(Entry) == 64);
     if (order < 1) throw std::invalid_argument("order must be at least 1");
+    if (most_age <= entries_.size()) throw std::invalid_argument("most_age is too low");
 }
 
 void LiveTable::learn(std::span<const int> tokens, std::span<const int> likeliest,
@@ -38,7 +41,6 @@ void LiveTable::learn(std::span<const int> tokens, std::span<const int> likelies
     const std::size_t most = std::min(tokens.size(), static_cast<std::size_t>(order_));
     for (std::size_t n = 1; n <= most; ++n) {
         hash = grow_hash(hash, tokens[tokens.size() - n]);
-        ++age_;
         Entry& known = entry(hash);
         known.total = known.total * kFade + 1.0f;
         for (float& count : known.counts) count *= kFade;
@@ -71,12 +73,47 @@ void LiveTable::find(std::uint64_t hash, double weight, Counts& found) const {
     }
 }
 
+std::string LiveTable::entries(std::uint32_t since) const {
+    std::vector<const Entry*> found;
+    for (const Entry& e : entries_)
+        if (e.age > since) found.push_back(&e);
+    std::sort(found.begin(), found.end(),
+              [](const Entry* a, const Entry* b) { return a->age < b->age; });
+    std::string bytes(found.size() * sizeof(Entry), '\0');
+    for (std::size_t i = 0; i < found.size(); ++i)
+        std::memcpy(&bytes[i * sizeof(Entry)], found[i], sizeof(Entry));
+    return bytes;
+}
+
+void LiveTable::absorb(std::string_view entries) {
+    if (entries.size() % sizeof(Entry)) throw std::invalid_argument("part of an entry");
+    for (; !entries.empty(); entries.remove_prefix(sizeof(Entry))) {
+        Entry given;
+        std::memcpy(&given, entries.data(), sizeof(Entry));
+        Entry& known = entry(given.hash);
+        given.age = known.age;
+        known = given;
+    }
+}
+
+// The same order of ages from 1 on.
+void LiveTable::number_anew() {
+    std::vector<Entry*> known;
+    for (Entry& e : entries_)
+        if (e.age != 0) known.push_back(&e);
+    std::sort(known.begin(), known.end(), [](Entry* a, Entry* b) { return a->age < b->age; });
+    age_ = 0;
+    for (Entry* e : known) e->age = ++age_;
+}
+
 std::size_t LiveTable::place(std::uint64_t hash) const {
     return place_of(hash, entries_.size() / kWays) * kWays;
 }
 
 // The context's, or the one learned longest ago of those in its place, emptied.
 LiveTable::Entry& LiveTable::entry(std::uint64_t hash) {
+    if (age_ == most_age_) number_anew();
+    ++age_;
     Entry* const first = &entries_[place(hash)];
     Entry* oldest = first;
     for (Entry* e = first; e < first + kWays; ++e) {
@@ -95,8 +132,8 @@ LiveTable::Entry& LiveTable::entry(std::uint64_t hash) {
 FileTable::FileTable(std::span<const std::uint32_t> offsets, std::span<const std::uint8_t> data,
                      int token_nbytes)
     : offsets_(offsets), data_(data), token_nbytes_(static_cast<std::size_t>(token_nbytes)) {
-    if (token_nbytes != 2 && token_nbytes != 4)
-        throw std::invalid_argument("token_nbytes must be 2 or 4");
+    if (token_nbytes != 2 && token_nbytes != 3)
+        throw std::invalid_argument("token_nbytes must be 2 or 3");
     if (offsets.size() < 2 || offsets.back() != data.size() ||
         !std::is_sorted(offsets.begin(), offsets.end()))
         throw std::invalid_argument("the offsets do not fit the data");

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace forerun {
@@ -25,15 +27,21 @@ inline std::uint64_t grow_hash(std::uint64_t hash, int token) {
 
 class LiveTable {
   public:
-    // `order` at least 1: else std::invalid_argument.
-    LiveTable(int order, std::size_t nbytes);
+    // `order` at least 1: else std::invalid_argument. At `most_age`, which is above the number of
+    // entries, they are numbered anew.
+    LiveTable(int order, std::size_t nbytes, std::uint32_t most_age);
 
     // The target's likeliest tokens after these, with their probabilities.
     void learn(std::span<const int> tokens, std::span<const int> likeliest,
                std::span<const float> probs);
     // Adds `weight` times what is known of a context.
     void find(std::uint64_t hash, double weight, Counts& found) const;
+    // The bytes of the contexts learned after an age, those learned longest ago first.
+    std::string entries(std::uint32_t since) const;
+    // Takes over another table's; part of an entry: std::invalid_argument.
+    void absorb(std::string_view entries);
     int order() const { return order_; }
+    std::uint32_t age() const { return age_; }
     std::size_t nbytes() const { return entries_.size() * sizeof(Entry); }
 
   private:
@@ -47,10 +55,12 @@ class LiveTable {
     };
 
     Entry& entry(std::uint64_t hash);
+    void number_anew();
     std::size_t place(std::uint64_t hash) const;
 
     const int order_;
     std::vector<Entry> entries_;
+    const std::uint32_t most_age_;
     std::uint32_t age_ = 0;
 };
 
@@ -61,6 +71,7 @@ class FileTable {
     FileTable(std::span<const std::uint32_t> offsets, std::span<const std::uint8_t> data,
               int token_nbytes);
     void find(std::uint64_t hash, double weight, Counts& found) const;
+    std::size_t nbytes() const { return offsets_.size_bytes() + data_.size_bytes(); }
 
   private:
     std::span<const std::uint32_t> offsets_;

@@ -34,7 +34,7 @@ from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import resolve
+from forerun.formats.hub import name_of, resolve
 from forerun.formats.messages import Message, Tools
 from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.formats.tokenizer import TextStream
@@ -206,7 +206,10 @@ class LLM:
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
-        return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
+        name = name_of(self.path)
+        return Target(
+            self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load, name
+        )
 
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forerun.drafters._guess_tree import grow_in_python
 from forerun.drafters._suffix_index import SuffixIndex
-from forerun.drafters._token_table import ENTRY_NBYTES, WAYS, FileTable, LiveTable
+from forerun.drafters._token_table import ENTRY, ENTRY_NBYTES, WAYS, FileTable, LiveTable
 
 _native = pytest.importorskip("forerun._native")
 
@@ -52,7 +52,7 @@ def packed(buckets, token_nbytes: int) -> tuple[np.ndarray, np.ndarray]:
     SETS,
     st.integers(1, 4),
     st.lists(ENTRIES, min_size=1, max_size=3),
-    st.sampled_from([2, 4]),
+    st.sampled_from([2, 3]),
     WORDS,
     WORDS,
     st.integers(0, 12),
@@ -84,3 +84,26 @@ def test_the_native_tree_is_that_of_its_oracle(
         assert live.__sizeof__() == nbytes
         trees.append(grow(context, file, live, [index], num_nodes, min_chance))
     assert trees[0] == trees[1]
+
+
+@given(ROWS, ROWS, st.sampled_from([1, 2, 5]), st.integers(1, 4), st.integers(1, 60))
+def test_the_native_entries_are_those_of_the_oracle(old, new, num_sets, order, spare) -> None:
+    """Also where ages have run out again and again."""
+    nbytes = num_sets * WAYS * ENTRY_NBYTES
+    most_age = num_sets * WAYS + spare
+    entries = []
+    for live in (_native.LiveTable(order, nbytes, most_age), LiveTable(order, nbytes)):
+        learned(live, old)
+        other = type(live)(order, nbytes)
+        learned(other, new)
+        live.absorb(other.entries())
+        rows = np.frombuffer(live.entries(), ENTRY)
+        entries.append([rows[name].tolist() for name in ("hash", "total", "tokens", "counts")])
+    assert str(entries[0]) == str(entries[1])  # NaN is equal to NaN
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="most_age"):
+        _native.LiveTable(1, WAYS * ENTRY_NBYTES, WAYS)
+    with pytest.raises(ValueError, match="part of an entry"):
+        _native.LiveTable(1, 0).absorb(b"torn")

@@ -68,7 +68,7 @@ def command(
     store = Store(origin, answers)
     _answer(llm, wanted, store, num_tokens)
     texts = [(answer.prompt, answer.tokens) for answer in kept(store)]
-    token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 4
+    token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
     figures = _measure(texts, order, token_nbytes, size_mb)
     columns = ("MB", "contexts", "tokens per pass (tau)")
     lines = [(f"{mb:.2f}", n, f"{tau:.3f}") for mb, n, tau in figures]

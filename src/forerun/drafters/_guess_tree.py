@@ -78,7 +78,8 @@ def grow_in_python(
     matches = [[*index.occurrences(context, MAX_PLACES)] for index in indexes]
     while len(nodes) < num_nodes:
         levels = [*_in_tables(tail, file, live), *map(_in_places, indexes, matches)]
-        for token, p in _blend(levels).items():
+        for token, found in _blend(levels).items():
+            p = min(found, 1.0)
             if chance * p >= min_chance:
                 heapq.heappush(heap, (-chance * p, next(serial), parent, token, p, tail, matches))
         if not heap:

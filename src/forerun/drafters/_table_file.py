@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
+import logging
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core import files
 from forerun.core.errors import LoadError
 from forerun.drafters._token_table import AnyFileTable, new_file_table
 from forerun.formats.hub import cache_root
@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from forerun.drafters.base import Vocabulary
 
 SUFFIX = ".table"
+HEAD_NBYTES = 1024
+"""Room for what a file says of itself."""
 _MAGIC = b"forerun token table 1\n"
 _ALIGNED = 64
-_SAMPLED = (
-    64  # every so many ids of a vocabulary are compared: a wrong guess costs time, never a token
-)
+_LONGEST_HEAD = 4096
+_SAMPLED = 64
+"""Every so many ids of a vocabulary are compared: a wrong guess costs time, never a token."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,12 @@ class Header:
     num_buckets: int
     nbytes: int
     checksum: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value).__name__ != field.type or (isinstance(value, int) and value < 0):
+                raise ValueError(f"its {field.name} is {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,55 +92,59 @@ def tables_dir() -> Path:
 
 def known_tables() -> Iterator[Path]:
     """The tables of this machine, then those that came with the package."""
-    yield from sorted(tables_dir().glob(f"*{SUFFIX}"))
     packaged = Path(str(resources.files("forerun.drafters"))) / "tables"
-    yield from sorted(packaged.glob(f"*{SUFFIX}"))
+    for folder in (tables_dir(), packaged):
+        try:
+            yield from sorted(folder.glob(f"*{SUFFIX}"))
+        except OSError as error:
+            _log.warning("no tables of %s are used: %s", folder, error)
 
 
-def find(vocabulary: Vocabulary) -> Path | None:
-    """The first table made for this tokenizer; files that are none are passed over."""
-    wanted = None
+def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None:
+    """The table made for this tokenizer, for this model if there is one; what is broken is told and passed over."""
+    ours, fitting = None, []
     for path in known_tables():
         try:
             header = read_header(path)
-        except LoadError:
+        except LoadError as error:
+            _log.warning("passed over: %s", error)
             continue
-        wanted = wanted or fingerprint(vocabulary)
-        if header.vocabulary == wanted:
-            return path
+        ours = ours or fingerprint(vocabulary)
+        if header.vocabulary == ours:
+            fitting.append((header.model != model, path))
+    for _, path in sorted(fitting, key=lambda found: found[0]):
+        try:
+            return load(path, vocabulary)
+        except LoadError as error:
+            _log.warning("passed over: %s", error)
     return None
 
 
 def read_header(path: Path) -> Header:
     """What a file says of itself. Raises LoadError."""
-    try:
-        with path.open("rb") as file:
-            if file.readline(len(_MAGIC)) != _MAGIC:
-                raise ValueError("it is no table of tokens")
-            return Header(**json.loads(file.readline(4096)))
-    except FileNotFoundError:
-        raise LoadError(f"no such table: {path}; forerun train table makes one") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise LoadError(f"{path} cannot be read as a table: {error}") from error
+    return _read_head(path)[0]
 
 
 def load(path: Path, vocabulary: Vocabulary) -> AnyFileTable:
     """The table in a file. Raises LoadError for a torn or foreign file and for another tokenizer's."""
-    header = read_header(path)
+    header, start = _read_head(path)
     if (ours := fingerprint(vocabulary)) != header.vocabulary:
         raise LoadError(
             f"{path} was made for the tokenizer of {header.model} ({header.vocabulary}), this model has another "
             f"({ours}): make one with forerun train table"
         )
-    start, middle = _start(header), 4 * (header.num_buckets + 1)
-    size = path.stat().st_size
-    if size != start + middle + header.nbytes:
-        raise LoadError(f"{path} is not whole: {size} bytes of {start + middle + header.nbytes}")
-    bytes_ = np.memmap(path, np.uint8, "r", offset=start)
-    if zlib.crc32(bytes_.data) != header.checksum:
-        raise LoadError(f"{path} is damaged: its bytes have changed")
-    offsets = np.asarray(bytes_[:middle]).view(np.uint32)
-    return new_file_table(offsets, np.asarray(bytes_[middle:]), header.token_nbytes)
+    middle = 4 * (header.num_buckets + 1)
+    wanted, size = start + middle + header.nbytes, path.stat().st_size
+    if size != wanted:
+        raise LoadError(f"{path} is not whole: {size} bytes of {wanted}")
+    try:
+        bytes_ = np.memmap(path, np.uint8, "r", offset=start)
+        if zlib.crc32(bytes_.data) != header.checksum:
+            raise LoadError(f"{path} is damaged: its bytes have changed")
+        offsets = np.asarray(bytes_[:middle]).view(np.uint32)
+        return new_file_table(offsets, np.asarray(bytes_[middle:]), header.token_nbytes)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} cannot be read as a table: {error}") from error
 
 
 def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None:
@@ -148,24 +162,26 @@ def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None
         checksum=zlib.crc32(data, zlib.crc32(offsets)),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
-            file.write(_head(header) + offsets + data)
-            file.flush()
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    files.replace(path, _head(header), offsets, data)
+
+
+def _read_head(path: Path) -> tuple[Header, int]:
+    """The header, and where the bytes begin."""
+    try:
+        with path.open("rb") as file:
+            if file.readline(len(_MAGIC)) != _MAGIC:
+                raise ValueError("it is no table of tokens")
+            header, start = Header(**json.loads(file.readline(_LONGEST_HEAD))), file.tell()
+            if start % _ALIGNED:
+                raise ValueError(f"its first line has {start - len(_MAGIC)} bytes")
+            return header, start
+    except FileNotFoundError:
+        raise LoadError(f"no such table: {path}; forerun train table makes one") from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise LoadError(f"{path} cannot be read as a table: {error}") from error
 
 
 def _head(header: Header) -> bytes:
     text = json.dumps(asdict(header)).encode()
     padding = -(len(_MAGIC) + len(text) + 1) % _ALIGNED
     return _MAGIC + text + b" " * padding + b"\n"
-
-
-def _start(header: Header) -> int:
-    return len(_head(header))

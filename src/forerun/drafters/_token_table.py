@@ -26,6 +26,16 @@ ENTRY_NBYTES = 64
 """A context of a live table: its hash, its age, its count and `NUM_LIVE` tokens with theirs. One cache line."""
 NUM_LIVE = 6
 """Tokens a live table keeps for a context."""
+ENTRY = np.dtype(
+    [
+        ("hash", "<u8"),
+        ("age", "<u4"),
+        ("total", "<f4"),
+        ("tokens", "<i4", NUM_LIVE),
+        ("counts", "<f4", NUM_LIVE),
+    ]
+)
+"""An entry as bytes; a token -1 is none."""
 WAYS = 4
 """Contexts that compete for the same place: the one learned longest ago gives way."""
 FADE = np.float32(0.7)
@@ -82,20 +92,19 @@ class _Entry:
 
 
 class LiveTable:
-    """Learns the tokens after a context; `nbytes` is its size from the start."""
+    """Learns the tokens after a context; `nbytes` is its size from the start, `age` rises with every context."""
 
     def __init__(self, order: int, nbytes: int) -> None:
         self.order = order
+        self.age = 0
         self._num_sets = max(1, nbytes // (WAYS * ENTRY_NBYTES))
         self._sets: dict[int, list[_Entry]] = {}
-        self._age = 0
 
     def learn(
         self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
     ) -> None:
         """The target's likeliest tokens after `tokens`, with their probabilities."""
         for hash in context_hashes(tokens, self.order):
-            self._age += 1
             self._entry(hash).add(likeliest, probs)
 
     def learn_tree(
@@ -121,6 +130,25 @@ class LiveTable:
                 return float(entry.total), [*zip(entry.tokens, counts, strict=True)]
         return None
 
+    def entries(self, since: int = 0) -> bytes:
+        """The contexts learned after an age, each once, as `ENTRY`s; those learned longest ago first."""
+        found = [e for entries in self._sets.values() for e in entries if e.age > since]
+        rows = np.zeros(len(found), ENTRY)
+        rows["tokens"] = -1
+        for row, entry in zip(rows, sorted(found, key=lambda e: e.age), strict=True):
+            row["hash"], row["age"], row["total"] = entry.hash, entry.age, entry.total
+            row["tokens"][: len(entry.tokens)] = entry.tokens
+            row["counts"][: len(entry.counts)] = entry.counts
+        return rows.tobytes()
+
+    def absorb(self, entries: bytes) -> None:
+        """Take over another table's `entries`, as if they were learned now. Raises ValueError for a part of one."""
+        for row in np.frombuffer(entries, ENTRY):
+            known = self._entry(int(row["hash"]))
+            num = int((row["tokens"] != -1).sum())
+            known.total = row["total"]
+            known.tokens, known.counts = row["tokens"][:num].tolist(), [*row["counts"][:num]]
+
     def __sizeof__(self) -> int:
         return self._num_sets * WAYS * ENTRY_NBYTES
 
@@ -128,15 +156,16 @@ class LiveTable:
         return (hash >> 32) * self._num_sets >> 32
 
     def _entry(self, hash: int) -> _Entry:
+        self.age += 1
         entries = self._sets.setdefault(self._place(hash), [])
         known = next((entry for entry in entries if entry.hash == hash), None)
         if known is None:
-            known = _Entry(hash, self._age)
+            known = _Entry(hash, self.age)
             if len(entries) < WAYS:
                 entries.append(known)
             else:
                 entries[min(range(WAYS), key=lambda i: entries[i].age)] = known
-        known.age = self._age
+        known.age = self.age
         return known
 
 
@@ -144,13 +173,17 @@ class FileTable:
     """Counts as they lie in a file, never copied: buckets of entries, `offsets[i]` is where bucket i begins.
 
     A context's bucket is its hash's high 32 bits times the number of buckets over 2^32. An entry is the hash's low
-    16 bits, the count as (16 + low 4 bits) * 2^(high 4 bits) / 16, the number of tokens, and for each its id (2 or 4
+    16 bits, the count as (16 + low 4 bits) * 2^(high 4 bits) / 16, the number of tokens, and for each its id (2 or 3
     bytes) and its share of the count in 255ths.
     """
 
     def __init__(
         self, offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
     ) -> None:
+        if token_nbytes not in (2, 3):
+            raise ValueError("token_nbytes must be 2 or 3")
+        if len(offsets) < 2 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("the offsets do not fit the data")
         self._offsets, self._data, self._token_nbytes = offsets, data, token_nbytes
 
     def find(self, hash: int) -> Counts | None:
@@ -175,6 +208,9 @@ class FileTable:
                 ]
             at += num * width
         return None
+
+    def __sizeof__(self) -> int:
+        return self._offsets.nbytes + self._data.nbytes
 
 
 def unpack_count(packed: int) -> float:

@@ -72,6 +72,8 @@ class Target:
     slot, rows above its committed length are free to write until the target's next pass."""
     load: LoadModel = cannot_load
     """Loads a draft model."""
+    name: str | None = None
+    """What the target is called: its file or folder, or its repository; None if it was not loaded from a file."""
 
 
 class Drafter(Protocol):

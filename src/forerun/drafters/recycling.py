@@ -55,15 +55,25 @@ class Options:
             raise ConfigError(f"min_chance must be above 0 and at most 1, got {self.min_chance}")
         if not 0 < self.table_mb <= 65536:
             raise ConfigError(f"table_mb must be above 0 and at most 65536, got {self.table_mb}")
+        if (path := self.table_path) is not None:
+            _table_file.read_header(path)  # a wrong one is told before a model is loaded
+
+    @property
+    def table_path(self) -> Path | None:
+        """The file that is named."""
+        return None if self.table in ("auto", "none") else Path(self.table).expanduser()
 
 
 def build(options: Options, target: Target) -> Recycling:
     """A drafter that learns from the target's rows."""
-    vocabulary = target.vocabulary
-    if vocabulary is None or options.table == "none":
-        return Recycling(options, None)
-    path = _table_file.find(vocabulary) if options.table == "auto" else Path(options.table)
-    return Recycling(options, None if path is None else _table_file.load(path, vocabulary))
+    vocabulary, path, table = target.vocabulary, options.table_path, None
+    if path is not None:
+        if vocabulary is None:
+            raise ConfigError(f"table={path} is one of a tokenizer, and the target has none")
+        table = _table_file.load(path, vocabulary)
+    elif options.table == "auto" and vocabulary is not None:
+        table = _table_file.load_known(vocabulary, target.name)
+    return Recycling(options, table)
 
 
 def example(target: Target) -> Options:
@@ -115,12 +125,13 @@ class Recycling(BaseDrafter):
         self.texts.end(seq)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """The table, the shared index when full, and the indexes of full sequences."""
-        return self.live.__sizeof__() + self.texts.nbytes(num_seqs, max_len)
+        """The tables, the shared index when full, and the indexes of full sequences."""
+        tables = (self.live, *([] if self.table is None else [self.table]))
+        return sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)
 
     def _learn(self, seq: Seq, draft: Draft, outcome: Outcome) -> None:
         assert outcome.top is not None, "asked for by `features`"
         num_before = len(seq.tokens) - len(outcome.emitted)
         tail = seq.tokens[max(0, num_before - self.options.order) : num_before]
-        ids, probs = outcome.top.ids.numpy(), outcome.top.probs().numpy()
+        ids, probs = (t.cpu().contiguous().numpy() for t in (outcome.top.ids, outcome.top.probs()))
         self.live.learn_tree(tail, draft.tokens, draft.parents, ids, probs)
