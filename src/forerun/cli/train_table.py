@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from forerun.train.table import Text
 
 SIZES_MB = (0.5, 1.0, 2.0, 4.0, 8.0)
-HELD_OUT = 20  # every so many answers are not counted, to measure on
+MOST_MB = 4000
+HELD_OUT = 20  # the answers to one of so many prompts are not counted, to measure on
 
 
 @opt.engine(max_num_seqs=16)
@@ -53,14 +54,19 @@ def command(
     from forerun.core.store import Store
     from forerun.drafters import _table_file
     from forerun.eval.prompts import read
+    from forerun.formats.hub import name_of
     from forerun.train import table
     from forerun.train.answers import MAX_TOKENS, kept
 
     num_tokens = _number(tokens)
     opt.check_least("order", order, 1)
+    if not 0.01 <= size_mb <= MOST_MB:
+        raise ConfigError(f"--size-mb must be from 0.01 to {MOST_MB}, got {size_mb:g}")
+    if out is not None:
+        _check_place(out)
     wanted = read(prompts)
     llm = opt.load(config)
-    name = llm.path.stem
+    name = name_of(llm.path)
     out = out or _table_file.tables_dir() / f"{name}{_table_file.SUFFIX}"
     answers = answers or out.with_suffix(".answers.jsonl")
     vocabulary = _table_file.fingerprint(llm.tokenizer)
@@ -70,19 +76,21 @@ def command(
     texts = [(answer.prompt, answer.tokens) for answer in kept(store)]
     token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
     figures = _measure(texts, order, token_nbytes, size_mb)
-    columns = ("MB", "contexts", "tokens per pass (tau)")
-    lines = [(f"{mb:.2f}", n, f"{tau:.3f}") for mb, n, tau in figures]
-    console.stdout().print(console.table(columns, lines, num_left=0))
-    made = table.make(texts, order, round(size_mb * 1e6), token_nbytes)
+    made = table.make(texts, order, _nbytes(size_mb), token_nbytes)
     try:
         _table_file.save(out, made, model=name, vocabulary=vocabulary)
     except OSError as error:
         raise ForerunError(f"{out} cannot be written: {error}") from error
-    console.stdout().print(f"{out}: {made.num_contexts} contexts, {made.nbytes / 1e6:.2f} MB")
     if as_json:
         sizes = [{"mb": mb, "contexts": n, "tau": tau} for mb, n, tau in figures]
         document = {"table": str(out), "contexts": made.num_contexts, "nbytes": made.nbytes}
         console.print_json(origin | document | {"tokens": made.num_tokens, "sizes": sizes})
+        return
+    columns = ("MB", "contexts", "tokens per pass (tau)")
+    lines = [(f"{mb:.2f}", n, f"{tau:.3f}") for mb, n, tau in figures]
+    report = console.report()
+    report.print(console.table(columns, lines, num_left=0))
+    report.print(f"{out}: {made.num_contexts} contexts, {made.nbytes / 1e6:.2f} MB")
 
 
 def _number(text: str) -> int:
@@ -96,6 +104,23 @@ def _number(text: str) -> int:
     if value < 1:
         raise ConfigError(f"--tokens must be a count such as 200k or 5M, got {text!r}")
     return value
+
+
+def _nbytes(size_mb: float) -> int:
+    """What the contexts may take of a file of that size."""
+    from forerun.drafters._table_file import HEAD_NBYTES
+
+    return round(size_mb * 1e6) - HEAD_NBYTES
+
+
+def _check_place(out: Path) -> None:
+    """Hours of answers should not end with a table that cannot be written."""
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder: name a file, such as {out / 'model.table'}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error}") from error
 
 
 def _answer(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int) -> None:
@@ -119,7 +144,10 @@ def _answer(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: i
         )
         raise
     if done < num_tokens:
-        raise ConfigError("no prompt fits into the model's context with room for an answer")
+        raise ConfigError(
+            "no prompt fits into the model's context with room for an answer: give shorter ones, or raise "
+            "--max-model-len"
+        )
 
 
 def _measure(
@@ -129,13 +157,17 @@ def _measure(
     from forerun.drafters._token_table import new_file_table
     from forerun.train import table
 
-    held_out, others = texts[::HELD_OUT], [t for i, t in enumerate(texts) if i % HELD_OUT]
+    is_held_out = [not hash(prompt) % HELD_OUT for prompt, _ in texts]
+    if all(is_held_out) or not any(is_held_out):  # few prompts
+        is_held_out = [not i % HELD_OUT for i in range(len(texts))]
+    held_out = [text for text, held in zip(texts, is_held_out, strict=True) if held]
+    others = [text for text, held in zip(texts, is_held_out, strict=True) if not held]
     figures = [(0.0, 0, 1.0)]
     if not others:
         return figures
-    levels = table.count_contexts(others, order)
+    counted = table.count_contexts(others, order)
     for mb in sorted({*(mb for mb in SIZES_MB if mb < most_mb), most_mb}):
-        made = table.cut(levels, round(mb * 1e6), token_nbytes)
+        made = table.cut(counted, _nbytes(mb), token_nbytes)
         if made.num_contexts == figures[-1][1]:
             break
         file = new_file_table(made.offsets, made.data, token_nbytes)

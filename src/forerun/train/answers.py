@@ -1,8 +1,8 @@
 """What a model answers, by the thousand: the text that tables and trained drafters are made of.
 
 Every prompt is answered by the target itself through the batched engine, drafting included, and kept as token ids with
-the prompt's. Temperatures go round by prompt, half of them greedy: a served model is asked both ways. Each
-answer is written at once, so an interrupted run goes on where it was.
+the prompt's. A prompt is answered greedily once, in the first round or the second, and else at several temperatures:
+a served model is asked both ways. Each answer is written at once, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import TYPE_CHECKING, cast
 
-from forerun.core.errors import CapacityError
+from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
 from forerun.core.types import TaskPrompt
@@ -20,10 +21,10 @@ from forerun.core.types import TaskPrompt
 if TYPE_CHECKING:
     from forerun.engine.loop import EngineLoop, RequestHandle
 
-TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
+SAMPLED = (0.7, 1.0)
+"""Temperatures of the answers that are not greedy."""
 MAX_TOKENS = 256
 """Of an answer: after that many tokens it has shown how the model speaks."""
-
 
 Encode = Callable[[str], Sequence[int]]
 """Token ids of a user's message, through the chat template where there is one."""
@@ -38,10 +39,15 @@ class Answer:
 
 
 def kept(store: Store) -> Iterator[Answer]:
-    """The answers that a store holds."""
-    for row in store.results.values():
-        prompt, tokens = row["prompt"], row["answer"]
-        yield Answer(tuple(cast(list[int], prompt)), tuple(cast(list[int], tokens)))
+    """The answers that a store holds. Raises ConfigError for a row that is none."""
+    for key, row in store.results.items():
+        ids = [row.get("prompt"), row.get("answer")]
+        if not all(isinstance(each, list | tuple) for each in ids):
+            raise ConfigError(
+                f"{store.path}: '{key}' is no answer: it needs prompt and answer, token ids"
+            )
+        prompt, tokens = cast(list[Sequence[int]], ids)
+        yield Answer(tuple(prompt), tuple(tokens))
 
 
 def generate(
@@ -54,43 +60,41 @@ def generate(
     """Answer prompts until the store holds `num_tokens` tokens of answers; yields how many it holds.
 
     Rounds beyond the first ask the same prompts with other seeds and temperatures. Prompts that leave no room for
-    an answer are passed over.
+    an answer are passed over; it ends early if none can be answered.
     """
-    prompts = list(prompts)
     done = sum(len(answer.tokens) for answer in kept(store))
     yield done
-    waiting = _requests(loop, encode, prompts, store)
+    waiting = _requests(loop, encode, list(prompts), store)
     running: dict[str, tuple[float, RequestHandle]] = {}
-    while done < num_tokens:
-        while (
-            len(running) < 2 * loop.engine.config.max_num_seqs
-            and (entry := next(waiting, None)) is not None
-        ):
-            running[entry[0]] = entry[1:]
-        if not running:
-            return
-        loop.step()
-        for key, (temperature, request) in [*running.items()]:
-            request.news.clear()
-            if request.is_finished:
-                del running[key]
-                output = request.output()
-                answer = output.outputs[0].token_ids
-                ids = {"prompt": output.prompt_token_ids, "answer": answer}
-                store.add(key, {"temperature": temperature, **ids})
-                done += len(answer)
-        yield done
-    for _, request in running.values():
-        request.cancel()
+    try:
+        while done < num_tokens:
+            room = 2 * loop.engine.config.max_num_seqs - len(running)
+            running |= {entry[0]: entry[1:] for entry in islice(waiting, room)}
+            if not running:
+                return
+            loop.step()
+            for key, (temperature, request) in [*running.items()]:
+                if request.is_finished:
+                    del running[key]
+                    output = request.output()
+                    answer = output.outputs[0].token_ids
+                    ids = {"prompt": output.prompt_token_ids, "answer": answer}
+                    store.add(key, {"temperature": temperature, **ids})
+                    done += len(answer)
+            yield done
+    finally:
+        for _, request in running.values():
+            request.cancel()
 
 
 def _requests(
     loop: EngineLoop, encode: Encode, prompts: Sequence[TaskPrompt], store: Store
 ) -> Iterator[tuple[str, float, RequestHandle]]:
     """Submit what the store lacks, round after round; ends when no prompt can be answered."""
-    round_ = 0
     can_answer = True
-    while can_answer:
+    for round_ in count():
+        if not can_answer:
+            return
         can_answer = False
         for prompt in prompts:
             key = f"{prompt.id}/{round_}"
@@ -98,14 +102,18 @@ def _requests(
                 can_answer = True
                 continue
             number = zlib.crc32(prompt.id.encode())
-            temperature = TEMPERATURES[(number + round_) % len(TEMPERATURES)]
-            params = SamplingParams(
-                temperature=temperature, seed=number + round_, max_tokens=MAX_TOKENS
-            )
+            temperature, seed = _temperature(number, round_), number + round_
+            params = SamplingParams(temperature=temperature, seed=seed, max_tokens=MAX_TOKENS)
             try:
-                request = loop.submit(encode(prompt.turns[0]), params)
+                request = loop.submit(encode(prompt.turns[0]), params, sink=lambda event: None)
             except CapacityError:
                 continue
             can_answer = True
             yield key, temperature, request
-        round_ += 1
+
+
+def _temperature(number: int, round_: int) -> float:
+    """Of a prompt's answer in a round: a second greedy one would be the same."""
+    if round_ == number % 2:
+        return 0.0
+    return SAMPLED[(number // 2 + round_) % len(SAMPLED)]

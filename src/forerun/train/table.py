@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,10 @@ _CHUNK = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The contexts of one length: hashes (C,), counts (C,), tokens (C, K), -1 for none, and those tokens' counts."""
+    """The contexts of one length that came again: hashes (C,), counts (C,), what each is worth (C,).
+
+    `tokens` (C, NUM_KEPT) are those that followed most often, -1 for none, `token_counts` how often.
+    """
 
     hashes: NDArray[np.uint64]
     counts: Ints
@@ -59,38 +63,46 @@ class Level:
     worth: Floats
 
 
-def count_contexts(texts: Iterable[Text], order: int) -> list[Level]:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What texts say: a level for contexts of 1, 2, ... tokens, and of how many tokens that is known."""
+
+    levels: tuple[Level, ...]
+    num_tokens: int
+
+
+def count_contexts(texts: Iterable[Text], order: int) -> Counted:
     """The contexts of the answers; a text is a prompt, which is only looked back to, and an answer."""
-    parts, starts, begins = [], [], []
-    for prompt, answer in texts:
-        size = len(prompt) + len(answer)
-        parts.append(np.fromiter((*prompt, *answer), np.int64, size))
-        starts.append(np.arange(size))
-        begins.append(np.arange(size) >= len(prompt))
-    if not parts:
-        parts, starts, begins = (
-            [np.zeros(0, np.int64)],
-            [np.zeros(0, np.int64)],
-            [np.zeros(0, bool)],
-        )
-    tokens, depth = np.concatenate(parts), np.concatenate(starts)
-    is_answer = np.concatenate(begins)
-    places = np.flatnonzero(is_answer & (depth >= 1))
-    hashes = np.zeros(len(places), np.uint64)
-    below: tuple[Ints, NDArray[np.int64], Floats] | None = (
-        None  # contexts of places; K tokens, chances
+    parts = [(np.array([*prompt, *answer], np.int64), len(prompt)) for prompt, answer in texts]
+    tokens = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
+    depth = np.concatenate([np.zeros(0, np.int64), *(np.arange(len(part)) for part, _ in parts)])
+    is_answer = np.concatenate(
+        [np.zeros(0, bool), *(np.arange(len(part)) >= begin for part, begin in parts)]
     )
+    places = np.flatnonzero(is_answer)
+    hashes = np.zeros(len(places), np.uint64)
+    lower: tuple[Ints, Ints, Floats] | None = None  # of places their context, and its guesses
     levels = []
     for n in range(1, order + 1):
-        keep = depth[places] >= n
-        places, hashes = places[keep], hashes[keep]
-        hashes = (hashes ^ (tokens[places - n].astype(np.uint64) + np.uint64(1))) * _MULTIPLIER
-        hashes ^= hashes >> np.uint64(29)
-        lower = None if below is None else (below[0][keep], below[1], below[2])
+        deep = np.flatnonzero(depth[places] >= n)
+        before = tokens[places[deep] - n].astype(np.uint64) + np.uint64(1)
+        grown = (hashes[deep] ^ before) * _MULTIPLIER
+        grown ^= grown >> np.uint64(29)
+        again = _come_again(grown)
+        deep, hashes = deep[again], grown[again]
+        places = places[deep]
+        if lower is not None:
+            lower = lower[0][deep], lower[1], lower[2]
         level, contexts, best, chances = _level(hashes, tokens[places], lower)
         levels.append(level)
-        below = contexts, best, chances
-    return levels
+        lower = contexts, best, chances
+    return Counted(tuple(levels), int(is_answer.sum()))
+
+
+def _come_again(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which places have a context that is kept: a longer one of another place cannot come again either."""
+    _, context, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    return counts[context] >= MIN_COUNT
 
 
 def _level(
@@ -99,15 +111,14 @@ def _level(
     """The contexts of some places; of each place its context; of each context its K best tokens and their chances."""
     order = np.lexsort((follows, hashes))
     by_hash, by_token = hashes[order], follows[order]
-    new_context = np.r_[True, by_hash[1:] != by_hash[:-1]]
-    new_pair = new_context | np.r_[True, by_token[1:] != by_token[:-1]]
+    new_context = _changes(by_hash)
     context_of = np.cumsum(new_context) - 1
     contexts = np.empty(len(hashes), np.int64)
     contexts[order] = context_of
     first = np.flatnonzero(new_context)
-    counts = np.diff(np.r_[first, len(hashes)])
-    pair_at = np.flatnonzero(new_pair)
-    pair_counts = np.diff(np.r_[pair_at, len(hashes)])
+    counts = np.diff(first, append=len(hashes))
+    pair_at = np.flatnonzero(new_context | _changes(by_token))
+    pair_counts = np.diff(pair_at, append=len(hashes))
     pair_context, pair_token = context_of[pair_at], by_token[pair_at]
     ranked = np.lexsort((pair_token, -pair_counts, pair_context))
     pair_context, pair_token, pair_counts = (
@@ -115,20 +126,15 @@ def _level(
         pair_token[ranked],
         pair_counts[ranked],
     )
-    starts = np.flatnonzero(np.r_[True, pair_context[1:] != pair_context[:-1]])
-    rank = np.arange(len(pair_context)) - np.repeat(
-        starts, np.diff(np.r_[starts, len(pair_context)])
-    )
+    starts = np.flatnonzero(_changes(pair_context))
+    rank = np.arange(len(pair_context)) - starts[pair_context]
     top = rank < K
     tokens = np.full((len(counts), K), -1, np.int64)
     token_counts = np.zeros((len(counts), K), np.float32)
     tokens[pair_context[top], rank[top]] = pair_token[top]
     token_counts[pair_context[top], rank[top]] = pair_counts[top]
-    best, chances, worth = (
-        np.empty_like(tokens),
-        np.empty_like(token_counts),
-        np.empty(len(counts), np.float32),
-    )
+    best, chances = np.empty_like(tokens), np.empty_like(token_counts)
+    worth = np.empty(len(counts), np.float32)
     for at in range(0, len(counts), _CHUNK):
         part = slice(at, at + _CHUNK)
         if lower is None:
@@ -139,7 +145,13 @@ def _level(
         best[part], chances[part], worth[part] = _blend(
             counts[part], tokens[part], token_counts[part], old, old_chances
         )
-    return Level(by_hash[first], counts, tokens, token_counts, worth), contexts, best, chances
+    kept = tokens[:, :NUM_KEPT].copy(), token_counts[:, :NUM_KEPT].copy()
+    return Level(by_hash[first], counts, *kept, worth), contexts, best, chances
+
+
+def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a value is another than the one before it."""
+    return np.r_[True, values[1:] != values[:-1]][: len(values)]
 
 
 def _blend(
@@ -173,24 +185,23 @@ def make(texts: Iterable[Text], order: int, nbytes: int, token_nbytes: int) -> P
     return cut(count_contexts(texts, order), nbytes, token_nbytes)
 
 
-def cut(levels: Sequence[Level], nbytes: int, token_nbytes: int) -> PackedTable:
+def cut(counted: Counted, nbytes: int, token_nbytes: int) -> PackedTable:
     """The contexts that are worth most for their bytes, single tokens first."""
+    levels = counted.levels
     hashes = np.concatenate([level.hashes for level in levels])
     counts = np.concatenate([level.counts for level in levels])
-    tokens = np.concatenate([level.tokens[:, :NUM_KEPT] for level in levels])
-    shares = np.concatenate([level.token_counts[:, :NUM_KEPT] for level in levels])
+    tokens = np.concatenate([level.tokens for level in levels])
+    shares = np.concatenate([level.token_counts for level in levels])
     worth = np.concatenate([level.worth for level in levels])
     shares = np.rint(255 * shares / counts[:, None]).astype(np.int64)
     tokens = np.where(shares >= MIN_SHARE, tokens, -1)
     sizes = 4 + (tokens >= 0).sum(1) * (token_nbytes + 1) + 4 / PER_BUCKET
     density = worth / sizes
     density[: len(levels[0].counts)] += 1 + density.max(initial=0)
-    order = np.argsort(np.where(counts >= MIN_COUNT, -density, 0), kind="stable")
-    order = order[: int(((counts >= MIN_COUNT) & (density > 0)).sum())]
+    order = np.argsort(-density, kind="stable")[: int((density > 0).sum())]
     order = order[: int(np.searchsorted(np.cumsum(sizes[order]), nbytes - 8, "right"))]
     offsets, data = _pack(hashes[order], counts[order], tokens[order], shares[order], token_nbytes)
-    num_tokens = int(levels[0].counts.sum())
-    return PackedTable(offsets, data, len(levels), token_nbytes, num_tokens, len(order))
+    return PackedTable(offsets, data, len(levels), token_nbytes, counted.num_tokens, len(order))
 
 
 def _pack(
