@@ -64,8 +64,8 @@ struct RowsSample {
 
     RowsSample(int num_rows, int width)
         : x(numbers(num_rows * width)),
-          q(x.size()),
-          scale(x.size() / kGroup + 1),
+          q((num_rows + kRowsAside) * width),
+          scale(q.size() / kGroup),
           sum(scale.size()),
           half_sum(2 * scale.size()),
           rows{width, x.data(), q.data(), scale.data(), sum.data(), half_sum.data()} {}
@@ -177,7 +177,7 @@ void check_exp_sum(const Kernels& kernels, Results& results) {
 }
 
 // Two pages of keys and values of one head, the second page first.
-constexpr int kCacheRows = 2 * kChunk, kHeadDim = 48;
+constexpr int kCacheRows = 2 * kChunk, kHeadDim = 80;
 
 struct CacheSample {
     std::vector<std::uint8_t> keys, values;

@@ -144,10 +144,10 @@ inline Narrow first_dot(const Bytes& w, const std::int8_t* x) {
     add_dot(acc, w, x);
     return acc;
 }
-inline void add_signed_dot(Wide& acc, const Bytes& w, const std::int8_t* x) {
-    for (int i = 0; i < 16; ++i)
-        for (int k = 0; k < 4; ++k) acc.v[i] += static_cast<std::int8_t>(w.v[4 * i + k]) * x[k];
-}
+// 8-bit codes, code + 128 stored. Their dots are those of codes + kByteZero.
+inline constexpr int kByteZero = 128;
+inline Bytes load_codes8(const std::uint8_t* p) { return load_bytes(p); }
+inline void add_dot8(Wide& acc, const Bytes& w, const std::int8_t* x) { add_dot(acc, w, x); }
 inline Wide widen(Narrow x) { return x; }
 inline Wide add(Wide x, Wide y) {
     for (int i = 0; i < 16; ++i) x.v[i] += y.v[i];
