@@ -31,6 +31,9 @@ from forerun.formats.hub import name_of
 KEEPS = True
 """With `Target.learn`, what it learned is there in the next process."""
 
+GRIDS = {"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)}
+"""What `forerun autotune` tries."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
