@@ -107,10 +107,11 @@ void Decoder::head(const float* hidden, int num_rows, float* logits) {
 
 // Pieces are whole blocks of tiles, so that the sums do not depend on how many threads there are.
 void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
-                   float* log_sums) {
+                   float* log_sums, float* all) {
     const std::scoped_lock lock(runtime_.busy);
     const std::size_t num = static_cast<std::size_t>(num_rows) * k;
     const auto take = [&](int thread, std::size_t row, int first_id, int count, float* logits) {
+        if (all) std::memcpy(all + row * shape_.vocab_size + first_id, logits, count * sizeof(float));
         Scored* list = largest_ + thread * num + row * k;
         if (log_sums) {
             const std::size_t block = row * block_stride_ + first_id / (kHeadTiles * kTile);

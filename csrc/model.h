@@ -95,9 +95,10 @@ class Decoder {
     void head(const float* hidden, int num_rows, float* logits);
     // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
     // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
-    // it is not asked for, becomes the logarithm of each row's sum of e^logit.
+    // it is not asked for, becomes the logarithm of each row's sum of e^logit; into `all`, unless
+    // null, go the logits as `head` gives them.
     void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
-              float* log_sums);
+              float* log_sums, float* all);
     // Some columns of the logits, (num_rows, ids).
     void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
                    float* logits);

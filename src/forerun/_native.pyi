@@ -137,6 +137,7 @@ class Decoder:
         ids: NDArray[np.int64],
         values: NDArray[np.float32],
         log_sums: NDArray[np.float32] | None,
+        logits: NDArray[np.float32] | None,
     ) -> None: ...
     def head_rows(
         self, hidden: NDArray[np.float32], ids: NDArray[np.int64], logits: NDArray[np.float32]

@@ -34,7 +34,7 @@ from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import name_of, resolve
+from forerun.formats.hub import resolve
 from forerun.formats.messages import Message, Tools
 from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.formats.tokenizer import TextStream
@@ -98,6 +98,8 @@ class LLM:
         )
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(Turns())
+        if config.learn and not self.drafter_spec.keeps():
+            _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """The same weights with another drafter and an engine of its own; `none` is plain decoding."""
@@ -206,9 +208,15 @@ class LLM:
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
-        name = name_of(self.path)
         return Target(
-            self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load, name
+            self.model,
+            self.tokenizer,
+            max_num_seqs,
+            self.max_len,
+            cache,
+            self.load,
+            self.path,
+            self.config.learn,
         )
 
     def _submit(

@@ -58,7 +58,6 @@ def reading(*args: str, stops: bool = False) -> Arguments:
         ("-tp 2", "", {"-tp": "2"}, {}),
         ("- -n 2", "- -n 2", {}, {"max_tokens": "-n"}),
         ("-- -ngl 99", "-- -ngl 99", {}, {}),
-        ("-n", "-n", {}, {"max_tokens": "-n"}),
     ],
 )
 def test_words_are_sorted(line: str, rest: str, foreign: dict, typed: dict) -> None:

@@ -45,8 +45,8 @@ CONFIGS = [
     ({"spec_type": "ngram-simple,draft-simple", "model_draft": "s.gguf"}, f"prompt_lookup+{SMALL}"),
     ({"spec_type": "draft,ngram-cache", "model_draft": "s.gguf"}, f"suffix+{SMALL}"),
     ({"model_draft": "s.gguf", "draft_p_min": "0.75"}, "draft_model:min_confidence=0.75,model=s.gguf"),
-    ({"draft_p_min": 0.5}, "suffix:min_token_prob=0.5"),
-    ({"draft_p_min": "0.0"}, "suffix"),
+    ({"draft_p_min": 0.5}, "recycling:min_chance=0.5"),
+    ({"draft_p_min": "0.0"}, "recycling"),
     ({"method": "ngram", "draft_p_min": 0}, "prompt_lookup"),
 ]  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) 
         ({"num_speculative_tokens": 2, "num_assistant_tokens": 3}, "num_speculative_tokens or num_assist"),
         ({"method": "suffix", "spec_type": "ngram"}, "'ngram' and 'suffix': give one drafter"),
         ({"num_spec_tokens": 2},
-         "'num_spec_tokens': did you mean 'num_speculative_tokens'. .allowed for 'suffix'"),
+         "'num_spec_tokens': did you mean 'num_speculative_tokens'. .allowed for 'recycling'"),
         ({"method": "draft_model"}, "option 'model' must be given"),
     ],
 )  # fmt: skip

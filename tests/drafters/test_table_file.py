@@ -168,7 +168,7 @@ def test_a_byte_that_changed_is_noticed(tmp_path_factory, place: int, value: int
 
 
 def build(table: str) -> recycling.Recycling:
-    target = Target(None, Words(), max_num_seqs=1, max_len=64, name="tiny")
+    target = Target(None, Words(), max_num_seqs=1, max_len=64, path=Path("tiny.gguf"))
     return recycling.build(recycling.Options(table=table), target)
 
 

@@ -41,7 +41,7 @@ def command(
             "--drafter",
             help="NAME[:option=value,...],NAME,...; none is always there.",
         ),
-    ] = "none,prompt_lookup,suffix",
+    ] = "none,prompt_lookup,suffix,recycling",
     task: Annotated[
         str, typer.Option("--task", help="builtin, a .jsonl file, or a name in --tasks-dir.")
     ] = "builtin",

@@ -106,7 +106,7 @@ _CONTROLLER = "the controller decides by measured times; controller=False drafts
 _VERIFY = "drafts are checked token by token, so that the answers keep their distribution"
 _ANY_QUANT = {"int8": "int8", "int4": "int4", "gguf": "none", "none": "none"}
 
-_CONFIDENCE = Spelling(("min_confidence", "min_token_prob"), off=0)
+_CONFIDENCE = Spelling(("min_confidence", "min_token_prob", "min_chance"), off=0)
 
 CONFIGURATION: Mapping[str, Mapping[str, Spelling]] = {
     "vLLM": {

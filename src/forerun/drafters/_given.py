@@ -17,7 +17,7 @@ from forerun.core.errors import ConfigError, unknown
 from forerun.drafters._find import find, is_file
 
 AUTO = "auto"
-AUTO_CHOICE = "suffix"
+AUTO_CHOICE = "recycling"
 
 _HEADS = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash|dspark")
 _IMPLYING = {"model": "draft_model", "exit": "early_exit", "ngram_max": "prompt_lookup"}

@@ -96,6 +96,12 @@ class DrafterSpec:
             return sign.join(part.text() for part in self.parts)
         return options.spell(self.name, self._built_options())
 
+    def keeps(self) -> bool:
+        """Whether it keeps what it learned for the next process, where that is asked for."""
+        if self.parts:
+            return any(part.keeps() for part in self.parts)
+        return self.built is None and getattr(find(self.name), "KEEPS", False)
+
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
         if self.built is not None:

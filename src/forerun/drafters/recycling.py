@@ -13,16 +13,26 @@ probabilities, and starts empty; the look-up of repeats is SuffixDecoding's (arX
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters import _guess_tree, _table_file
+from forerun.drafters._learned import Learned
 from forerun.drafters._texts import Texts
 from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, new_live_table
 from forerun.drafters.base import BaseDrafter, Target
+from forerun.formats.hub import name_of
+
+KEEPS = True
+"""With `Target.learn`, what it learned is there in the next process."""
+
+GRIDS = {"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)}
+"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +79,12 @@ def build(options: Options, target: Target) -> Recycling:
             raise ConfigError(f"table={path} is one of a tokenizer, and the target has none")
         table = _table_file.load(path, vocabulary)
     elif options.table == "auto" and vocabulary is not None:
-        table = _table_file.load_known(vocabulary, target.name)
-    return Recycling(options, table)
+        name = None if target.path is None else name_of(target.path)
+        table = _table_file.load_known(vocabulary, name)
+    drafter = Recycling(options, table)
+    if target.learn and target.path is not None and vocabulary is not None:
+        drafter.keep_in(target.path, _table_file.fingerprint(vocabulary))
+    return drafter
 
 
 def example(target: Target) -> Options:
@@ -85,8 +99,15 @@ class Recycling(BaseDrafter):
 
     def __init__(self, options: Options, table: AnyFileTable | None) -> None:
         self.options, self.table = options, table
-        self.live = new_live_table(options.order, round(options.table_mb * 1e6))
+        new_table = partial(new_live_table, options.order, round(options.table_mb * 1e6))
+        self.live, self._new_table = new_table(), new_table
+        self.learned: Learned | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
+
+    def keep_in(self, model: Path, vocabulary: str) -> None:
+        """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
+        self.learned = Learned(model, vocabulary, self.live, self._new_table)
+        weakref.finalize(self, self.learned.keep)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Follow a sequence; the prompt's last row is the first that is learned from."""
@@ -120,6 +141,8 @@ class Recycling(BaseDrafter):
     def end(self, seq: Seq) -> None:
         """Drop the sequence's own index; its output stays shared."""
         self.texts.end(seq)
+        if self.learned is not None:
+            self.learned.keep_in_time()
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The tables, the shared index when full, and the indexes of full sequences."""
