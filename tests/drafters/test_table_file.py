@@ -18,7 +18,12 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters import _guess_tree, _table_file, recycling
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters._table_file import PackedTable, fingerprint, load, load_known, save
-from forerun.drafters._token_table import FileTable, context_hashes, new_live_table
+from forerun.drafters._token_table import (
+    FileTable,
+    LiveTable,
+    context_hashes,
+    new_live_table,
+)
 from forerun.drafters.base import Target
 from forerun.formats import hub
 from forerun.kernels import native
@@ -260,29 +265,39 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a.table"]
 
 
-@pytest.mark.parametrize("twin", ["python", "native"])
-@given(st.data())
-def test_any_bytes_are_read_within_their_bounds(twin: str, data: st.DataObject) -> None:
-    """Under `make sanitize` a byte beyond them ends the test."""
-    body = data.draw(st.binary(max_size=60))
-    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=4).map(sorted))
+@given(
+    st.binary(max_size=60),
+    st.lists(st.integers(0, 60), max_size=4),
+    st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8),
+    st.sampled_from([2, 3]),
+)
+def test_any_bytes_are_read_within_their_bounds(body, cuts, contexts, token_nbytes) -> None:
+    """And alike by both twins. Under `make sanitize` a byte beyond them ends the test."""
+    _native = pytest.importorskip("forerun._native")
+    cuts = sorted(cut for cut in cuts if cut <= len(body))
     offsets = np.array([0, *cuts, len(body)], np.uint32)
-    contexts = data.draw(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8))
-    # An array of its own: what lies behind it is not ours.
-    kind, grow = FileTable, _guess_tree.grow_in_python
-    if twin == "native":
-        _native = pytest.importorskip("forerun._native")
-        kind, grow = _native.FileTable, _native.grow_tree
-    with pytest.MonkeyPatch.context() as patch:
-        if twin == "python":
-            patch.setattr(native, "available", lambda: False)
-        file = kind(
-            offsets, np.array(bytearray(body), np.uint8), data.draw(st.sampled_from([2, 3]))
-        )
-        for context in contexts:
-            tree = grow(context, file, new_live_table(3, 0), (), 8, 0.001)
-            assert all(0 <= token < 1 << 24 for token in tree[0])
-            assert all(0 < chance <= 1 for chance in tree[2])
+    data = np.array(bytearray(body), np.uint8)  # of its own: what lies behind it is not ours
+    mine = FileTable(offsets, data, token_nbytes)
+    theirs = _native.FileTable(offsets, data, token_nbytes)
+    for context in contexts:
+        tree = _native.grow_tree(context, theirs, _native.LiveTable(3, 0), (), 8, 0.001)
+        assert tree == _guess_tree.grow_in_python(context, mine, LiveTable(3, 0), (), 8, 0.001)
+        assert all(0 <= token < 1 << 24 for token in tree[0])
+        assert all(0 < chance <= 1 for chance in tree[2])
+
+
+@given(st.integers(0, 5), st.binary(max_size=12), st.integers(1, 4))
+def test_an_entry_that_promises_more_than_there_is_is_none(context, body, more) -> None:
+    _native = pytest.importorskip("forerun._native")
+    (mark,) = context_hashes([context], 1)
+    num = len(body) // 3 + more
+    data = np.array(
+        bytearray((mark & 0xFFFF).to_bytes(2, "little") + bytes([0, num]) + body), np.uint8
+    )
+    offsets = np.array([0, len(data)], np.uint32)
+    assert FileTable(offsets, data, 2).find(mark) is None
+    file = _native.FileTable(offsets, data, 2)
+    assert _native.grow_tree([context], file, _native.LiveTable(1, 0), (), 8, 0.001)[0] == ()
 
 
 def test_a_context_is_hashed_token_by_token_from_the_last() -> None:
