@@ -16,7 +16,7 @@
 namespace forerun::FORERUN_ISA {
 
 // Far enough ahead to hide memory, near enough to stay in the first-level cache.
-inline constexpr int kPrefetch = 2560;
+inline constexpr int kPrefetch = 7168;
 
 inline void prefetch(const std::uint8_t* p, int num_lines) {
     for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
