@@ -45,7 +45,7 @@ class Options:
     """Last tokens that are a context of the table, at most."""
     num_draft: int = 7
     """Nodes of a tree at most."""
-    min_chance: float = 0.02
+    min_chance: float = 0.1
     """Chance that a node is reached, at least."""
     table_mb: float = 16.0
     """Size of what is learned while requests run, in MB."""
