@@ -22,6 +22,7 @@ using namespace nb::literals;
 namespace forerun {
 
 void bind_decoder(nb::module_& m);
+void bind_networks(nb::module_& m);
 
 namespace {
 
@@ -174,4 +175,5 @@ NB_MODULE(_native, m) {
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
           "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
     bind_decoder(m);
+    bind_networks(m);
 }
