@@ -168,7 +168,7 @@ class Layer(nn.Module):
 
 
 class Eagle3(nn.Module):
-    """What is trained. `embedding` (V, D) and `head` (V', D) are rows of the target, where the configuration takes those."""
+    """What is trained. `embedding` (V, D) and `head` (V', D) are the target's rows, where asked for."""
 
     embedding: Tensor | None
     target_rows: Tensor | None

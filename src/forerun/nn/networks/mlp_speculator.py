@@ -96,7 +96,7 @@ class ScaledNorm(nn.Module):
 
 
 class MLPSpeculator(nn.Module):
-    """What is trained. `embedding` (V, D) and `head` (V', D) are rows of the target, where the configuration takes those."""
+    """What is trained. `embedding` (V, D) and `head` (V', D) are the target's rows, where asked for."""
 
     embedding: Tensor | None
     target_rows: Tensor | None
