@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,9 +56,11 @@ def twin(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def outcome(rows: Sequence[Sequence[float]], emitted: Sequence[int], path: tuple[int, ...] = ()):
     """An outcome whose rows have these probabilities of all tokens."""
-    probs = torch.tensor(rows, dtype=torch.float32)
-    ids = torch.arange(probs.shape[1]).repeat(len(probs), 1)
-    return Outcome(path, tuple(emitted), top=TopK(ids, probs.log(), torch.zeros(len(probs))))
+    probs = np.array(rows, np.float32)
+    ids = np.arange(probs.shape[1])[None].repeat(len(probs), axis=0)
+    with np.errstate(divide="ignore"):
+        values = np.log(probs)
+    return Outcome(path, tuple(emitted), top=TopK(ids, values, np.zeros(len(probs), np.float32)))
 
 
 def begun(drafter: Recycling, prompt: Sequence[int], first: int, row=None, seq_id: int = 0) -> Seq:

@@ -134,6 +134,10 @@ class SuffixIndex:
                 best, score = candidate, candidate[-1]
         return best
 
+    def last_tokens(self, document: int) -> Sequence[int]:
+        """The last tokens of a document, at most `max_depth`; none of an unknown one."""
+        return self._documents.get(document, array("i"))[-self.max_depth :]
+
     def tokens(self, position: int, most: int) -> Sequence[int]:
         """Up to `most` tokens from a position on; fewer at the end of its document."""
         offset = position & OFFSET_MASK

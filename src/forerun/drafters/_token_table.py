@@ -10,13 +10,14 @@ here is their oracle, and all there is without a compiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core.types import TopK
 from forerun.kernels import native
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ FADE = np.float32(0.7)
 _MASK = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
+VerifiedTree = tuple[
+    Sequence[int],
+    Sequence[int],
+    Sequence[int],
+    NDArray[np.int64],
+    NDArray[np.float32],
+    NDArray[np.float32],
+]
+"""Last tokens before a draft of N nodes, its tokens and parents, and what the target said at its 1 + N rows: the k
+likeliest ids, their logits and the normalisers, as in `TopK`."""
 Counts = tuple[float, list[tuple[int, float]]]
 """Times a context was seen, and the tokens that followed, each with its share of those times."""
 
@@ -107,20 +118,15 @@ class LiveTable:
         for hash in context_hashes(tokens, self.order):
             self._entry(hash).add(likeliest, probs)
 
-    def learn_tree(
-        self,
-        tail: Sequence[int],
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        ids: NDArray[np.int64],
-        probs: NDArray[np.float32],
-    ) -> None:
-        """The rows of a verified tree: row 0 of `ids` and `probs` (1 + N, k) follows `tail`, row 1 + i node i."""
-        tails = [[*tail]]
-        for token, parent in zip(tokens, parents, strict=True):
-            tails.append([*tails[1 + parent], token])
-        for each, likeliest, chances in zip(tails, ids.tolist(), probs.tolist(), strict=True):
-            self.learn(each, likeliest, chances)
+    def learn_trees(self, trees: Iterable[VerifiedTree]) -> None:
+        """The rows of verified trees: row 0 follows the tail, row 1 + i node i."""
+        for tail, tokens, parents, *top in trees:
+            tails = [[*tail]]
+            for token, parent in zip(tokens, parents, strict=True):
+                tails.append([*tails[1 + parent], token])
+            rows = zip(tails, top[0].tolist(), TopK(*top).probs().tolist(), strict=True)
+            for each, likeliest, probs in rows:
+                self.learn(each, likeliest, probs)
 
     def find(self, hash: int) -> Counts | None:
         """What is known of a context."""
