@@ -27,7 +27,6 @@ from forerun.drafters._token_table import (
     LiveTable,
     context_hashes,
 )
-from forerun.kernels import native
 
 if TYPE_CHECKING:
     from forerun.drafters._suffix_index import Index
@@ -54,9 +53,12 @@ def grow(
     num_nodes: int,
     min_chance: float,
 ) -> GuessTree:
-    """At most `num_nodes` nodes that are reached with a chance of at least `min_chance`."""
+    """At most `num_nodes` nodes that are reached with a chance of at least `min_chance`.
+
+    Tables and indexes are all native or all their oracles, as `new_live_table` and its like make them.
+    """
     grow_tree: Callable[..., GuessTree] = grow_in_python
-    if native.available():
+    if not isinstance(live, LiveTable):
         from forerun import _native
 
         grow_tree = _native.grow_tree

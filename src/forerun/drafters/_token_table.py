@@ -228,19 +228,11 @@ AnyFileTable: TypeAlias = "FileTable | _native.FileTable"
 
 def new_live_table(order: int, nbytes: int) -> AnyLiveTable:
     """An empty table: the native one where it was built."""
-    if not native.available():
-        return LiveTable(order, nbytes)
-    from forerun import _native
-
-    return _native.LiveTable(order, nbytes)
+    return native.twin(LiveTable)(order, nbytes)
 
 
 def new_file_table(
     offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
 ) -> AnyFileTable:
     """A table of bytes that are kept: the native one where it was built. Raises ValueError if they do not fit."""
-    if not native.available():
-        return FileTable(offsets, data, token_nbytes)
-    from forerun import _native
-
-    return _native.FileTable(offsets, data, token_nbytes)
+    return native.twin(FileTable)(offsets, data, token_nbytes)
