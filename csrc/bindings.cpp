@@ -77,17 +77,25 @@ void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<in
     self.learn(tokens, likeliest, probs);
 }
 
+nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
+                     const std::vector<const SuffixIndex*>& indexes, int num_nodes,
+                     double min_chance) {
+    const GuessTree tree = grow_tree(context, file, live, indexes, num_nodes, min_chance);
+    return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances));
+}
+
 template <class T>
 using Array2 = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
 
-// Tail, tokens, parents, ids, logits and normalisers of a verified tree.
+// Tail, tokens, parents and the `TopK` of a verified tree.
 VerifiedTree verified_tree(nb::handle given) {
     VerifiedTree tree{.tail = nb::cast<std::vector<int>>(given[0]),
                       .tokens = nb::cast<std::vector<int>>(given[1]),
                       .parents = nb::cast<std::vector<int>>(given[2])};
-    const auto ids = nb::cast<Array2<std::int64_t>>(given[3], false);
-    const auto logits = nb::cast<Array2<float>>(given[4], false);
-    const auto log_sums = nb::cast<Array1<float>>(given[5], false);
+    const nb::handle top = given[3];
+    const auto ids = nb::cast<Array2<std::int64_t>>(top[0], false);
+    const auto logits = nb::cast<Array2<float>>(top[1], false);
+    const auto log_sums = nb::cast<Array1<float>>(top[2], false);
     const std::size_t num_rows = tree.tokens.size() + 1, k = ids.shape(1);
     const auto has_shape = [&](const auto& array) {
         return array.shape(0) == num_rows && array.shape(1) == k && (k < 2 || array.stride(1) == 1);
@@ -108,7 +116,7 @@ VerifiedTree verified_tree(nb::handle given) {
 }
 
 // The arrays belong to the tuples in the list.
-void learn_trees(LiveTable& self, const nb::list& trees) {
+void learn_trees(LiveTable& self, const nb::sequence& trees) {
     std::vector<VerifiedTree> read;
     for (nb::handle tree : trees) read.push_back(verified_tree(tree));
     self.learn_trees(read);
@@ -121,9 +129,8 @@ nb::list grow_trees(const std::vector<const SuffixIndex*>& texts, const SuffixIn
     if (num_nodes.size() != texts.size()) throw nb::value_error("as many budgets as texts");
     nb::list trees;
     for (std::size_t i = 0; i < texts.size(); ++i) {
-        const GuessTree tree = grow_tree(texts[i]->last_tokens(0), file, live, {&shared, texts[i]},
-                                         num_nodes[i], min_chance);
-        trees.append(nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances)));
+        trees.append(guess_tree(texts[i]->last_tokens(0), file, live, {&shared, texts[i]},
+                                num_nodes[i], min_chance));
     }
     return trees;
 }
@@ -194,6 +201,8 @@ NB_MODULE(_native, m) {
             "offsets"_a.noconvert(), "data"_a.noconvert(), "token_nbytes"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("__sizeof__", &FileTable::nbytes);
+    m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
+          "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
     m.def("grow_trees", &grow_trees, "texts"_a, "shared"_a, "file"_a.none(), "live"_a, "num_nodes"_a,
           "min_chance"_a, "The likeliest continuations of each text, best first.");
     bind_decoder(m);

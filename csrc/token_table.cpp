@@ -80,7 +80,8 @@ void LiveTable::learn_trees(std::span<const VerifiedTree> trees) {
             for (std::size_t i = 0; i < tree.k; ++i) {
                 likeliest[i] = static_cast<int>(ids[i]);
                 const double above = static_cast<double>(logits[i]) - tree.log_sums[row];
-                probs[i] = static_cast<float>(above > 0 ? 1.0 : std::exp(above));
+                probs[i] =
+                    std::isnan(above) ? 0.0f : static_cast<float>(std::exp(std::min(above, 0.0)));
             }
             for (std::size_t n = 0; n < *num; ++n) learn(*hash++, likeliest, probs);
         }

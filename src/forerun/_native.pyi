@@ -37,7 +37,7 @@ class LiveTable:
     def learn(
         self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
     ) -> None: ...
-    def learn_trees(self, trees: list[VerifiedTree]) -> None: ...
+    def learn_trees(self, trees: Sequence[VerifiedTree]) -> None: ...
     def entries(self, since: int = 0) -> bytes: ...
     def absorb(self, entries: bytes) -> None: ...
     @property
@@ -50,6 +50,14 @@ class FileTable:
         self, offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
     ) -> None: ...
 
+def grow_tree(
+    context: Sequence[int],
+    file: FileTable | None,
+    live: LiveTable,
+    indexes: Sequence[SuffixIndex],
+    num_nodes: int,
+    min_chance: float,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]: ...
 def grow_trees(
     texts: Sequence[SuffixIndex],
     shared: SuffixIndex,

@@ -336,7 +336,7 @@ def test_more_tokens_than_it_asked_for_are_understood() -> None:
     """As beside a drafter that wants more of them: then they are columns of a wider array."""
     drafter = empty(order=1, num_draft=1)
     wide = outcome([[0.1, 0.2, 0.6], [0.7, 0.1, 0.1]], [3]).top.part(range(2), 2)
-    assert not wide.ids.is_contiguous()
+    assert not wide.ids.flags.c_contiguous
     seq = begun(drafter, [0], 1)
     seq.tokens.append(3)
     drafter.observe([seq], [Draft.chain([2])], [Outcome((), (3,), top=wide)])

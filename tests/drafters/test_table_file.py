@@ -17,7 +17,6 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters import _guess_tree, _table_file, recycling
 from forerun.drafters._spec import DrafterSpec
-from forerun.drafters._suffix_index import SuffixIndex
 from forerun.drafters._table_file import PackedTable, fingerprint, load, load_known, save
 from forerun.drafters._token_table import (
     FileTable,
@@ -280,22 +279,11 @@ def test_any_bytes_are_read_within_their_bounds(body, cuts, contexts, token_nbyt
     data = np.array(bytearray(body), np.uint8)  # of its own: what lies behind it is not ours
     mine = FileTable(offsets, data, token_nbytes)
     theirs = _native.FileTable(offsets, data, token_nbytes)
-    native = _native.SuffixIndex, _native.LiveTable, theirs, _native.grow_trees
-    oracle = SuffixIndex, LiveTable, mine, _guess_tree.grow_trees_in_python
-    trees = grown(*native, contexts)
-    assert trees == grown(*oracle, contexts)
-    for tokens, _, chances in trees:
-        assert all(0 <= token < 1 << 24 for token in tokens)
-        assert all(0 < chance <= 1 for chance in chances)
-
-
-def grown(new_index, new_table, file, grow, contexts):
-    """Trees behind texts of these tokens, of a file and nothing else."""
-    texts = [new_index(1) for _ in contexts]
-    for text, context in zip(texts, contexts, strict=True):
-        text.extend(0, context)
-    table = new_table(3, 0)
-    return grow(texts, new_index(1), file, table, [8] * len(texts), 0.001)
+    for context in contexts:
+        tree = _native.grow_tree(context, theirs, _native.LiveTable(3, 0), (), 8, 0.001)
+        assert tree == _guess_tree.grow_in_python(context, mine, LiveTable(3, 0), (), 8, 0.001)
+        assert all(0 <= token < 1 << 24 for token in tree[0])
+        assert all(0 < chance <= 1 for chance in tree[2])
 
 
 @given(st.integers(0, 5), st.binary(max_size=12), st.integers(1, 4))
@@ -309,8 +297,7 @@ def test_an_entry_that_promises_more_than_there_is_is_none(context, body, more) 
     offsets = np.array([0, len(data)], np.uint32)
     assert FileTable(offsets, data, 2).find(mark) is None
     file = _native.FileTable(offsets, data, 2)
-    trees = grown(_native.SuffixIndex, _native.LiveTable, file, _native.grow_trees, [[context]])
-    assert trees == [((), (), ())]
+    assert _native.grow_tree([context], file, _native.LiveTable(1, 0), (), 8, 0.001)[0] == ()
 
 
 def test_a_context_is_hashed_token_by_token_from_the_last() -> None:

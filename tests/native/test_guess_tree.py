@@ -106,7 +106,8 @@ def verified_trees(draw) -> tuple:
     numbers = st.lists(LOGITS, min_size=num + 1, max_size=num + 1)
     logits = np.array([draw(numbers) for _ in range(k)], np.float32).T.copy()
     logits = np.pad(logits, ((0, 0), (1, 1)))[:, 1:-1]
-    return draw(WORDS), tokens, parents, ids, logits, np.array(draw(numbers), np.float32)
+    top = TopK(ids, logits, np.array(draw(numbers), np.float32))
+    return draw(WORDS), tokens, parents, top
 
 
 @given(st.lists(verified_trees(), max_size=3), SETS, st.integers(1, 4))
@@ -119,15 +120,15 @@ def test_the_native_table_learns_trees_as_its_oracle_does(trees, num_sets, order
             table.learn_trees(trees)
         for tree in trees:
             tables[1].learn_trees([tree])
-            tail, tokens, parents, *top = tree
+            tail, tokens, parents, top = tree
             tails = [tail]
             for token, parent in zip(tokens, parents, strict=True):
                 tails.append([*tails[1 + parent], token])
-            probs = TopK(*top).probs()
-            for words, likeliest, row in zip(tails, top[0].tolist(), probs.tolist(), strict=True):
+            probs = top.probs()
+            for words, likeliest, row in zip(tails, top.ids.tolist(), probs.tolist(), strict=True):
                 tables[2].learn(words, likeliest, row)
         found = [np.frombuffer(table.entries(), ENTRY).tolist() for table in tables]
-    assert str(found[0]) == str(found[1]) == str(found[2]) == str(found[3])  # NaN is equal to NaN
+    assert str(found[0]) == str(found[1]) == str(found[2]) == str(found[3])
 
 
 @given(ROWS, ROWS, st.sampled_from([1, 2, 5]), st.integers(1, 4), st.integers(1, 60))
@@ -154,14 +155,16 @@ def test_what_cannot_be_is_refused() -> None:
     table, none = _native.LiveTable(1, 0), np.zeros(1, np.float32)
     row = np.zeros((1, 2), np.float32)
     ids = row.astype(np.int64)
-    table.learn_trees([([1], [], [], ids, row, none)])
-    for tree, message in (
-        (([1], [2], [-1], ids, row, none), "a row for"),
-        (([1], [], [], ids[:, :1], row, none), "a row for"),
-        (([1], [], [], np.asfortranarray(np.zeros((2, 2), np.int64))[:1], row, none), "a row for"),
-        (([1], [2], [0], *(np.repeat(each, 2, axis=0) for each in (ids, row, none))), "parents"),
+    two = [np.repeat(each, 2, axis=0) for each in (ids, row, none)]
+    table.learn_trees([([1], [], [], TopK(ids, row, none)), ([1], [2], [-1], TopK(*two))])
+    turned = np.asfortranarray(two[0])[:1]
+    for tokens, parents, top, message in (
+        ([2], [-1], TopK(ids, row, none), "a row for"),
+        ([], [], TopK(ids[:, :1], row, none), "a row for"),
+        ([], [], TopK(turned, row, none), "a row for"),
+        ([2], [0], TopK(*two), "parents come"),
     ):
         with pytest.raises(ValueError, match=message):
-            table.learn_trees([tree])
+            table.learn_trees([([1], tokens, parents, top)])
     with pytest.raises(ValueError, match="budgets"):
         _native.grow_trees([], _native.SuffixIndex(1), None, table, [1], 0.1)

@@ -113,10 +113,13 @@ class TopK(NamedTuple):
     log_normaliser: NDArray[np.float32] | None = None
 
     def probs(self) -> NDArray[np.float32]:
-        """The tokens' probabilities (M, k), at most 1; exp in fp64 is the C library's, as in the native kernels."""
+        """The tokens' probabilities (M, k), at most 1; 0 where there is no number.
+
+        They are rounded from fp64, where exp is the C library's, as in the native kernels.
+        """
         assert self.log_normaliser is not None, "the normaliser was not asked for"
         above = self.values.astype(np.float64) - self.log_normaliser[:, None].astype(np.float64)
-        chances = [1.0 if x > 0 else math.exp(x) for x in above.ravel().tolist()]
+        chances = [math.exp(min(x, 0.0)) if x == x else 0.0 for x in above.ravel().tolist()]
         return np.array(chances, np.float32).reshape(above.shape)
 
     def part(self, rows: range, k: int | None = None) -> TopK:

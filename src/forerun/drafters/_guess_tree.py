@@ -17,10 +17,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
 from forerun.drafters._suffix_index import SuffixIndex
-from forerun.drafters._token_table import FileTable, LiveTable, context_hashes
-from forerun.kernels import native
+from forerun.drafters._token_table import (
+    AnyFileTable,
+    AnyLiveTable,
+    FileTable,
+    LiveTable,
+    context_hashes,
+)
+
+if TYPE_CHECKING:
+    from forerun.drafters._suffix_index import Index
 
 PRIOR = 6.0
 """k: sights that the shorter contexts together weigh as much as."""
@@ -31,21 +40,38 @@ MAX_PLACES = 16
 
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """Tokens, parents, and the chance of each node once its parent is right; best first."""
-Grow = Callable[..., list[GuessTree]]
-"""`grow_trees_in_python`, or its twin."""
 Level = tuple[float, dict[int, float]]
 Places = list[tuple[int, int]]
 """Tokens that match, position of what follows."""
 
 
-def grower() -> Grow:
-    """What grows a tree for each of several texts: the native one where it was built."""
-    if not native.available():
+def grow(
+    context: Sequence[int],
+    file: AnyFileTable | None,
+    live: AnyLiveTable,
+    indexes: Sequence[Index],
+    num_nodes: int,
+    min_chance: float,
+) -> GuessTree:
+    """At most `num_nodes` nodes that are reached with a chance of at least `min_chance`.
+
+    Tables and indexes are all native or all their oracles, as `new_live_table` and its like make them.
+    """
+    grow_tree: Callable[..., GuessTree] = grow_in_python
+    if not isinstance(live, LiveTable):
+        from forerun import _native
+
+        grow_tree = _native.grow_tree
+    return grow_tree(context, file, live, indexes, num_nodes, min_chance)
+
+
+def grower(live: AnyLiveTable) -> Callable[..., list[GuessTree]]:
+    """What grows a tree for each text of a step: `grow_trees_in_python`, or its twin where the table is native."""
+    if isinstance(live, LiveTable):
         return grow_trees_in_python
     from forerun import _native
 
-    grow: Grow = _native.grow_trees
-    return grow
+    return _native.grow_trees
 
 
 def grow_trees_in_python(
@@ -56,10 +82,7 @@ def grow_trees_in_python(
     num_nodes: Sequence[int],
     min_chance: float,
 ) -> list[GuessTree]:
-    """The oracle of the native one: a tree of at most `num_nodes` nodes for each text, document 0 of its index.
-
-    Every node is reached with a chance of at least `min_chance`.
-    """
+    """A tree for each text, document 0 of its index: what its last tokens say in all indexes and tables."""
     return [
         grow_in_python(text.last_tokens(0), file, live, (shared, text), most, min_chance)
         for text, most in zip(texts, num_nodes, strict=True)
@@ -74,7 +97,7 @@ def grow_in_python(
     num_nodes: int,
     min_chance: float,
 ) -> GuessTree:
-    """One tree; what the last tokens of `context` say in the tables and the indexes."""
+    """The oracle of the native one."""
     nodes: list[tuple[int, int, float]] = []
     heap: list[tuple[float, int, int, int, float, list[int], list[Places]]] = []
     serial, chance, parent, tail = count(), 1.0, -1, [*context[-live.order :]]

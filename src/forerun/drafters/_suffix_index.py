@@ -42,11 +42,7 @@ Index: TypeAlias = "SuffixIndex | _native.SuffixIndex"
 
 def new_index(max_depth: int, capacity: int | None = None) -> Index:
     """An empty index: the native one where it was built."""
-    if not native.available():
-        return SuffixIndex(max_depth, capacity)
-    from forerun import _native
-
-    return _native.SuffixIndex(max_depth, capacity)
+    return native.twin(SuffixIndex)(max_depth, capacity)
 
 
 class SuffixIndex:

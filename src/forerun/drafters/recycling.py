@@ -102,7 +102,7 @@ class Recycling(BaseDrafter):
         self.live, self._new_table = new_table(), new_table
         self.learned: Learned | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
-        self._grow = _guess_tree.grower()
+        self._grow = _guess_tree.grower(self.live)
 
     def keep_in(self, model: Path, vocabulary: str) -> None:
         """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
@@ -140,7 +140,7 @@ class Recycling(BaseDrafter):
             assert outcome.top is not None, "asked for by `features`"
             stop = len(seq.tokens) - len(outcome.emitted)
             tail = seq.tokens[max(0, stop - order) : stop]
-            trees.append((tail, draft.tokens, draft.parents, *outcome.top))
+            trees.append((tail, draft.tokens, draft.parents, outcome.top))
         self.live.learn_trees(trees)
 
     def end(self, seq: Seq) -> None:
