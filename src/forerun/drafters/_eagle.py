@@ -215,6 +215,7 @@ class TorchEagle:
             for step in steps:
                 own = rows[step.sequence]
                 assert own.keys is not None
+                assert own.g is not None
                 if number:
                     g, keys = after[step.parent][step.sequence]
                 else:  # the last fed row again, over those before it
@@ -231,8 +232,8 @@ class TorchEagle:
 
     def nbytes(self) -> int:
         """See `Network`."""
-        own = sum(t.nbytes for t in (*self.net.state_dict().values(), *self.net.buffers()))
-        return own + sum(tensor.nbytes for tensor in self.weights.tensors.values())
+        held = [*self.net.state_dict().values(), *self.net.buffers()]
+        return sum(tensor.nbytes for tensor in (*held, *self.weights.tensors.values()))
 
     def row_nbytes(self) -> int:
         """See `Network`: fp32, and a new cache while the old one is there."""
@@ -240,9 +241,8 @@ class TorchEagle:
         return 2 * 8 * config.num_key_value_heads * config.head_dim
 
     def _run(
-        self, keys: Keys | None, g: Tensor | None, tokens: Sequence[int], position: int
+        self, keys: Keys | None, g: Tensor, tokens: Sequence[int], position: int
     ) -> tuple[Tensor, Tensor, Keys]:
-        assert g is not None
         ids = torch.tensor([[*tokens]], device=self.device)
         positions = torch.arange(position, position + len(tokens), device=self.device)[None]
         return self.net.step(g, ids, positions, keys)

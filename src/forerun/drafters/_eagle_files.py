@@ -217,17 +217,16 @@ def _rope_theta(folder: Folder) -> float:
 
 def _layers(folder: Folder, num_layers: int) -> tuple[int, ...]:
     """Whose outputs are read. Raises LoadError."""
-    layers = folder.config.get("layers")
-    if layers is None:
+    given = folder.config.get("layers")
+    is_input = given is None
+    if is_input:
         nested = folder.config.get("eagle_config")
-        nested = nested if isinstance(nested, dict) else {}
         key = "eagle_aux_hidden_state_layer_ids"
-        inputs = nested.get(key, folder.config.get(key)) or (2, num_layers // 2, num_layers - 3)
-        is_right = isinstance(inputs, list | tuple) and all(type(i) is int for i in inputs)
-        layers = [i - 1 for i in inputs] if is_right else inputs
-    is_right = isinstance(layers, list | tuple) and len(layers) == NUM_LAYERS
-    if not is_right or not all(type(i) is int and 0 <= i < num_layers for i in layers):
+        given = nested.get(key) if isinstance(nested, dict) else None
+        given = given or folder.config.get(key) or [2, num_layers // 2, num_layers - 3]
+    layers = [i - is_input for i in given if type(i) is int] if isinstance(given, list) else []
+    if len(layers) != NUM_LAYERS or not all(0 <= i < num_layers for i in layers):
         raise LoadError(
-            f"{folder.path}: three layers of 0 to {num_layers - 1} must be read, got {layers!r}"
+            f"{folder.path}: three layers of 0 to {num_layers - 1} must be read, got {given!r}"
         )
     return tuple(layers)
