@@ -10,6 +10,7 @@ import torch
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters import _network_folder
+from forerun.drafters._export import export
 from forerun.drafters.base import Target
 from forerun.drafters.mlp_speculator import MLPSpeculator, Options, build
 from tests.tiny import tiny_model
@@ -197,3 +198,31 @@ def test_the_weights_count():
     assert 0 < small < large
     assert isinstance(drafter := build(Options(model="untrained"), target(model)), MLPSpeculator)
     assert drafter.nbytes(3, 64) - drafter.nbytes(0, 64) == 3 * 4 * WIDTH
+
+
+OWN_MLP = {
+    **{n.removeprefix("speculator."): t for n, t in ibm_tensors(1).items() if "emb" not in n},
+    "proj.1.weight": random(INNER, INNER),
+    "emb_map.weight": random(INNER, WIDTH),
+}
+EXPORTED = {
+    "lstm": (LSTM, LSTM_TENSORS | {"draft_ids": torch.arange(VOCAB)}),
+    "mlp": (IBM | {"tie_weights": True, "target_embedding": True}, OWN_MLP),
+    "mlp, untied": (IBM, ibm_tensors(3)),
+}
+
+
+@pytest.mark.parametrize("kind", EXPORTED)
+def test_what_is_exported_says_the_same_without_the_target(tmp_path, kind):
+    """fp16, and all of the target's rows multiplied out."""
+    config, tensors = EXPORTED[kind]
+    ours = save(tmp_path / "ours", config | {"temperature": 1.0}, tensors)
+    out = tmp_path / "out"
+    export(tmp_path / "ours", out, target())
+    written = json.loads((out / "config.json").read_text())
+    assert written["architectures"][0].endswith("SpeculatorPreTrainedModel")
+    assert "target_head" not in written
+    assert not any("map" in name for name in _network_folder.read(out, target()).tensors)
+    expected, found = drafts(ours), drafts(str(out))
+    assert found[:2] == expected[:2]
+    assert found[2] == pytest.approx(expected[2], abs=0.01)

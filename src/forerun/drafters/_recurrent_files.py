@@ -96,20 +96,7 @@ def read(model: str, target: Target) -> Weights:
     if model == UNTRAINED:
         return untrained(target)
     folder = _network_folder.read(Path(model).expanduser(), target)
-    shape = _shape(folder, target)
-    stored = {name.removeprefix(_PREFIX): name for name in folder.tensors}
-    tokens = None
-    if (name := stored.pop("draft_ids", None)) is not None:
-        tokens = _network_folder.token_ids(folder, name, shape.vocab_size)
-    tensors = {}
-    wanted = shape.tensors(shape.vocab_size if tokens is None else len(tokens))
-    for ours, (theirs, size) in wanted.items():
-        folder.need({stored.get(theirs, _PREFIX + theirs): size})
-        tensors[ours] = folder.tensors[stored[theirs]].float()
-    unknown = stored.keys() - {theirs for theirs, _ in wanted.values()}
-    for theirs in sorted(unknown):
-        if not (shape.is_tied and theirs.partition(".")[2].split(".")[0].isdecimal()):
-            raise LoadError(f"{folder.path}: tensor '{stored[theirs]}' is none of such a network")
+    shape, tensors, tokens = stored(folder, target)
     return Weights(
         inner_size=shape.inner_size,
         num_predict=shape.num_predict,
@@ -120,6 +107,24 @@ def read(model: str, target: Target) -> Weights:
         tokens=tokens,
         temperatures=_network_folder.temperatures(folder),
     )
+
+
+def stored(folder: Folder, target: Target) -> tuple[Shape, dict[str, Tensor], Tensor | None]:
+    """The shape, the tensors by our names, and the tokens of the head. Raises LoadError naming what is wrong."""
+    shape = _shape(folder, target)
+    names = {name.removeprefix(_PREFIX): name for name in folder.tensors}
+    tokens = None
+    if (name := names.pop("draft_ids", None)) is not None:
+        tokens = _network_folder.token_ids(folder, name, shape.vocab_size)
+    wanted = shape.tensors(shape.vocab_size if tokens is None else len(tokens))
+    found = {}
+    for ours, (theirs, size) in wanted.items():
+        folder.need({names.get(theirs, _PREFIX + theirs): size})
+        found[ours] = folder.tensors[names[theirs]].float()
+    for theirs in sorted(names.keys() - {theirs for theirs, _ in wanted.values()}):
+        if not (shape.is_tied and theirs.partition(".")[2].split(".")[0].isdecimal()):
+            raise LoadError(f"{folder.path}: tensor '{names[theirs]}' is none of such a network")
+    return shape, found, tokens
 
 
 def untrained(target: Target) -> Weights:
