@@ -126,7 +126,8 @@ def test_the_queue_and_the_prompt_have_bounds(llm):
         assert error["n_ctx"] == 512
         many = LONG | {"n": 4, "stream": True}
         with httpx.stream("POST", f"{url}/v1/completions", json=many, timeout=60) as first:
-            next(first.iter_bytes())
+            parts = first.iter_bytes()  # kept: without it the response is closed
+            next(parts)
             refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=60)
             assert refused.status_code == 429
             assert told(refused)["code"] == "rate_limit_exceeded"

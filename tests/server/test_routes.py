@@ -10,6 +10,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.server.conftest import running
+
 BODY = {"prompt": "One two three one two three one", "max_tokens": 8, "temperature": 0}
 
 
@@ -91,3 +93,24 @@ def test_curl_reads_a_stream(url):
     whole = httpx.post(f"{url}/v1/completions", json=BODY, timeout=60).json()
     assert text == whole["choices"][0]["text"]
     assert chunks[-1]["timings"]["predicted_n"] == 8
+
+
+def test_what_comes_within_the_interval_is_one_chunk(llm):
+    def streamed(interval: float) -> list[dict]:
+        body = BODY | {"stream": True, "logprobs": 1, "return_token_ids": True, "n": 2}
+        with running(lambda: llm, stream_interval=interval) as (url, _):
+            text = httpx.post(f"{url}/v1/completions", json=body, timeout=60).text
+        lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+        return [choice for line in lines[:-1] for choice in json.loads(line)["choices"]]
+
+    def together(choices: list[dict], index: int) -> tuple:
+        own = [one for one in choices if one["index"] == index]
+        scores = [value for one in own for value in one["logprobs"]["token_logprobs"]]
+        starts = [start for one in own for start in one["logprobs"]["text_offset"]]
+        ids = [token for one in own for token in one["token_ids"]]
+        return "".join(one["text"] for one in own), ids, scores, starts, own[-1]["finish_reason"]
+
+    each, joined = streamed(0), streamed(60)
+    assert len(joined) == 4  # the first tokens at once, the others at the end
+    assert len(each) > len(joined)
+    assert [together(each, i) for i in range(2)] == [together(joined, i) for i in range(2)]

@@ -36,6 +36,9 @@ from forerun.server.writer import Writer
 
 _log = logging.getLogger(__name__)
 
+CLOSE_S = 1.0
+"""The time that a step has left when the server ends."""
+
 Handler = Callable[[Service, Request], Coroutine[Any, Any, Response]]
 
 
@@ -46,7 +49,7 @@ def new_app(service: Service) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.worker.start()
         yield
-        await asyncio.to_thread(service.worker.close)
+        await asyncio.to_thread(service.worker.close, CLOSE_S)
 
     app = FastAPI(
         title="forerun",

@@ -44,6 +44,8 @@ def serve(
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     say(f"listening on http://{host}:{port}")
+    if config.api_key is None and not config.host.startswith(("127.", "::1", "localhost")):
+        say("no key is asked for: who reaches this address can use it (--api-key-file)")
     server = Server(service, say)
     service.on_loaded = server.loaded
     server.run(sockets=[listener])
@@ -116,9 +118,8 @@ class Server(uvicorn.Server):
         if num_running:
             limit = f"{self._service.config.drain_timeout:g} s"
             word = signal.Signals(sig).name
-            self._say(
-                f"{word}: {num_running} requests have {limit} to end; again {word} ends at once"
-            )
+            those = "1 request has" if num_running == 1 else f"{num_running} requests have"
+            self._say(f"{word}: {those} {limit} to end; again {word} ends at once")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests end for so long, then end them."""

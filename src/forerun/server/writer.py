@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from forerun.core.errors import ForerunError
-from forerun.core.types import TokenLogprob
+from forerun.core.types import Event, TokenLogprob
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.request import RequestState
 from forerun.server.answers import Document, Head, Words, prompt_logprobs, timings, usage
@@ -56,7 +56,9 @@ class Writer:
         wants_usage = self.options.include_usage
         try:
             async for found in self.request.news():
-                if chunks := b"".join(map(self._chunk, found)):
+                for news in found:
+                    self._take(news)
+                if chunks := b"".join(map(self._chunk, _joined(found))):
                     yield chunks
         except Exception as error:
             if not isinstance(error, ForerunError):
@@ -68,8 +70,7 @@ class Writer:
         yield DONE
 
     def _chunk(self, news: News) -> bytes:
-        """A chunk for what one step brought one completion; nothing if it brought nothing to show."""
-        self._take(news)
+        """A chunk for what one completion got; nothing if there is nothing to show."""
         choice = self._delta(news)
         if choice is None:
             return b""
@@ -169,6 +170,29 @@ class Writer:
         if output.prompt is not None:
             return output.prompt
         return "".join(map(self.words.text, output.prompt_token_ids))
+
+
+def _joined(found: list[News]) -> list[News]:
+    """What came together as one piece of news for each completion."""
+    if len(found) == 1:
+        return found
+    parts: dict[int, list[News]] = {}
+    for news in found:
+        parts.setdefault(news.completion, []).append(news)
+    return [own[0] if len(own) == 1 else _join(own) for own in parts.values()]
+
+
+def _join(parts: list[News]) -> News:
+    events, last = [news.event for news in parts], parts[-1]
+    logprobs = tuple(one for event in events for one in event.logprobs or ())
+    event = Event(
+        last.event.seq_id,
+        tuple(token for event in events for token in event.token_ids),
+        tuple(piece for event in events for piece in event.pieces),
+        logprobs or None,
+        last.event.finish_reason,
+    )
+    return last._replace(event=event)
 
 
 def _event(document: Document) -> bytes:
