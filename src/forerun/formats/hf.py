@@ -46,13 +46,13 @@ class HfCheckpoint(Checkpoint):
         self.architecture = str(architectures[0])
         self._tensors: dict[str, StoredTensor] = {}
         for file, names in _weight_files(path).items():
-            found = _read_tensors(file)
-            lacking = names - found.keys()
+            stored = _read_tensors(file)
+            lacking = names - stored.keys()
             if lacking:
                 raise LoadError(
                     f"{file} has no tensor '{min(lacking)}', which the index says it has"
                 )
-            self._tensors |= found
+            self._tensors |= stored
         quantization = quantization_config(self.config, read_json(path / "quant_config.json"))
         if quantization is not None:
             self._tensors = join(path, quantization, self._tensors)

@@ -25,8 +25,8 @@ def unpack(words: Words, bits: int, count: int) -> Bytes:
     if bits == 4:
         return np.stack((data & 15, data >> 4), axis=-1).reshape(len(data), -1)[:, :count]
     stream = np.unpackbits(data, axis=-1, count=count * bits, bitorder="little")
-    planes = stream.reshape(len(data), count, bits)
-    return sum((planes[..., i] << np.uint8(i) for i in range(bits)), np.uint8(0))  # type: ignore[return-value]
+    planes = stream.reshape(len(data), count, bits) << np.arange(bits, dtype=np.uint8)
+    return np.bitwise_or.reduce(planes, axis=-1)
 
 
 def pack(codes: Bytes, bits: int) -> Words:
