@@ -110,10 +110,15 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
 
 
 def stored_weights(
-    checkpoint: Checkpoint, arch: Arch, config: ModelConfig
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, part: str = ""
 ) -> Iterator[tuple[str, StoredTensor]]:
-    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one."""
+    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one.
+
+    `part` is a weight's name or, with a dot at its end, that of a layer: only those then.
+    """
     for name, shape in weight_shapes(config).items():
+        if part not in ("", name) and not (part.endswith(".") and name.startswith(part)):
+            continue
         for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config):
             yield canonical, source.take(checkpoint.tensor(located), config)
 
