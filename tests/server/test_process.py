@@ -64,7 +64,7 @@ class Reader(threading.Thread):
 def is_open(url: str) -> bool:
     try:
         return httpx.get(f"{url}/health").status_code == 200
-    except httpx.ConnectError:
+    except httpx.TransportError:
         return False
 
 
