@@ -206,6 +206,27 @@ void write_floats(const Linear& linear, std::uint8_t* tile, int lane, const std:
         std::memcpy(tile + (k * kTile + lane) * size, row + k * size, size);
 }
 
+// Copies one output from a lane of a tile to a lane of another.
+void copy_row(const Linear& linear, const std::uint8_t* from, int lane, std::uint8_t* to,
+              int to_lane) {
+    const WeightFormat& f = *linear.format;
+    const auto copy = [&](std::size_t offset, std::size_t count, std::size_t size) {
+        for (std::size_t i = 0; i < count; ++i)  // runs of `size` bytes a lane
+            std::memcpy(to + offset + (i * kTile + to_lane) * size,
+                        from + offset + (i * kTile + lane) * size, size);
+    };
+    if (f.is_float()) return copy(0, linear.num_in, f.bits / 8);
+    for (int g = 0; g < linear.num_in / f.group; ++g) {
+        const std::size_t at = group_offset(f, g), scales = at + codes_nbytes(f);
+        copy(at, codes_nbytes(f) / kLine, 4);
+        if (f.scales == Scales::Super)
+            copy(scales, 2, 1);
+        else
+            copy(scales, f.scales == Scales::HalfMin ? 2 : 1, 2);
+        if (f.scales == Scales::Super && g % 8 == 0) copy(at - kLine, 2, 2);  // the factors
+    }
+}
+
 void check_width(const WeightFormat& f, int num_in) {
     const int unit = std::max(f.block, f.is_float() ? kTile : kGroup);
     if (num_in <= 0 || num_in % unit != 0)
@@ -309,6 +330,19 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& so
                              return group;
                          });
                      });
+}
+
+Packed gather(const Linear& from, std::span<const std::int64_t> outputs) {
+    const int num_out = static_cast<int>(outputs.size());
+    Packed packed = blank(*from.format, num_out, from.num_in, from.bias != nullptr);
+    std::uint8_t* tiles = packed.memory.as<std::uint8_t>();
+    for (int i = 0; i < num_out; ++i) {
+        const std::size_t row = static_cast<std::size_t>(outputs[i]);
+        copy_row(from, from.tiles + row / kTile * from.tile_nbytes, row % kTile,
+                 tiles + i / kTile * from.tile_nbytes, i % kTile);
+        if (from.bias) packed.bias.as<float>()[i] = from.bias[row];
+    }
+    return packed;
 }
 
 void unpack_row(const Linear& linear, int row, float* out) {

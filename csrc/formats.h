@@ -44,6 +44,9 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& co
 // std::invalid_argument for a width that the format cannot have.
 Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias);
 
+// Some outputs of packed weights, next to each other: the same codes and scales.
+Packed gather(const Linear& from, std::span<const std::int64_t> outputs);
+
 // The weights of one output, as the kernels mean them: exactly scale * (code - zero) + minimum.
 void unpack_row(const Linear& linear, int row, float* out);
 
