@@ -224,9 +224,9 @@ def _drawn(
     generated = builder.generated(row)
     position = builder.seq.num_prompt + len(generated)
     logits = scores.whole()
-    if scores.tokens is not None and pipeline.changes_logits:
-        if pipeline.adjusted(logits, generated).max() == -math.inf:
-            return []  # nothing that may be guessed is allowed
+    may_ban_all = scores.tokens is not None and pipeline.changes_logits
+    if may_ban_all and pipeline.adjusted(logits, generated).max() == -math.inf:
+        return []
     probs = pipeline.probs(logits, generated)
     children: list[Child] = []
     while len(children) < width and probs.sum() > 0:

@@ -74,15 +74,23 @@ class Options(BuilderOptions):
 
 def build(options: Options, target: Target) -> DraftModel:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
-    trimmed = _trimmed.load(options.model, target) if _trimmed.is_one(options.model) else None
-    name = options.model if trimmed is None else trimmed.draft
-    model, vocabulary = target.load(name, quant=options.quant, head_bits=options.head_bits)
+    if not _trimmed.is_one(options.model):
+        return DraftModel(load(options, target), options, target)
+    trimmed = _trimmed.load(options.model, target)
+    model = load(replace(options, model=trimmed.draft), target)
+    return DraftModel(model, options, target, trimmed.tokens)
+
+
+def load(options: Options, target: Target) -> Model:
+    """The draft, whole. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
+    model, vocabulary = target.load(options.model, quant=options.quant, head_bits=options.head_bits)
     known = target.vocabulary
     if known and vocabulary and (difference := vocabulary_difference(known, vocabulary)):
         raise ConfigError(
-            f"'{name}' cannot draft for this model: {difference}; choose a draft of the same family"
+            f"'{options.model}' cannot draft for this model: {difference}; "
+            "choose a draft of the same family"
         )
-    return DraftModel(model, options, target, None if trimmed is None else trimmed.tokens)
+    return model
 
 
 def example(target: Target) -> Options:
