@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.batch import Segment
+from forerun.drafters._token_table import VerifiedTree
 from forerun.nn.config import ModelConfig
 
 def runnable_isas() -> list[str]: ...
@@ -36,14 +37,7 @@ class LiveTable:
     def learn(
         self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
     ) -> None: ...
-    def learn_tree(
-        self,
-        tail: Sequence[int],
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        ids: NDArray[np.int64],
-        probs: NDArray[np.float32],
-    ) -> None: ...
+    def learn_trees(self, trees: Sequence[VerifiedTree]) -> None: ...
     def entries(self, since: int = 0) -> bytes: ...
     def absorb(self, entries: bytes) -> None: ...
     @property
@@ -64,6 +58,14 @@ def grow_tree(
     num_nodes: int,
     min_chance: float,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]: ...
+def grow_trees(
+    texts: Sequence[SuffixIndex],
+    shared: SuffixIndex,
+    file: FileTable | None,
+    live: LiveTable,
+    num_nodes: Sequence[int],
+    min_chance: float,
+) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class Cache:
     def __init__(
