@@ -12,7 +12,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.table import Table
     from torch import Tensor
@@ -205,7 +205,7 @@ def _said(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequen
             )
         store = Store(origin)  # in memory: the file may be growing
         store.path, store.results = answers, results
-        yield from (answer.tokens for answer in kept(store))
+        yield from (said for _, said in kept(store))
     if texts is not None:
         for line in read_text(texts).splitlines(keepends=True):
             yield llm.tokenizer.encode(line, bos=False)
@@ -215,7 +215,7 @@ def _measure(
     llm: LLM,
     draft: Model,
     counts: Counts,
-    lists: Mapping[int, Tensor],
+    lists: dict[int, Tensor],
     prompts: str,
     limits: tuple[int, int, int],
 ) -> list[Figures]:
@@ -241,9 +241,9 @@ def _measure(
         options = Options(model="", num_draft=num_draft, draft_vocab=vocab)
         return llm.with_drafter(DraftModel(draft, options, target, tokens)).engine
 
-    tried: dict[int | None, Tensor | None] = {None: None, **lists}
     measured = []
-    for size, tokens in tried.items():
+    for size in (None, *lists):
+        tokens = None if size is None else lists[size]
         system = EngineSystem(str(size), partial(new_engine, tokens), llm.tokenizer, params)
         system.restart(asked[0])
         measured.append(trim.Measured(system, size, trim.coverage(counts, tokens), [], [], []))

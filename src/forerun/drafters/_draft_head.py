@@ -13,16 +13,18 @@ M rows, D width, n tokens on the list, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from forerun.drafters._draft_builder import Scores
 from forerun.drafters.base import Vocabulary
-from forerun.nn.model import Model
+from forerun.nn.model import HeadPart, Model
 
 LIST_SIZE = 32768
 """Tokens on the list where no better one was made; a vocabulary below twice as many is not cut."""
@@ -31,11 +33,14 @@ OWN_TOKENS = 1024
 
 
 class OwnTokens:
-    """The tokens of one text that are not on the list."""
+    """The tokens of one text that are not on the list, and their part of the head."""
 
-    def __init__(self, is_listed: Tensor) -> None:
+    def __init__(self, model: Model, is_listed: Tensor) -> None:
         self.ids = torch.empty(0, dtype=torch.int64)
         """Ascending, each once."""
+        self.part: HeadPart | None = None
+        """None without such tokens."""
+        self._model = model
         self._is_listed = is_listed
         self._num_read = 0
         self._last: deque[int] = deque(maxlen=OWN_TOKENS)
@@ -47,7 +52,9 @@ class OwnTokens:
         new = new[new < len(self._is_listed)]
         if len(new := new[~self._is_listed[new]]):
             self._last.extend(new.tolist())
-            self.ids = torch.tensor([*self._last]).unique()
+            ids = torch.tensor(sorted({*self._last}))
+            if not torch.equal(ids, self.ids):
+                self.ids, self.part = ids, self._model.head_part(ids)
 
 
 class DraftHead:
@@ -63,7 +70,7 @@ class DraftHead:
 
     def new_text(self) -> OwnTokens:
         """What a text's own tokens are kept in."""
-        return OwnTokens(self._is_listed)
+        return OwnTokens(self._model, self._is_listed)
 
     def scores(self, hidden: Tensor, own: Sequence[tuple[OwnTokens, int]]) -> list[Scores]:
         """Of rows (M, D): each text's tokens, and how many of the rows are its."""
@@ -71,16 +78,24 @@ class DraftHead:
         for text, num_rows in own:
             part, tokens = slice(first, first + num_rows), self._listed
             scored = logits[part]
-            if len(text.ids):
-                scored = torch.cat([scored, self._model.head_rows(hidden[part], text.ids)], dim=-1)
-                tokens = torch.cat([tokens, text.ids])
+            if text.part is not None:
+                scored = _beside(scored, text.part(hidden[part]))
+                tokens = _beside(tokens, text.ids)
             rows += [Scores(row, tokens, self.vocab_size) for row in scored.unbind()]
             first += num_rows
         return rows
 
-    def nbytes(self) -> int:
-        """Bytes it holds besides the model's weights, of texts at most `OWN_TOKENS` each left out."""
-        return self._part.nbytes() + self._is_listed.nbytes + self._listed.nbytes
+    def nbytes(self, num_texts: int) -> int:
+        """Bytes it holds at most besides the model's weights."""
+        row_nbytes = math.ceil(self._part.nbytes() / len(self._listed))
+        tables = self._is_listed.nbytes + self._listed.nbytes
+        return self._part.nbytes() + tables + num_texts * OWN_TOKENS * row_nbytes
+
+
+def _beside(first: Tensor, second: Tensor) -> Tensor:
+    """Both along the last axis, on the CPU. Not `torch.cat`, whose threads would disturb those of the model."""
+    both = (first.numpy(force=True), second.numpy(force=True))
+    return torch.from_numpy(np.concatenate(both, axis=-1))
 
 
 def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:

@@ -13,6 +13,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -109,7 +110,7 @@ def _config(folder: Path) -> TrimmedConfig:
     return config
 
 
-def _read(path: Path) -> dict:
+def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

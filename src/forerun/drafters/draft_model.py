@@ -139,7 +139,7 @@ class DraftModel(ModelDrafter):
         self.end(seq)
         opened = self.cache.open(seq.tokens)
         assert opened is not None, "a slot for every sequence that runs"
-        self._slots[seq.id] = Slot(opened[0], self.head and self.head.new_text())
+        self._slots[seq.id] = Slot(opened[0], None if self.head is None else self.head.new_text())
 
     def end(self, seq: Seq) -> None:
         """Give the slot back."""
@@ -152,7 +152,7 @@ class DraftModel(ModelDrafter):
         per_row = math.ceil(self.cache.nbytes() / (self.cache.num_slots * self.cache.max_len))
         probs = 4 * self.vocab_size * self.options.num_nodes
         rows = min(max_len, self.cache.max_len)
-        weights = self.model.nbytes() + (self.head.nbytes() if self.head else 0)
+        weights = self.model.nbytes() + (self.head.nbytes(num_seqs) if self.head else 0)
         return weights + num_seqs * (rows * per_row + probs)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
