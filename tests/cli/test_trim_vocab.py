@@ -68,6 +68,10 @@ def test_a_draft_is_trimmed_measured_and_used(
     assert 1 <= cut["tau"] <= whole["tau"] + 1e-9
     assert answers.read_bytes() == before
 
+    code, _, err = forerun("trim-vocab", "--draft", tmp_path / "small", "-o", tmp_path / "b")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is trimmed already" in err
+
     draft = f"draft_model:model={tmp_path / 'small'}"
     code, out, _ = forerun(
         *("verify", "-m", default_model, "-d", draft, "-n", 24, "--limit", 2, "--json")

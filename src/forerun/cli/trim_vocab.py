@@ -67,6 +67,7 @@ def command(
     Give the folder as draft: -d draft_model:model=FOLDER. Answers stay the model's own; a token that was cut is only
     not guessed, unless the text has said it already.
     """
+    from forerun.drafters import _trimmed
     from forerun.drafters._draft_head import chosen
     from forerun.drafters.draft_model import Options, load
     from forerun.train import trim
@@ -76,6 +77,8 @@ def command(
         opt.check_least(f"--{name}", number, 1)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: name a folder")
+    if _trimmed.is_one(draft):
+        raise ConfigError(f"{draft} is trimmed already: give the model that it was made of")
     llm = opt.load(config)
     small = load(Options(model=draft, num_draft=num_draft), llm.target())
     vocab_size = min(small.config.vocab_size, llm.model.config.vocab_size)
@@ -246,7 +249,7 @@ def _measure(
         tokens = None if size is None else lists[size]
         system = EngineSystem(str(size), partial(new_engine, tokens), llm.tokenizer, params)
         system.restart(asked[0])
-        measured.append(trim.Measured(system, size, trim.coverage(counts, tokens), [], [], []))
+        measured.append(trim.Measured(system.answer, size, trim.coverage(counts, tokens)))
     with console.counter("measuring", trim.ROUNDS * len(asked) * len(measured)) as show:
         for done in trim.answer(measured, asked):
             show(done)

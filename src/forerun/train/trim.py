@@ -8,15 +8,16 @@ V vocabulary, n tokens of a list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, median
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.bench.run import EngineSystem
+from forerun.engine.stats import SpecStats
 from forerun.nn.config import ModelConfig, flops_per_token
 
 SIZES = (2048, 4096, 8192, 16384, 32768, 65536)
@@ -69,16 +70,40 @@ class Figures:
     """Median of the time of one drafted token."""
 
 
+class Answered(Protocol):
+    """What is looked at of an answer; see `bench.run.Answer`."""
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens after the first."""
+        ...
+
+    @property
+    def decode_s(self) -> float:
+        """Their time."""
+        ...
+
+    @property
+    def draft_s(self) -> float:
+        """What the draft took of it."""
+        ...
+
+    @property
+    def stats(self) -> SpecStats:
+        """What was drafted and accepted."""
+        ...
+
+
 @dataclass(slots=True)
 class Measured:
     """One list's answers so far: of each prompt tokens a second, tokens a pass, and milliseconds a drafted token."""
 
-    system: EngineSystem
+    ask: Callable[[Sequence[Sequence[int]]], Answered]
     size: int | None
     coverage: float
-    speeds: list[float]
-    taus: list[float]
-    draft_ms: list[float]
+    speeds: list[float] = field(default_factory=list)
+    taus: list[float] = field(default_factory=list)
+    draft_ms: list[float] = field(default_factory=list)
 
     def figures(self, whole: Measured, cost: float, num_draft: int) -> Figures:
         """Against the whole head, answered beside it."""
@@ -101,7 +126,7 @@ def answer(measured: Sequence[Measured], prompts: Sequence[Sequence[int]]) -> It
     for number, prompt in enumerate([*prompts] * ROUNDS):
         shift = number % len(measured)
         for each in [*measured[shift:], *measured[:shift]]:
-            found = each.system.answer([prompt])
+            found = each.ask([prompt])
             each.speeds.append(found.decode_tokens / max(found.decode_s, 1e-9))
             each.taus.append(found.stats.tau or 1.0)
             each.draft_ms.append(1000 * found.draft_s / max(1, found.stats.drafted))
