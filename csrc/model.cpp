@@ -114,13 +114,12 @@ void Decoder::check() {
 
 std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {
     if (!is_checked_) check();
-    for (std::int64_t id : ids) check_id(id);
     Shape shape = shape_;
     shape.vocab_size = static_cast<int>(ids.size());
     shape.num_layers = 0;
     shape.position_offset = -1;
     auto part = std::make_unique<Decoder>(runtime_, shape);
-    part->set("embed", gather(head_weights(), ids));
+    part->set("embed", gather_rows(head_weights(), ids));
     part->is_checked_ = true;  // it has no norm, and no pass needs one
     return part;
 }
