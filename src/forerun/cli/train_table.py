@@ -58,7 +58,7 @@ def command(
     from forerun.train import table
     from forerun.train.answers import MAX_TOKENS, kept
 
-    num_tokens = _number(tokens)
+    num_tokens = number(tokens)
     opt.check_least("order", order, 1)
     if not 0.01 <= size_mb <= MOST_MB:
         raise ConfigError(f"--size-mb must be from 0.01 to {MOST_MB}, got {size_mb:g}")
@@ -93,7 +93,7 @@ def command(
     report.print(f"{out}: {made.num_contexts} contexts, {made.nbytes / 1e6:.2f} MB")
 
 
-def _number(text: str) -> int:
+def number(text: str) -> int:
     """A count such as 300, 200k or 5M."""
     scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
     digits = text[:-1] if scale > 1 else text
