@@ -72,7 +72,7 @@ def command(
     vocabulary = _table_file.fingerprint(llm.tokenizer)
     origin = {"model": name, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}
     store = Store(origin, answers)
-    _answer(llm, wanted, store, num_tokens)
+    fill(llm, wanted, store, num_tokens)
     texts = [*kept(store)]
     token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
     figures = _measure(texts, order, token_nbytes, size_mb)
@@ -123,7 +123,7 @@ def _check_place(out: Path) -> None:
         raise ConfigError(f"{out} cannot be written: {error}") from error
 
 
-def _answer(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int) -> None:
+def fill(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int) -> None:
     """Fill the store, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
     from forerun.cli import _console as console
     from forerun.train.answers import generate
