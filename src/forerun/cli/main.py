@@ -23,7 +23,7 @@ NOT_GROUPED = ("check_drafter",)
 """Commands of their own, though their first word is another command."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": ("generate", "chat", "demo"),
-    "Models": ("models", "pull", "rm", "check"),
+    "Models": ("models", "pull", "rm", "check", "quantize"),
     "Drafters": ("drafters", "autotune", "train", "check_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }
