@@ -68,6 +68,8 @@ class Draft:
 
     def trim_depth(self, depth: int) -> Draft:
         """The nodes of the first `depth` levels."""
+        if len(self) <= depth:
+            return self
         keep = [i for i, d in enumerate(tree.depths(self.parents)) if d < depth]
         if len(keep) == len(self):
             return self
