@@ -79,6 +79,11 @@ class NativeDecoder:
             self._native.set_rope(frequencies, config.rope.attention_factor)
 
     @property
+    def native(self) -> _native.Decoder:
+        """What computes; networks that draft read its embedding and its head."""
+        return self._native
+
+    @property
     def isa(self) -> str:
         """The instruction set whose kernels run."""
         return self.runtime.isa
