@@ -22,7 +22,7 @@ from forerun.core.errors import ForerunError
 NOT_GROUPED = ("check_drafter",)
 """Commands of their own, though their first word is another command."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Answers": ("generate", "chat", "demo"),
+    "Answers": ("generate", "chat", "serve", "demo"),
     "Models": ("models", "pull", "rm", "check", "quantize"),
     "Drafters": ("drafters", "autotune", "train", "check_drafter"),
     "Measurements": ("bench", "eval", "verify"),
