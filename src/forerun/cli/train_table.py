@@ -58,7 +58,7 @@ def command(
     from forerun.train import table
     from forerun.train.answers import MAX_TOKENS, kept
 
-    num_tokens = _number(tokens)
+    num_tokens = number(tokens)
     opt.check_least("order", order, 1)
     if not 0.01 <= size_mb <= MOST_MB:
         raise ConfigError(f"--size-mb must be from 0.01 to {MOST_MB}, got {size_mb:g}")
@@ -72,7 +72,7 @@ def command(
     vocabulary = _table_file.fingerprint(llm.tokenizer)
     origin = {"model": name, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}
     store = Store(origin, answers)
-    _answer(llm, wanted, store, num_tokens)
+    fill(llm, wanted, store, num_tokens)
     texts = [*kept(store)]
     token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
     figures = _measure(texts, order, token_nbytes, size_mb)
@@ -93,7 +93,7 @@ def command(
     report.print(f"{out}: {made.num_contexts} contexts, {made.nbytes / 1e6:.2f} MB")
 
 
-def _number(text: str) -> int:
+def number(text: str) -> int:
     """A count such as 300, 200k or 5M."""
     scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
     digits = text[:-1] if scale > 1 else text
@@ -123,7 +123,7 @@ def _check_place(out: Path) -> None:
         raise ConfigError(f"{out} cannot be written: {error}") from error
 
 
-def _answer(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int) -> None:
+def fill(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int) -> None:
     """Fill the store, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
     from forerun.cli import _console as console
     from forerun.train.answers import generate

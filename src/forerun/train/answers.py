@@ -56,7 +56,9 @@ def generate(
     """
     done = sum(len(tokens) for _, tokens in kept(store))
     yield done
-    waiting = _requests(loop, encode, list(prompts), store)
+    prompts = list(prompts)
+    categories = {prompt.id: prompt.category for prompt in prompts}
+    waiting = _requests(loop, encode, prompts, store)
     running: dict[str, tuple[float, RequestHandle]] = {}
     try:
         while done < num_tokens:
@@ -70,8 +72,9 @@ def generate(
                     del running[key]
                     output = request.output()
                     answer = output.outputs[0].token_ids
+                    category = categories[key.rpartition("/")[0]]
                     ids = {"prompt": output.prompt_token_ids, "answer": answer}
-                    store.add(key, {"temperature": temperature, **ids})
+                    store.add(key, {"category": category, "temperature": temperature, **ids})
                     done += len(answer)
             yield done
     finally:

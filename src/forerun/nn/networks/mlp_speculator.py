@@ -166,16 +166,16 @@ class MLPSpeculator(nn.Module):
     def token_map(self, rows: Tensor) -> Tensor:
         """What tokens add to u, of the target's embeddings of them (..., D)."""
         mapped: Tensor = self.emb_map(rows)
-        return mapped * self.config.token_weight
+        return mapped.float() * self.config.token_weight
 
     def advance(self, state: State, added: Tensor, index: int) -> tuple[State, Tensor]:
         """One step whose token adds `added` to u; the state after it, and what the head's rows multiply."""
         inner = self.config.inner_dim
-        if self.config.cell == "mlp":
-            u = self.proj[min(index, len(self.proj) - 1)](state.x) + added
+        if self.config.cell == "mlp":  # sums in fp32, whatever autocast multiplies in
+            u = self.proj[min(index, len(self.proj) - 1)](state.x).float() + added
             x = functional.gelu(self.ln[self._own(index)](u))
             return State(x, state.cell), self._out(x)
-        u = self.projs[min(index, 1)](state.x).unflatten(-1, (NUM_GATES, inner))
+        u = self.projs[min(index, 1)](state.x).float().unflatten(-1, (NUM_GATES, inner))
         u = u + added.unflatten(-1, (-1, inner))  # one part of `added` goes to all four
         forget, take, give = u[..., :3, :].sigmoid().unbind(-2)
         cell = forget * state.cell + take * functional.gelu(self.cell_ln[0](u[..., 3, :]))
