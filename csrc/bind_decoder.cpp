@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -223,6 +224,12 @@ void head_rows(Decoder& self, const Array2<const float>& hidden,
     self.head_rows(hidden.data(), num_rows, {ids.data(), ids.shape(0)}, logits.data());
 }
 
+std::unique_ptr<Decoder> head_part(Decoder& self, const Array1<const std::int64_t>& ids) {
+    dimension(ids.shape(0));
+    nb::gil_scoped_release unlocked;
+    return self.head_part({ids.data(), ids.shape(0)});
+}
+
 const Linear& matrix(const Decoder& self, const std::string& name) {
     const Linear& linear = self.packed(name).linear;
     need(linear.tiles, name + " is no matrix that was set");
@@ -302,6 +309,7 @@ void bind_decoder(nb::module_& m) {
              "log_sums"_a.noconvert().none(), "logits"_a.noconvert().none())
         .def("head_rows", &head_rows, "hidden"_a.noconvert(), "ids"_a.noconvert(),
              "logits"_a.noconvert())
+        .def("head_part", &head_part, "ids"_a.noconvert(), nb::keep_alive<0, 1>())
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
         .def("apply", &apply, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
         .def("nbytes", &Decoder::nbytes);
