@@ -91,7 +91,6 @@ class QuantizeJob:
 
     def run(self) -> Iterator[int]:
         """Round all blocks; yields how many are done, those of an earlier start included. Raises OSError."""
-        torch.set_grad_enabled(False)
         self._claim()
         done, hidden = self._resume()
         yield done
