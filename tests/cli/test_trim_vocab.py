@@ -51,9 +51,9 @@ def test_a_draft_is_trimmed_measured_and_used(
     monkeypatch.setattr(trim, "SIZES", (4096,))
     monkeypatch.setattr(trim, "ROUNDS", 1)
     fast = {None: 1.0, 4096: 2.0}
-    figures = trim.Measured.figures
+    figures = trim.TrimMeasured.figures
     monkeypatch.setattr(
-        trim.Measured,
+        trim.TrimMeasured,
         "figures",
         lambda self, *of: replace(figures(self, *of), gain=fast[self.size]),
     )

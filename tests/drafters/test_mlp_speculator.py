@@ -12,7 +12,7 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters import _network_folder
 from forerun.drafters._export import export
 from forerun.drafters.base import Target
-from forerun.drafters.mlp_speculator import MLPSpeculator, Options, build
+from forerun.drafters.mlp_speculator import MLPSpeculatorDrafter, Options, build
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48
@@ -196,7 +196,9 @@ def test_the_weights_count():
         for bits in (8, 16)
     )
     assert 0 < small < large
-    assert isinstance(drafter := build(Options(model="untrained"), target(model)), MLPSpeculator)
+    assert isinstance(
+        drafter := build(Options(model="untrained"), target(model)), MLPSpeculatorDrafter
+    )
     assert drafter.nbytes(3, 64) - drafter.nbytes(0, 64) == 3 * 4 * WIDTH
 
 

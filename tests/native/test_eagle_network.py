@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from forerun import _native
-from forerun.drafters._eagle import NativeEagle, TorchEagle, Weights
+from forerun.drafters._eagle import EagleWeights, NativeEagle, TorchEagle
 from forerun.drafters._eagle_files import shapes
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.networks.eagle3 import Eagle3Config
@@ -40,14 +40,14 @@ KINDS = {
 }
 
 
-def weights_of(config: Eagle3Config) -> Weights:
+def weights_of(config: Eagle3Config) -> EagleWeights:
     generator = torch.Generator().manual_seed(5)
     tensors = {
         name: torch.randn(*shape, generator=generator) / (4 if "norm" in name else 6)
         for name, shape in shapes(config).items()
     }
     tensors = {n: 1 + t if "norm" in n else t for n, t in tensors.items()}
-    return Weights(config, tensors, TOKENS, (1.0, 0.7))
+    return EagleWeights(config, tensors, TOKENS, (1.0, 0.7))
 
 
 def target(dtype="f32", **options):

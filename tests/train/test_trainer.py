@@ -20,7 +20,7 @@ from forerun.train import batches, replies, trained, trainer
 from forerun.train.learners import Kind, new_learner
 from forerun.train.replies import Reply
 from forerun.train.states import StateReader
-from forerun.train.trainer import CHECKPOINT, Settings, Trainer
+from forerun.train.trainer import CHECKPOINT, Trainer, TrainSettings
 from tests.tiny import tiny_model
 
 VOCAB, LENGTH, FIRST, DEPTH = 48, 60, 10, 2
@@ -39,7 +39,9 @@ def counting_model() -> Decoder:
 
 
 IDS = torch.arange(0, VOCAB, 1)[:-4]
-SETTINGS = Settings(tokens=6000, batch=100, eval_every=2000, bf16=False, lr=0.05, vector_lr=0.01)
+SETTINGS = TrainSettings(
+    tokens=6000, batch=100, eval_every=2000, bf16=False, lr=0.05, vector_lr=0.01
+)
 
 
 def texts(num: int, seed: int = 0) -> list[Reply]:

@@ -92,12 +92,12 @@ def command(
     from forerun.cli.train_table import number
     from forerun.train.learners import KINDS, Kind, new_learner
     from forerun.train.states import StateReader
-    from forerun.train.trainer import Settings, Trainer
+    from forerun.train.trainer import Trainer, TrainSettings
 
     _check("kind", kind, KINDS)
     for name, value in (("depth", depth), ("draft-vocab", vocab), ("batch", batch)):
         opt.check_least(f"--{name}", value, 1)
-    settings = Settings(
+    settings = TrainSettings(
         tokens=number(tokens),
         stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
         batch=batch,

@@ -249,7 +249,7 @@ def _measure(
         tokens = None if size is None else lists[size]
         system = EngineSystem(str(size), partial(new_engine, tokens), llm.tokenizer, params)
         system.restart(asked[0])
-        measured.append(trim.Measured(system.answer, size, trim.coverage(counts, tokens)))
+        measured.append(trim.TrimMeasured(system.answer, size, trim.coverage(counts, tokens)))
     with console.counter("measuring", trim.ROUNDS * len(asked) * len(measured)) as show:
         for done in trim.answer(measured, asked):
             show(done)

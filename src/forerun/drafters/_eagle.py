@@ -48,7 +48,7 @@ _NATIVE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class EagleWeights:
     """A network's configuration and its tensors by the names of `Eagle3`."""
 
     config: Eagle3Config
@@ -59,7 +59,7 @@ class Weights:
     """By depth, the last for all below: logits are divided by it before they become chances."""
 
 
-class Network(Protocol):
+class AnyEagleNetwork(Protocol):
     """What the drafter asks. Slots are sequences."""
 
     def clear(self, slot: int) -> None:
@@ -86,8 +86,8 @@ class Network(Protocol):
 
 
 def new_network(
-    weights: Weights, target: Model, num_slots: int, max_len: int, bits: int
-) -> Network:
+    weights: EagleWeights, target: Model, num_slots: int, max_len: int, bits: int
+) -> AnyEagleNetwork:
     """On the native kernels where the target runs on them. Raises LoadError naming the weight that is wrong."""
     if isinstance(target, NativeDecoder):
         return NativeEagle(weights, target, num_slots, max_len, bits)
@@ -98,7 +98,7 @@ class NativeEagle:
     """Beside a native target: its threads, its embedding, a copy of the rows of its head."""
 
     def __init__(
-        self, weights: Weights, target: NativeDecoder, num_slots: int, max_len: int, bits: int
+        self, weights: EagleWeights, target: NativeDecoder, num_slots: int, max_len: int, bits: int
     ) -> None:
         from forerun import _native
 
@@ -173,7 +173,7 @@ class _Rows:
 class TorchEagle:
     """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
 
-    def __init__(self, weights: Weights, target: Model, max_len: int) -> None:
+    def __init__(self, weights: EagleWeights, target: Model, max_len: int) -> None:
         self.weights, self.max_len = weights, max_len
         ids = torch.arange(target.config.vocab_size)
         device = target.embed(ids[:0]).device

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.drafters import _network_folder
-from forerun.drafters._eagle import Weights
+from forerun.drafters._eagle import EagleWeights
 from forerun.drafters._network_folder import Folder
 from forerun.drafters.base import Target
 from forerun.nn.config import ModelConfig
@@ -57,7 +57,7 @@ def check_folder(model: str) -> None:
         )
 
 
-def read(model: str, target: Target) -> Weights:
+def read(model: str, target: Target) -> EagleWeights:
     """A network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
@@ -72,7 +72,7 @@ def read(model: str, target: Target) -> Weights:
         if not (ours == "embed_tokens.weight" and config.target_embedding):
             raise LoadError(f"{folder.path}: tensor '{tensors[ours]}' is none of such a network")
     found = {ours: folder.tensors[tensors[ours]].float() for ours in wanted}
-    return Weights(config, found, tokens, _network_folder.temperatures(folder))
+    return EagleWeights(config, found, tokens, _network_folder.temperatures(folder))
 
 
 def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
@@ -104,7 +104,7 @@ def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
     return {f"{name}.weight": shape for name, shape in wanted.items()}
 
 
-def untrained(target: Target) -> Weights:
+def untrained(target: Target) -> EagleWeights:
     """A network of random weights, in the shape of the target's own layers."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
     num_tokens = min(shape.vocab_size, NUM_TOKENS)
@@ -128,7 +128,7 @@ def untrained(target: Target) -> Weights:
         else torch.ones(size)
         for name, size in shapes(config).items()
     }
-    return Weights(config, tensors, torch.arange(num_tokens))
+    return EagleWeights(config, tensors, torch.arange(num_tokens))
 
 
 def _our_name(name: str) -> str:

@@ -20,7 +20,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters import _network_folder
 from forerun.drafters._best_first import MAX_STEPS
 from forerun.drafters._network_folder import Folder
-from forerun.drafters._recurrent import Weights
+from forerun.drafters._recurrent import RecurrentWeights
 from forerun.drafters.base import Target
 from forerun.nn.model import Model
 
@@ -91,13 +91,13 @@ def check_folder(model: str) -> None:
         _network_folder.check_folder(Path(model).expanduser(), MODEL_TYPES)
 
 
-def read(model: str, target: Target) -> Weights:
+def read(model: str, target: Target) -> RecurrentWeights:
     """A network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
     folder = _network_folder.read(Path(model).expanduser(), target)
     shape, tensors, tokens = stored(folder, target)
-    return Weights(
+    return RecurrentWeights(
         inner_size=shape.inner_size,
         num_predict=shape.num_predict,
         max_depth=shape.max_depth,
@@ -127,7 +127,7 @@ def stored(folder: Folder, target: Target) -> tuple[Shape, dict[str, Tensor], Te
     return shape, found, tokens
 
 
-def untrained(target: Target) -> Weights:
+def untrained(target: Target) -> RecurrentWeights:
     """The LSTM with random weights, as wide as the target."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
     width = shape.hidden_size
@@ -138,7 +138,7 @@ def untrained(target: Target) -> Weights:
     }
     tensors |= {"ln.0": torch.ones(width), "state_ln": torch.ones(width)}
     tokens = None if shape.vocab_size <= NUM_TOKENS else torch.arange(NUM_TOKENS)
-    return Weights(width, 4, MAX_STEPS, True, False, tensors, tokens)
+    return RecurrentWeights(width, 4, MAX_STEPS, True, False, tensors, tokens)
 
 
 def _shape(folder: Folder, target: Target) -> Shape:

@@ -20,7 +20,7 @@ from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters import _eagle_files
 from forerun.drafters._best_first import MAX_STEPS
-from forerun.drafters._eagle import Network, new_network
+from forerun.drafters._eagle import AnyEagleNetwork, new_network
 from forerun.drafters.base import BaseDrafter, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
@@ -70,7 +70,7 @@ class Eagle3Drafter(BaseDrafter):
     def __init__(
         self,
         options: Options,
-        network: Network,
+        network: AnyEagleNetwork,
         layers: tuple[int, ...],
         num_slots: int,
         max_len: int,

@@ -22,7 +22,7 @@ from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters import _recurrent_files
 from forerun.drafters._best_first import MAX_STEPS
-from forerun.drafters._recurrent import Network, new_network
+from forerun.drafters._recurrent import AnyRecurrentNetwork, new_network
 from forerun.drafters.base import BaseDrafter, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
@@ -53,11 +53,11 @@ class Options:
         _recurrent_files.check_folder(self.model)  # a wrong one is told before a model is loaded
 
 
-def build(options: Options, target: Target) -> MLPSpeculator:
+def build(options: Options, target: Target) -> MLPSpeculatorDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     weights = _recurrent_files.read(options.model, target)
     network = new_network(weights, target.model, options.bits)
-    return MLPSpeculator(options, network, target.model.config.hidden_size)
+    return MLPSpeculatorDrafter(options, network, target.model.config.hidden_size)
 
 
 def example(target: Target) -> Options:
@@ -65,12 +65,12 @@ def example(target: Target) -> Options:
     return Options(model=_recurrent_files.UNTRAINED, num_draft=12, min_chance=0)
 
 
-class MLPSpeculator(BaseDrafter):
+class MLPSpeculatorDrafter(BaseDrafter):
     """Keeps the target's last state of each sequence."""
 
     features = LAST_HIDDEN
 
-    def __init__(self, options: Options, network: Network, width: int) -> None:
+    def __init__(self, options: Options, network: AnyRecurrentNetwork, width: int) -> None:
         self.options, self.network, self.width = options, network, width
         self.states: dict[int, Tensor] = {}
 

@@ -38,7 +38,7 @@ GATE_TOKENS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainSettings:
     """Of a run; a checkpoint goes on only with the same ones."""
 
     tokens: int
@@ -88,7 +88,7 @@ class Trainer:
         target: Model,
         ids: Tensor,
         depth: int,
-        settings: Settings,
+        settings: TrainSettings,
         read: StateReader,
         folder: Path,
         *,

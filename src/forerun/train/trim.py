@@ -95,7 +95,7 @@ class Answered(Protocol):
 
 
 @dataclass(slots=True)
-class Measured:
+class TrimMeasured:
     """One list's answers so far: of each prompt tokens a second, tokens a pass, and milliseconds a drafted token."""
 
     ask: Callable[[Sequence[Sequence[int]]], Answered]
@@ -105,7 +105,7 @@ class Measured:
     taus: list[float] = field(default_factory=list)
     draft_ms: list[float] = field(default_factory=list)
 
-    def figures(self, whole: Measured, cost: float, num_draft: int) -> Figures:
+    def figures(self, whole: TrimMeasured, cost: float, num_draft: int) -> Figures:
         """Against the whole head, answered beside it."""
         tau = fmean(self.taus)
         gain = median(a / b for a, b in zip(self.speeds, whole.speeds, strict=True))
@@ -120,7 +120,7 @@ class Measured:
         )
 
 
-def answer(measured: Sequence[Measured], prompts: Sequence[Sequence[int]]) -> Iterator[int]:
+def answer(measured: Sequence[TrimMeasured], prompts: Sequence[Sequence[int]]) -> Iterator[int]:
     """Answer each prompt with each list, in turn and another first each time; yields how many are done."""
     done = 0
     for number, prompt in enumerate([*prompts] * ROUNDS):
