@@ -138,25 +138,25 @@ class NativeEagle:
         self._row_nbytes = 4 * c.num_key_value_heads * c.head_dim
 
     def clear(self, slot: int) -> None:
-        """See `Network`."""
+        """See `AnyEagleNetwork`."""
         self._native.clear(slot)
 
     def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
-        """See `Network`."""
+        """See `AnyEagleNetwork`."""
         self._native.feed(slot, tokens, floats(states))
 
     def draft(
         self, slots: Sequence[int], num_nodes: Sequence[int], num_steps: int, min_chance: float
     ) -> list[GuessTree]:
-        """See `Network`."""
+        """See `AnyEagleNetwork`."""
         return self._native.draft(slots, num_nodes, min(num_steps, MAX_STEPS), min_chance)
 
     def nbytes(self) -> int:
-        """See `Network`; its cache is counted by `row_nbytes`."""
+        """See `AnyEagleNetwork`; its cache is counted by `row_nbytes`."""
         return self._native.nbytes()
 
     def row_nbytes(self) -> int:
-        """See `Network`: fp16."""
+        """See `AnyEagleNetwork`: fp16."""
         return self._row_nbytes
 
 
@@ -191,11 +191,11 @@ class TorchEagle:
         self.slots: dict[int, _Rows] = {}
 
     def clear(self, slot: int) -> None:
-        """See `Network`."""
+        """See `AnyEagleNetwork`."""
         self.slots.pop(slot, None)
 
     def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
-        """See `Network`."""
+        """See `AnyEagleNetwork`."""
         rows = self.slots.setdefault(slot, _Rows())
         if rows.length + len(tokens) > self.max_len:
             raise IndexError("the sequence does not fit the cache")
@@ -206,7 +206,7 @@ class TorchEagle:
     def draft(
         self, slots: Sequence[int], num_nodes: Sequence[int], num_steps: int, min_chance: float
     ) -> list[GuessTree]:
-        """See `Network`."""
+        """See `AnyEagleNetwork`."""
         rows = [self.slots[slot] for slot in slots]
         after: list[dict[int, tuple[Tensor, Keys]]] = []
 
@@ -231,12 +231,12 @@ class TorchEagle:
         return _best_first.grow(tokens, num_nodes, *limits, take_steps)
 
     def nbytes(self) -> int:
-        """See `Network`."""
+        """See `AnyEagleNetwork`."""
         held = [*self.net.state_dict().values(), *self.net.buffers()]
         return sum(tensor.nbytes for tensor in (*held, *self.weights.tensors.values()))
 
     def row_nbytes(self) -> int:
-        """See `Network`: fp32, and a new cache while the old one is there."""
+        """See `AnyEagleNetwork`: fp32, and a new cache while the old one is there."""
         config = self.weights.config
         return 2 * 8 * config.num_key_value_heads * config.head_dim
 

@@ -131,12 +131,12 @@ class NativeNetwork:
         num_steps: int,
         min_chance: float,
     ) -> list[GuessTree]:
-        """See `Network`."""
+        """See `AnyRecurrentNetwork`."""
         rows = floats(hidden)
         return self._native.draft(rows, tokens, num_nodes, min(num_steps, MAX_STEPS), min_chance)
 
     def nbytes(self) -> int:
-        """See `Network`."""
+        """See `AnyRecurrentNetwork`."""
         return self._native.nbytes()
 
 
@@ -177,7 +177,7 @@ class TorchNetwork:
         num_steps: int,
         min_chance: float,
     ) -> list[GuessTree]:
-        """See `Network`."""
+        """See `AnyRecurrentNetwork`."""
         states: list[dict[int, tuple[Tensor, Tensor]]] = []
 
         def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
@@ -227,7 +227,7 @@ class TorchNetwork:
         return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
 
     def nbytes(self) -> int:
-        """See `Network`; the head is the target's own."""
+        """See `AnyRecurrentNetwork`; the head is the target's own."""
         return sum(
             tensor.nbytes for tensor in (*self.tensors.values(), *self.weights.tensors.values())
         )

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters import _recurrent_files
-from forerun.drafters._best_first import MAX_STEPS
+from forerun.drafters._best_first import NetworkOptions
 from forerun.drafters._recurrent import AnyRecurrentNetwork, new_network
 from forerun.drafters.base import BaseDrafter, Target
 
@@ -30,26 +28,14 @@ GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(NetworkOptions):
     """Which network, and how much it guesses."""
 
     model: str
     """A folder of `forerun train drafter`, or an mlp_speculator checkpoint of IBM or Snowflake."""
-    num_draft: int = 7
-    """Nodes of a tree at most."""
-    num_steps: int = 4
-    """Steps of the network in a draft at most: tokens after which it says what may come next."""
-    min_chance: float = 0.05
-    """Chance that a node is reached, at least."""
-    bits: Literal[4, 8, 16] = 8
-    """Bits of the network's weights; the head's rows keep those of the target."""
 
     def __post_init__(self) -> None:
-        check_least("num_draft", self.num_draft, 1)
-        if not 1 <= self.num_steps <= MAX_STEPS:
-            raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
-        if not 0 <= self.min_chance <= 1:
-            raise ConfigError(f"min_chance must be 0 to 1, got {self.min_chance}")
+        NetworkOptions.__post_init__(self)
         _recurrent_files.check_folder(self.model)  # a wrong one is told before a model is loaded
 
 

@@ -32,7 +32,7 @@ class Reply:
     tokens: tuple[int, ...]
     first: int
     temperature: float | None = None
-    """It was sampled with; None if nobody knows."""
+    """It was sampled with; None if the store does not say."""
 
     @property
     def num_learned(self) -> int:
