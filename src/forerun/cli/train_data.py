@@ -32,19 +32,17 @@ def command(
     """
     from forerun.cli import _console as console
     from forerun.cli.train_table import fill, number
-    from forerun.core.store import Store
-    from forerun.drafters import _table_file
+    from forerun.drafters._table_file import fingerprint
     from forerun.eval.prompts import read
     from forerun.formats.hub import name_of
     from forerun.train import replies
-    from forerun.train.answers import MAX_TOKENS, kept
+    from forerun.train.answers import default_path, kept, open_store
 
     num_tokens, wanted = number(tokens), read(prompts)
     llm = opt.load(config)
     name = name_of(llm.path)
-    path = answers or _table_file.tables_dir() / f"{name}.answers.jsonl"
-    vocabulary = _table_file.fingerprint(llm.tokenizer)
-    store = Store({"model": name, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}, path)
+    path = answers or default_path(name)
+    store = open_store(name, fingerprint(llm.tokenizer), path)
     fill(llm, wanted, store, num_tokens)
     found = replies.of_store(store)
     num_replies, num_kept = len(store.results), len(found)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from forerun.llm import LLM
     from forerun.train.replies import Reply
-    from forerun.train.simulated import Measured
+    from forerun.train.simulated import SimulatedReply
     from forerun.train.trainer import Progress, Trainer
 
 TEXT_SHARE, REPLY_SHARE = 5, 2
@@ -148,18 +148,17 @@ class Data:
 
 def _read(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int) -> Data:
     """The store of replies and the texts. Raises ConfigError."""
-    from forerun.core.store import Store
-    from forerun.drafters import _table_file
+    from forerun.drafters._table_file import fingerprint
     from forerun.formats.hub import name_of
     from forerun.train import replies
-    from forerun.train.answers import MAX_TOKENS
+    from forerun.train.answers import default_path, open_store
 
     name = name_of(llm.path)
-    path = answers or _table_file.tables_dir() / f"{name}.answers.jsonl"
+    path = answers or default_path(name)
     if not path.exists():
         raise ConfigError(f"{path} does not exist: make replies with forerun train data")
-    vocabulary = _table_file.fingerprint(llm.tokenizer)
-    store = Store({"model": name, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}, path)
+    vocabulary = fingerprint(llm.tokenizer)
+    store = open_store(name, vocabulary, path)
     longest = min(llm.max_len, MAX_REPLY)
     found = [reply for reply in replies.of_store(store) if len(reply.tokens) <= longest]
     train, held_out = replies.split(found)
@@ -211,7 +210,7 @@ def _note(done: Progress) -> None:
     )
 
 
-def _write(trainer: Trainer, data: Data, parts: Sequence[Measured] | None) -> None:
+def _write(trainer: Trainer, data: Data, parts: Sequence[SimulatedReply] | None) -> None:
     """The best weights so far; with `parts`, what was measured of them."""
     from forerun.core.provenance import commit, now
     from forerun.train import simulated, trained

@@ -51,12 +51,11 @@ def command(
     goes on where it was.
     """
     from forerun.cli import _console as console
-    from forerun.core.store import Store
     from forerun.drafters import _table_file
     from forerun.eval.prompts import read
     from forerun.formats.hub import name_of
     from forerun.train import table
-    from forerun.train.answers import MAX_TOKENS, kept
+    from forerun.train.answers import kept, open_store
 
     num_tokens = number(tokens)
     opt.check_least("order", order, 1)
@@ -70,8 +69,7 @@ def command(
     out = out or _table_file.tables_dir() / f"{name}{_table_file.SUFFIX}"
     answers = answers or out.with_suffix(".answers.jsonl")
     vocabulary = _table_file.fingerprint(llm.tokenizer)
-    origin = {"model": name, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}
-    store = Store(origin, answers)
+    store = open_store(name, vocabulary, answers)
     fill(llm, wanted, store, num_tokens)
     texts = [*kept(store)]
     token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
@@ -84,7 +82,8 @@ def command(
     if as_json:
         sizes = [{"mb": mb, "contexts": n, "tau": tau} for mb, n, tau in figures]
         document = {"table": str(out), "contexts": made.num_contexts, "nbytes": made.nbytes}
-        console.print_json(origin | document | {"tokens": made.num_tokens, "sizes": sizes})
+        document |= {"tokens": made.num_tokens, "sizes": sizes}
+        console.print_json({**store.origin, **document})
         return
     columns = ("MB", "contexts", "tokens per pass (tau)")
     lines = [(f"{mb:.2f}", n, f"{tau:.3f}") for mb, n, tau in figures]

@@ -175,13 +175,13 @@ def _report(made: dict[str, object], out: Path, figures: Sequence[Figures], as_j
 
 def _counts(llm: LLM, vocab_size: int, answers: Path | None, texts: Path | None) -> Counts:
     """How often the target says each token. Raises ConfigError where there is nothing to count."""
-    from forerun.drafters import _table_file
     from forerun.formats.hub import name_of
     from forerun.train import trim
+    from forerun.train.answers import default_path
 
     if answers is None and texts is None:
         name = name_of(llm.path)
-        answers = _table_file.tables_dir() / f"{name}.answers.jsonl"
+        answers = default_path(name)
         if not answers.exists():
             raise ConfigError(
                 f"there are no answers of {name} to count: forerun train table makes them, or give "

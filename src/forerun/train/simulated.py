@@ -40,7 +40,7 @@ class Acceptance:
     """By step: mean chance to be accepted at temperature 1."""
 
     @classmethod
-    def of(cls, parts: Sequence[Measured]) -> Acceptance:
+    def of(cls, parts: Sequence[SimulatedReply]) -> Acceptance:
         """Of replies that were measured."""
         greedy = [part.match for part in parts if part.is_greedy] or [part.match for part in parts]
         match = torch.cat([part.match for part in parts]).float()
@@ -56,7 +56,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SimulatedReply:
     """One reply, by row and step."""
 
     domain: str
@@ -78,7 +78,7 @@ def measure(
     ids: Tensor,
     head: Tensor,
     depth: int,
-) -> list[Measured]:
+) -> list[SimulatedReply]:
     """Run the network along replies. `head` (V', D) are the target's rows of the draft vocabulary `ids`."""
     found = []
     for reply in replies:
@@ -100,7 +100,7 @@ def measure(
             right.append(_by_temperature(logits[reached], place[batch.best[rows]][reached]))
             reached = reached & matches[-1]
         found.append(
-            Measured(
+            SimulatedReply(
                 reply.domain,
                 reply.temperature == 0,
                 torch.stack(matches, 1),
@@ -111,9 +111,9 @@ def measure(
     return found
 
 
-def by_domain(parts: Sequence[Measured]) -> dict[str, Acceptance]:
+def by_domain(parts: Sequence[SimulatedReply]) -> dict[str, Acceptance]:
     """Of each domain, and of `all`."""
-    groups: dict[str, list[Measured]] = defaultdict(list)
+    groups: dict[str, list[SimulatedReply]] = defaultdict(list)
     for part in parts:
         groups[part.domain].append(part)
     return {name: Acceptance.of(groups[name]) for name in sorted(groups)} | {
@@ -121,7 +121,7 @@ def by_domain(parts: Sequence[Measured]) -> dict[str, Acceptance]:
     }
 
 
-def temperatures(parts: Sequence[Measured]) -> list[float]:
+def temperatures(parts: Sequence[SimulatedReply]) -> list[float]:
     """By depth: the temperature at which a draft's chances are most nearly right."""
     total = torch.stack([part.right for part in parts]).sum(0)
     return [round(TEMPERATURES[i], 2) for i in total.argmax(-1).tolist()]

@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import safetensors.torch
 from torch import Tensor
 
 from forerun.core import files
 from forerun.core.errors import ForerunError
+from forerun.drafters import _network_folder
 
-CONFIG, TENSORS, RECORD = "config.json", "model.safetensors", "train.json"
-METRICS = "metrics.csv"
+RECORD, METRICS = "train.json", "metrics.csv"
 
 
 def write(
@@ -25,18 +24,12 @@ def write(
     history: Sequence[Mapping[str, float]],
 ) -> None:
     """Write all, each file whole or not at all, the configuration last. Raises ForerunError if there is no room."""
-    tensors = {name: weight.detach().half().contiguous() for name, weight in weights.items()}
-    tensors["draft_ids"] = ids.contiguous()
-    contents = {
-        TENSORS: safetensors.torch.save(tensors, {"format": "pt"}),
-        METRICS: _csv(history).encode(),
-        RECORD: _json(record),
-        CONFIG: _json(config),
-    }
+    tensors = {name: weight.half() for name, weight in weights.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            files.replace(folder / name, content)
+        files.replace(folder / METRICS, _csv(history).encode())
+        files.replace(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
+        _network_folder.write(folder, config, {**tensors, "draft_ids": ids})
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
 
@@ -50,7 +43,3 @@ def _csv(history: Sequence[Mapping[str, float]]) -> str:
         for line in history
     ]
     return "\n".join(lines) + "\n"
-
-
-def _json(document: Mapping[str, object]) -> bytes:
-    return json.dumps(document, indent=2).encode() + b"\n"

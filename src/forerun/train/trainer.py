@@ -267,7 +267,7 @@ class Trainer:
         """Of the weights as they are now."""
         return Acceptance.of(self.measure(replies))
 
-    def measure(self, replies: Sequence[Reply]) -> list[simulated.Measured]:
+    def measure(self, replies: Sequence[Reply]) -> list[simulated.SimulatedReply]:
         """Reply by reply; raises ConfigError if none is long enough."""
         found = simulated.measure(
             self.learner, self.target, replies, self.read, self.ids, self.head, self.depth
