@@ -2,7 +2,6 @@
 // wrong one raises ValueError.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -11,6 +10,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "bind.h"
 #include "model.h"
 
 namespace nb = nanobind;
@@ -20,19 +20,9 @@ namespace forerun {
 namespace {
 
 template <class T>
-using Array1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Array2 = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-template <class T>
 using Array3 = nb::ndarray<T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 using OptionalFloats = std::optional<Array1<const float>>;
-
-constexpr int kLargest = 1 << 28;  // no dimension of a model or a cache is larger
-
-void need(bool holds, const std::string& message) {
-    if (!holds) throw nb::value_error(message.c_str());
-}
 
 template <class Array>
 void need_shape(const Array& array, std::initializer_list<std::size_t> shape,

@@ -1,13 +1,13 @@
 // The Python face of the networks that draft.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 
+#include "bind.h"
 #include "draft_network.h"
 #include "eagle_network.h"
 
@@ -16,17 +16,6 @@ using namespace nb::literals;
 
 namespace forerun {
 namespace {
-
-template <class T>
-using Array1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Array2 = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-constexpr std::size_t kLargest = 1 << 28;
-
-void need(bool holds, const std::string& message) {
-    if (!holds) throw nb::value_error(message.c_str());
-}
 
 void set(DraftNetwork& self, const std::string& name, const std::string& format, std::size_t num_in,
          const Array2<const std::uint8_t>& rows) {
