@@ -26,6 +26,7 @@ from forerun.core.device import choose_device, set_threads
 from forerun.core.errors import ConfigError, ForerunError, RequestError, refuse, shown
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
+from forerun.decoding.guidance import Grammars
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import metrics
@@ -87,6 +88,7 @@ class LLM:
             load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
         )
         self.model = self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
+        self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         longest, asked = self.model.config.max_position, config.max_model_len
         self.max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
         if not 2 <= self.max_len <= longest:
@@ -258,7 +260,16 @@ class LLM:
         if self.profile is not None:
             known = self.profile.prior(self.drafter_spec.text(), num_seqs)
         eos_ids = self.tokenizer.eos_ids
-        engine = Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
+        engine = Engine(
+            self.model,
+            cache,
+            drafter,
+            self.config,
+            eos_ids=eos_ids,
+            prior=known,
+            grammars=self.grammars.start,
+            draft_forced=self.drafter_spec.name != "none",
+        )
         return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
 
     def _new_drafter(self, target: Target) -> Drafter:
