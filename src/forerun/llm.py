@@ -28,6 +28,7 @@ from forerun.core.device import choose_device, return_freed, set_threads
 from forerun.core.errors import ForerunError, RequestError, refuse, shown
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
+from forerun.decoding.guidance import Grammars
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import metrics
@@ -91,6 +92,7 @@ class LLM:
         )
         self.plan = self._planned(self.drafter_spec, checkpoint)
         self.model = self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
+        self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
         self.subject = self._subject(self.model)
         self.profile = profile.load(self.subject)
@@ -283,7 +285,16 @@ class LLM:
         if self.profile is not None:
             known = self.profile.prior(self.drafter_spec.text(), num_seqs)
         eos_ids = self.tokenizer.eos_ids
-        engine = Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
+        engine = Engine(
+            self.model,
+            cache,
+            drafter,
+            self.config,
+            eos_ids=eos_ids,
+            prior=known,
+            grammars=self.grammars.start,
+            draft_forced=self.drafter_spec.name != "none",
+        )
         return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
 
     def _new_drafter(self, target: Target) -> Drafter:

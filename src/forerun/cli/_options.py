@@ -67,7 +67,7 @@ PASSES = (
 """Fields of no meaning to a command that runs passes of the model without an engine."""
 NOT_SPELLED = (
     *("n", "logit_bias", "logprobs", "prompt_logprobs", "detokenize"),
-    *("skip_special_tokens", "include_stop_str_in_output"),
+    *("skip_special_tokens", "include_stop_str_in_output", "structured_outputs"),
 )
 """Fields of a request that no command offers."""
 NOT_OF_ENGINE = ("draft_options", "seed")
