@@ -39,7 +39,7 @@ def _word(value: object) -> str:
 
 _NOT_YET = "it is not supported yet; leave it out"
 _NO_STATE = "nothing is stored"
-_TOOLS = "tools are not supported yet; leave them out, or describe them in a system message"
+_TOOLS = "it is the older name: give tools and tool_choice"
 _ONE_ACCOUNT = "requests are not told apart"
 _FILTER = "the filters are top_k, top_p and min_p"
 _TEXT = "answers are text"
@@ -57,11 +57,8 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "prompt_cache_retention": _no_effect("prefixes are always reused"),
         "reasoning_effort": _no_effect("chat_template_kwargs says how a model thinks"),
         "verbosity": _no_effect("the prompt says how long an answer is wanted"),
-        "parallel_tool_calls": _no_effect("tools are not supported yet"),
         "modalities": _only(_TEXT, ["text"]),
         "audio": _only(_TEXT),
-        "tools": _only(_TOOLS, []),
-        "tool_choice": _only(_TOOLS, "none", "auto"),
         "functions": _only(_TOOLS, []),
         "function_call": _only(_TOOLS, "none", "auto"),
         "web_search_options": _only("there is no search"),

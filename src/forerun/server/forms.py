@@ -48,13 +48,17 @@ def check_bounds(form: StructuredOutputsParams, config: ServerConfig) -> None:
             f"{limit:g} kB (--max-schema-kb)",
             param="structured_outputs",
         )
-    if form.json is None:
-        return
-    levels = depth(json.loads(str(form.json)))
+    if form.json is not None:
+        check_depth(json.loads(str(form.json)), "structured_outputs", config)
+
+
+def check_depth(given: object, field: str, config: ServerConfig) -> None:
+    """Raise ApiError for what is more deeply nested than the server allows."""
+    levels = depth(given)
     if levels > config.max_schema_depth:
         raise ApiError(
             400,
-            f"the schema is nested {levels} levels deep, this server allows "
+            f"the schema in {field} is nested {levels} levels deep, this server allows "
             f"{config.max_schema_depth} (--max-schema-depth)",
-            param="structured_outputs",
+            param=field,
         )

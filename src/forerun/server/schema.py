@@ -35,6 +35,8 @@ _WORDS: Mapping[str, str] = {
     "prompt": "a text, token ids, or a list of either",
     "stop": "a text or a list of texts",
     "messages": 'a list of {"role": ..., "content": ...}',
+    "tools": 'a list of {"type": "function", "function": {"name": ...}}',
+    "tool_choice": 'none, auto, required or {"type": "function", "function": {"name": ...}}',
     "logit_bias": "an object of token ids and numbers",
 }
 
@@ -154,6 +156,12 @@ class ChatRequest(_SampledAnswer):
     """End the prompt where the answer begins."""
     chat_template_kwargs: dict[str, Any] | None = None
     """What the model's template reads besides."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the answer may call."""
+    tool_choice: str | dict[str, Any] | None = None
+    """none, auto, required, or one of the tools."""
+    parallel_tool_calls: bool | None = None
+    """False: one call at most, where calls are required."""
 
     def scores(self) -> dict[str, int | None]:
         """As chat completions ask for them."""
