@@ -62,7 +62,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
 PASSES = (
     *(*DRAFTER, "draft_budget", "controller", "learn", "kv"),
-    *("max_model_len", "max_num_seqs", "prefill_chunk"),
+    *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
 )
 """Fields of no meaning to a command that runs passes of the model without an engine."""
 NOT_SPELLED = (
@@ -80,6 +80,7 @@ METAVARS: Mapping[str, str] = {
     "device": "DEVICE",
     "backend": "auto|native|torch",
     "head_bits": "4|8",
+    "memory_budget": "SIZE",
     "served_model_name": "NAME",
     "allowed_origins": "ORIGIN",
     "api_key": "KEY",
