@@ -37,7 +37,7 @@ from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
 from forerun.nn.model import Hidden, Model
 
-Grammars = Callable[[StructuredOutputsParams], GrammarState]
+NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 
 
 class Engine:
@@ -52,7 +52,7 @@ class Engine:
         *,
         eos_ids: frozenset[int] = frozenset(),
         prior: Prior | None = None,
-        grammars: Grammars | None = None,
+        grammars: NewGrammar | None = None,
         draft_forced: bool = True,
         encode: Callable[[str], Sequence[int]] | None = None,
     ) -> None:

@@ -45,8 +45,9 @@ def of_prediction(given: str | Mapping[str, Any]) -> str:
     if isinstance(given, Mapping) and given.get("type", "content") != "content":
         content = None
     if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-        content = "".join(texts) if all(isinstance(text, str) for text in texts) else None
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+        content = "".join(map(str, texts)) if is_text else None
     if not isinstance(content, str):
         what = '{"type": "content", "content": TEXT}'
         raise ApiError(400, f"prediction must be {what}, got {shown(given)}", param="prediction")

@@ -71,7 +71,7 @@ def _sampling_fields() -> dict[str, Any]:
     }
 
 
-class Answer(_Strict):
+class AnswerRequest(_Strict):
     """What every route that answers takes."""
 
     model: str | None = None
@@ -120,9 +120,9 @@ class Answer(_Strict):
 
 
 if TYPE_CHECKING:
-    _SampledAnswer = Answer
+    _SampledAnswer = AnswerRequest
 else:
-    _SampledAnswer = create_model("_SampledAnswer", __base__=Answer, **_sampling_fields())
+    _SampledAnswer = create_model("_SampledAnswer", __base__=AnswerRequest, **_sampling_fields())
 
 
 class CompletionRequest(_SampledAnswer):
@@ -208,7 +208,7 @@ def read(body: type[Body], given: Mapping[str, object]) -> tuple[Body, dict[str,
     typed: dict[str, str] = {}
     fields = {**given}
     try:
-        if issubclass(body, Answer):
+        if issubclass(body, AnswerRequest):
             fields, typed = request_spellings.read(given)
         return body.model_validate(fields), typed
     except RequestError as error:

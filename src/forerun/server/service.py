@@ -19,7 +19,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, loading, of_exception, too_long
 from forerun.server.forms import check_bounds, max_draft
 from forerun.server.metrics import ServerMetrics
-from forerun.server.schema import Answer
+from forerun.server.schema import AnswerRequest
 from forerun.server.worker import AsyncRequest, Closed, Worker
 
 _log = logging.getLogger("forerun.requests")
@@ -58,7 +58,7 @@ class Service:
         )
 
     def params(
-        self, body: Answer, typed: Mapping[str, str], defaults: SamplingParams | None = None
+        self, body: AnswerRequest, typed: Mapping[str, str], defaults: SamplingParams | None = None
     ) -> SamplingParams:
         """A request's parameters; what it leaves out is the model's own. Raises ApiError."""
         llm = self.llm()
