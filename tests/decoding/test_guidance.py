@@ -132,3 +132,18 @@ def test_compiled_grammars_are_kept_and_bounded(plain):
     mask = state.allowed()
     spelled = {plain.tokenizer.text_of(int(token)) for token in mask.nonzero()[0]}
     assert spelled <= {"a", "aa", "aaa"}
+
+
+def test_thousands_of_rules_one_in_another_are_no_danger(plain):
+    rules = "\n".join(f"r{i}: r{i + 1}" for i in range(4000))
+    state = plain.grammars.start(StructuredOutputsParams(grammar=f'start: r0\n{rules}\nr4000: "a"'))
+    assert plain.tokenizer.decode(state.forced()) == "a"
+
+
+def test_a_grammar_beyond_the_limits_of_the_library_is_refused(plain):
+    either = {
+        f"r{i}": {"anyOf": [{"$ref": f"#/$defs/r{i + 1}"}, {"type": "null"}]} for i in range(1200)
+    }
+    schema = {"$ref": "#/$defs/r0", "$defs": {**either, "r1200": {"type": "integer"}}}
+    with pytest.raises(RequestError, match="json cannot be used: it is too complex"):
+        plain.grammars.start(StructuredOutputsParams(json=schema))

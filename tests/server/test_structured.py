@@ -106,6 +106,8 @@ def test_large_and_deep_schemas_are_refused_before_they_are_compiled(llm):
 
         with pytest.raises(openai.BadRequestError, match="--max-schema-kb"):
             ask(guided_choice=["word" * 100, "other" * 100])
-        with pytest.raises(openai.BadRequestError, match=r"nested 9 levels.*--max-schema-depth"):
+        with pytest.raises(
+            openai.BadRequestError, match=r"nested 9 levels deep.*--max-schema-depth"
+        ):
             ask(guided_json=nested(8))
         assert ask(guided_json=nested(6)).choices[0].message.content

@@ -39,7 +39,7 @@ def _word(value: object) -> str:
 
 _NOT_YET = "it is not supported yet; leave it out"
 _NO_STATE = "nothing is stored"
-_TOOLS = "tools are not supported yet; leave them out, or describe them in a system message"
+_TOOLS = "it is the older name: give tools and tool_choice"
 _ONE_ACCOUNT = "requests are not told apart"
 _FILTER = "the filters are top_k, top_p and min_p"
 _TEXT = "answers are text"
@@ -57,15 +57,11 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "prompt_cache_retention": _no_effect("prefixes are always reused"),
         "reasoning_effort": _no_effect("chat_template_kwargs says how a model thinks"),
         "verbosity": _no_effect("the prompt says how long an answer is wanted"),
-        "parallel_tool_calls": _no_effect("tools are not supported yet"),
         "modalities": _only(_TEXT, ["text"]),
         "audio": _only(_TEXT),
-        "tools": _only(_TOOLS, []),
-        "tool_choice": _only(_TOOLS, "none", "auto"),
         "functions": _only(_TOOLS, []),
         "function_call": _only(_TOOLS, "none", "auto"),
         "web_search_options": _only("there is no search"),
-        "prediction": _only(f"no drafter takes a predicted output; {_NOT_YET}"),
         "suffix": _only("text is continued, not filled in", ""),
         "best_of": _only("all n completions are returned", 1),
     },
@@ -105,6 +101,9 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "repeat_penalty": _is("repetition_penalty"),
         "return_progress": _only(_NOT_YET, False),
         "samplers": _no_effect("the filters have one order: top_k, top_p, min_p"),
+        "speculative.n_max": _is("max_draft"),
+        "speculative.n_min": _no_effect("the controller says how much is drafted"),
+        "speculative.p_min": _no_effect("the controller says how much is drafted"),
         "timings_per_token": _no_effect("timings come with the last chunk"),
         "top_n_sigma": _only(_FILTER, -1),
         "typical_p": _only(_FILTER, 1),
@@ -136,7 +135,7 @@ def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]
             _check(name, value, one)
             continue
         ours = name if one is None else one.becomes[0]
-        ours, _, part = ours.partition(".")
+        ours, _, part = ours.partition(".") if one is not None else (ours, "", "")
         if part:
             value = _with_part(fields.get(ours), part, value, name)
             fields.pop(ours, None)

@@ -7,10 +7,12 @@ A state is copied in a few microseconds: branches of a draft need no way back.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +26,17 @@ from forerun.formats.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+_log = logging.getLogger(__name__)
+
 NUM_CACHED = 32
 """Grammars that are kept compiled."""
 MAX_LEXER_STATES = 50_000
 """States of the automata of one grammar, each of 1 to 2 kB."""
+
+STACK_NBYTES = 256 * 1024 * 1024
+"""Of the thread that compiles; only what is used of it takes memory."""
+_stack_size = threading.Lock()
+"""The size holds for all threads that start meanwhile."""
 
 
 class Grammars:
@@ -47,7 +56,7 @@ class Grammars:
                 self._known.move_to_end(wanted)
                 return self._known[wanted].copy()
             words = self._words = self._words or self._read_vocabulary()
-        state = self._compile(wanted, words)
+        state = _with_deep_stack(lambda: self._compile(wanted, words))
         with self._lock:
             self._known[wanted] = state
             while len(self._known) > NUM_CACHED:
@@ -78,9 +87,24 @@ class Grammars:
         if matcher.is_error():
             raise _refused(wanted, matcher.get_error())
         state = Guided(matcher, self._vocab_size, self._tokenizer.eos_ids)
-        if not state.allowed().any():
+        tokens = np.flatnonzero(state.allowed())
+        if not len(tokens):
             raise _refused(wanted, "nothing matches it")
+        after = state.advance(int(tokens[-1]))
+        if matcher.is_error() or (after is not None and after.matcher.is_error()):
+            raise _refused(wanted, "it is too complex")
         return state
+
+
+def _with_deep_stack(work: Callable[[], Guided]) -> Guided:
+    """Run in a thread of its own: the library compiles recursively, and a short text can hold thousands of rules."""
+    with ThreadPoolExecutor(1) as pool, _stack_size:
+        before = threading.stack_size(STACK_NBYTES)
+        try:
+            future = pool.submit(work)  # starts the thread
+        finally:
+            threading.stack_size(before)
+    return future.result()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,11 +121,15 @@ class Guided:
 
     def allowed(self) -> NDArray[np.bool_]:
         """Mask (V,) of the tokens that may come next. Only the end, if the library has reached its limits."""
-        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
-        mask = np.unpackbits(bits, count=self.vocab_size, bitorder="little").view(np.bool_)
-        if self.matcher.is_error():
-            mask = np.zeros(self.vocab_size, np.bool_)
-            mask[[*self.eos_ids]] = True
+        mask: NDArray[np.bool_]
+        if not self.matcher.is_error():
+            bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+            mask = np.unpackbits(bits, count=self.vocab_size, bitorder="little").view(np.bool_)
+            if not self.matcher.is_error():
+                return mask
+        _log.warning("a structured output was cut: %s", _one_line(self.matcher.get_error()))
+        mask = np.zeros(self.vocab_size, np.bool_)
+        mask[[*self.eos_ids]] = True
         return mask
 
     def advance(self, token: int) -> Guided | None:
@@ -109,9 +137,9 @@ class Guided:
         if token in self.eos_ids:
             return None
         matcher = self.matcher.deep_copy()
-        if not matcher.try_consume_tokens([token]):
-            return None
-        return Guided(matcher, self.vocab_size, self.eos_ids)
+        if matcher.try_consume_tokens([token]) or matcher.is_error():
+            return Guided(matcher, self.vocab_size, self.eos_ids)
+        return None
 
     def forced(self) -> Sequence[int]:
         """The coming tokens that have no alternative."""
@@ -160,5 +188,8 @@ def _escaped(text: str) -> str:
 
 
 def _refused(wanted: StructuredOutputsParams, why: str) -> RequestError:
-    reason = " ".join(why.split()).removeprefix("ERROR: ")
-    return RequestError(f"{wanted.kind} cannot be used: {reason[:300]}")
+    return RequestError(f"{wanted.kind} cannot be used: {_one_line(why)}")
+
+
+def _one_line(why: str) -> str:
+    return " ".join(why.split())[:300]

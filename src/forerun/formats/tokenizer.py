@@ -128,6 +128,11 @@ class Tokenizer:
         """The model's template, None if it has none."""
         return self._encoding.chat_template
 
+    @property
+    def reads_tools(self) -> bool:
+        """True if the model's template has a place for tools. Raises RequestError if there is no template."""
+        return self._chat_template.reads_tools
+
     @cached_property
     def _chat_template(self) -> ChatTemplate:
         if self.chat_template is None:

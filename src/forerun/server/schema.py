@@ -27,6 +27,7 @@ _TYPES: Mapping[str, Any] = {
     "stop_token_ids": list[int],
     "logit_bias": dict[str, float],
     "structured_outputs": dict[str, Any],
+    "prediction": str | dict[str, Any],
 }
 """Of fields that JSON writes otherwise."""
 _ELSEWHERE = ("logprobs", "detokenize")
@@ -35,6 +36,8 @@ _WORDS: Mapping[str, str] = {
     "prompt": "a text, token ids, or a list of either",
     "stop": "a text or a list of texts",
     "messages": 'a list of {"role": ..., "content": ...}',
+    "tools": 'a list of {"type": "function", "function": {"name": ...}}',
+    "tool_choice": 'none, auto, required or {"type": "function", "function": {"name": ...}}',
     "logit_bias": "an object of token ids and numbers",
 }
 
@@ -68,7 +71,7 @@ def _sampling_fields() -> dict[str, Any]:
     }
 
 
-class _Answer(_Strict):
+class AnswerRequest(_Strict):
     """What every route that answers takes."""
 
     model: str | None = None
@@ -82,6 +85,9 @@ class _Answer(_Strict):
     response_format: dict[str, Any] | None = None
     """`json_schema` or `json_object`: the form of the answer, as OpenAI writes it; `text` is any."""
 
+    speculative: dict[str, Any] | None = None
+    """How this request is drafted: `drafter` (`none`, `auto` or the one that is loaded), `max_draft`."""
+
     def params(self, defaults: SamplingParams, typed: Mapping[str, str]) -> SamplingParams:
         """The parameters, those that are not given from `defaults`. Raises ApiError."""
         names = {field.name for field in dataclasses.fields(SamplingParams)}
@@ -91,6 +97,8 @@ class _Answer(_Strict):
             if getattr(self, name) is not None
         }
         given |= self.scores()
+        if "prediction" in given:
+            given["prediction"] = forms.of_prediction(given["prediction"])
         if (form := forms.of_response_format(self.response_format)) is not None:
             if "structured_outputs" in given:
                 raise ApiError(400, "give response_format or structured_outputs, not both")
@@ -112,9 +120,9 @@ class _Answer(_Strict):
 
 
 if TYPE_CHECKING:
-    _SampledAnswer = _Answer
+    _SampledAnswer = AnswerRequest
 else:
-    _SampledAnswer = create_model("_SampledAnswer", __base__=_Answer, **_sampling_fields())
+    _SampledAnswer = create_model("_SampledAnswer", __base__=AnswerRequest, **_sampling_fields())
 
 
 class CompletionRequest(_SampledAnswer):
@@ -154,6 +162,12 @@ class ChatRequest(_SampledAnswer):
     """End the prompt where the answer begins."""
     chat_template_kwargs: dict[str, Any] | None = None
     """What the model's template reads besides."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the answer may call."""
+    tool_choice: str | dict[str, Any] | None = None
+    """none, auto, required, or one of the tools."""
+    parallel_tool_calls: bool | None = None
+    """False: one call at most, where calls are required."""
 
     def scores(self) -> dict[str, int | None]:
         """As chat completions ask for them."""
@@ -194,7 +208,7 @@ def read(body: type[Body], given: Mapping[str, object]) -> tuple[Body, dict[str,
     typed: dict[str, str] = {}
     fields = {**given}
     try:
-        if issubclass(body, _Answer):
+        if issubclass(body, AnswerRequest):
             fields, typed = request_spellings.read(given)
         return body.model_validate(fields), typed
     except RequestError as error:
