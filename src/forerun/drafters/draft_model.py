@@ -181,8 +181,10 @@ class DraftModel(ModelDrafter):
         if room <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
             return None
         path = _path_of(seq.tokens[base:-1], slot)
-        self.cache.keep(slot.index, path)
         slot.tokens = slot.parents = ()
+        if path and not self.cache.reserve(slot.index, path[-1] + 1):
+            return None  # another sequence shares the block, and there is none to copy it to
+        self.cache.keep(slot.index, path)
         base += len(path)
         if not self.cache.reserve(slot.index, len(seq.tokens) - base + room):
             return None  # no memory for a draft
