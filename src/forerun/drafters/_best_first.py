@@ -53,11 +53,11 @@ class NetworkOptions:
     """Nodes of a tree at most."""
     num_steps: int = 4
     """Steps of the network in a draft at most: tokens after which it says what may come next."""
-    min_chance: float = 0.05
+    min_chance: float = 0.1
     """Chance that a node is reached, at least."""
-    bits: Literal[4, 8, 16] = 8
+    bits: Literal[4, 8, 16] = 4
     """Bits of the network's weights; rows of the target's head keep theirs."""
-    min_doubt: float = 0.3
+    min_doubt: float = 0.2
     """Beside `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
 
     def __post_init__(self) -> None:

@@ -126,7 +126,8 @@ class NativeNetwork:
                 temperatures = tuple(divisor * each for each in temperatures)
             network.set_temperatures(temperatures)
             network.check()
-            network.map_tokens()
+            if bits in HEAD_BITS:
+                network.map_tokens()
         except ValueError as error:
             raise LoadError(str(error)) from error
         self._native = network

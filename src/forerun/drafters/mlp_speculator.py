@@ -79,11 +79,11 @@ class MLPSpeculatorDrafter(BaseDrafter):
         wanted = [min(budget, self.options.num_draft) for budget in budgets]
         if not any(wanted):
             return [EMPTY_DRAFT for _ in seqs]
-        hidden, rows = zip(*(self.states[seq.id] for seq in seqs), strict=True)
-        states = hidden[0]
+        found = [self.states[seq.id] for seq in seqs]
+        states, rows = found[0][0], [found[0][1]]
         if len(seqs) > 1:
-            states = torch.stack([each[row] for each, row in zip(hidden, rows, strict=True)])
-            rows = range(len(seqs))
+            states = torch.stack([hidden[row] for hidden, row in found])
+            rows = [*range(len(seqs))]
         tokens = [seq.tokens[-1] for seq in seqs]
         limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
         return drafts_of(self.network.draft(states, tokens, wanted, *limits, rows))
