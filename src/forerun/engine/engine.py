@@ -260,7 +260,9 @@ class Engine:
         As many sequences at a time as `LOGIT_ROWS` has rows for, where logits are needed.
         """
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
-        features = torch.cat(wanted, dim=-1) if wanted else None  # what the drafter asked to see
+        features = None  # what the drafter asked to see
+        if wanted:
+            features = wanted[0] if len(wanted) == 1 else torch.cat(wanted, dim=-1)
         requests = [self.requests[one.seq.id] for one in work.seq_rows]
         writes = not all(r.needs_only_argmax for r in requests)
         results: list[StepResult] = []
@@ -302,7 +304,9 @@ class Engine:
         seq_rows, rows, logit_rows = span
         logit_rows = range(logit_rows.start - first, logit_rows.stop - first)
         request = self.requests[seq_rows.seq.id]
-        own = None if features is None else features[rows.start : rows.stop]
+        own = features
+        if features is not None and len(rows) < len(features):
+            own = features[rows.start : rows.stop]
         if own is not None and not request.has_begun:
             request.prompt_features.append(own)
         if request.scores_prompt:
