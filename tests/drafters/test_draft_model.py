@@ -256,7 +256,7 @@ def test_nbytes_counts_weights_cache_and_rows() -> None:
     rows = sum(row.nbytes for d in drafts for row in d.probs or () if row is not None)
     held = DRAFT_MODEL.nbytes() + drafter.cache.nbytes() + rows
     assert held <= drafter.nbytes(TARGET.max_num_seqs, TARGET.max_len)
-    assert drafter.nbytes(1, 10) < drafter.nbytes(2, 10) < drafter.nbytes(2, 20)
+    assert drafter.nbytes(1, 10) < drafter.nbytes(2, 10)  # blocks are whole
 
 
 @pytest.fixture(scope="module")
