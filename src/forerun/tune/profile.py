@@ -20,7 +20,7 @@ import forerun
 from forerun.core import device as machine
 from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
-from forerun.engine.prior import Prior
+from forerun.engine.controller import Prior
 from forerun.formats.hub import cache_dir
 from forerun.tune.results import DrafterFigures, PassTimes
 
