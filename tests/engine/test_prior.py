@@ -9,7 +9,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq
 from forerun.engine.chances import Bias, Chances
 from forerun.engine.controller import Prior
-from forerun.engine.policy import Policy
+from forerun.engine.policy import PLAIN_FIRST, Policy
 from tests.engine.test_controller import FULL, WORLDS, Fixed, World, always, rate
 
 COSTS = CostCurve({1: 1.0, 16: 2.5})
@@ -30,9 +30,9 @@ def test_it_drafts_the_right_amount_from_the_first_step_on():
     prior = Policy(FULL, prior=Prior(COSTS, FREE, nodes(0.5)))
     granted = budgets(World(acceptance=always(0.5)), prior, 8)
     settled = budgets(World(acceptance=always(0.5)), Policy(FULL), 1000)[-200:]
-    assert granted[0] == 0  # the plain pass is always measured
-    assert all(granted[1:])
-    assert min(settled) <= granted[1] <= max(settled)
+    assert granted[:PLAIN_FIRST] == [0] * PLAIN_FIRST  # the plain pass is always measured
+    assert all(granted[PLAIN_FIRST:])
+    assert min(settled) <= granted[PLAIN_FIRST] <= max(settled)
 
 
 def test_what_is_known_not_to_pay_is_not_bought_first():

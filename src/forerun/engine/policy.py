@@ -38,7 +38,8 @@ from forerun.engine.controller import Controller, DraftResult, Prior
 ALPHA = 8
 """1 is proportional fairness, 2 the least mean waiting time; larger values look at the slowest sequence only."""
 MARGIN = 1.25
-"""m: the best of many estimates is overestimated."""
+QUESTION_MARGIN = 1.125
+"""m, of rows and of questions: the best of many estimates is overestimated."""
 SPEED_MEMORY = 0.98
 """What a step counts for in s_i after the next; a sequence begins as after many plain steps."""
 VALUE_MEMORY = 0.95
@@ -195,7 +196,7 @@ class Policy(Controller):
         weight, total, best, most = self._weight_of_time(), 0.0, 0.0, 0
         for k, value in enumerate(self._expected(state), 1):
             total += value * state.weight
-            if (net := total - weight * self.ask_cost.predict(k)) > best:
+            if (net := total - QUESTION_MARGIN / MARGIN * weight * self.ask_cost.predict(k)) > best:
                 best, most = net, k
         return most if most < len(self._values) else self.full
 
