@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 STAMP := .venv/.installed
+DEV := .venv/.installed-dev
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test slow check format native peers sanitize clean
@@ -11,38 +12,45 @@ BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP) ## .venv with forerun (editable, native kernels) and the development tools
+setup: $(DEV) ## .venv with forerun (editable, native kernels) and the development tools
 
-# The stamp is written last, so an interrupted installation is taken up again.
+# Stamps are written last, so an interrupted installation is taken up again.
 $(STAMP): $(BUILD_INPUTS)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
 	  "forerun needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.11")'
-	@echo "setting up .venv (a few minutes the first time)"
+	@echo "setting up .venv: torch, then forerun with its kernels (a minute or two)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) torch
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable .
 	@$(BIN)/python -c 'from forerun.kernels import native; print(native.summary())'
+	@touch $@
+
+# The packages of the extra `dev` alone: naming the extra would compile the kernels again.
+DEV_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])
+$(DEV): $(STAMP)
+	@echo "adding the development tools to .venv"
+	@$(PIP) $$($(BIN)/python -c '$(DEV_EXTRA)')
 	@touch $@
 
 demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
 	@$(BIN)/forerun pull
 	@$(BIN)/forerun demo
 
-test: $(STAMP) ## the fast tests: CPU, offline once the default model is there
+test: $(DEV) ## the fast tests: CPU, offline once the default model is there
 	@$(BIN)/forerun pull > /dev/null
 	@$(BIN)/python -m pytest -q
 
-slow: $(STAMP) ## the long tests
+slow: $(DEV) ## the long tests
 	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net"
 
-check: $(STAMP) ## formatting, lint, types, documentation
+check: $(DEV) ## formatting, lint, types, documentation
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m dev.docs --check
 	@$(BIN)/python -m dev.readme_table --check
 
-format: $(STAMP) ## format, and fix what ruff can fix
+format: $(DEV) ## format, and fix what ruff can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
@@ -56,7 +64,7 @@ peers: $(STAMP) ## environments of the engines forerun is measured against, for 
 # An environment of its own, which borrows the packages of .venv but not its editable forerun.
 SANITIZE := build/sanitize
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
-sanitize: $(STAMP) ## the native tests under AddressSanitizer and UBSan
+sanitize: $(DEV) ## the native tests under AddressSanitizer and UBSan
 	@$(BIN)/python -m venv $(SANITIZE)
 	@$(BIN)/python $(SITE) > "$$($(SANITIZE)/bin/python $(SITE))/borrowed.pth"
 	@$(SANITIZE)/bin/python -m pip install -qq --disable-pip-version-check --no-deps \

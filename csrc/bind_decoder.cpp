@@ -200,16 +200,18 @@ void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>&
 }
 
 void topk(Decoder& self, const Array2<const float>& hidden, const Array2<std::int64_t>& ids,
-          const Array2<float>& logits, const std::optional<Array1<float>>& log_sums) {
+          const Array2<float>& values, const std::optional<Array1<float>>& log_sums,
+          const std::optional<Array2<float>>& logits) {
     const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
     const std::size_t k = ids.shape(1), vocab_size = self.shape().vocab_size;
     need_shape(ids, {hidden.shape(0), k}, "ids must be (rows, k)");
-    need_shape(logits, {hidden.shape(0), k}, "values must be (rows, k)");
+    need_shape(values, {hidden.shape(0), k}, "values must be (rows, k)");
     if (log_sums) need_shape(*log_sums, {hidden.shape(0)}, "log_sums must be (rows,)");
+    if (logits) need_shape(*logits, {hidden.shape(0), vocab_size}, "logits must be (rows, vocabulary)");
     need(k >= 1 && k <= vocab_size, "k must be 1 to " + std::to_string(vocab_size));
     nb::gil_scoped_release unlocked;
-    self.topk(hidden.data(), num_rows, static_cast<int>(k), ids.data(), logits.data(),
-              log_sums ? log_sums->data() : nullptr);
+    self.topk(hidden.data(), num_rows, static_cast<int>(k), ids.data(), values.data(),
+              log_sums ? log_sums->data() : nullptr, logits ? logits->data() : nullptr);
 }
 
 void head_rows(Decoder& self, const Array2<const float>& hidden,
@@ -297,7 +299,7 @@ void bind_decoder(nb::module_& m) {
              "hidden"_a.noconvert(), "taps"_a, "tapped"_a.noconvert(), "sublayers"_a)
         .def("head", &head, "hidden"_a.noconvert(), "logits"_a.noconvert())
         .def("topk", &topk, "hidden"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert(),
-             "log_sums"_a.noconvert().none())
+             "log_sums"_a.noconvert().none(), "logits"_a.noconvert().none())
         .def("head_rows", &head_rows, "hidden"_a.noconvert(), "ids"_a.noconvert(),
              "logits"_a.noconvert())
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 
+#include "guess_tree.h"
 #include "isa.h"
 #include "suffix_index.h"
 
@@ -59,6 +60,50 @@ std::optional<nb::tuple> continuation(const SuffixIndex& self, const std::vector
                           tuple_of(best->confidence), best->score);
 }
 
+template <class T>
+using Array1 = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::span<const T> span_of(const Array1<T>& array) {
+    return {array.data(), array.shape(0)};
+}
+
+void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<int>& likeliest,
+           const std::vector<float>& probs) {
+    if (likeliest.size() != probs.size()) throw nb::value_error("as many tokens as probabilities");
+    self.learn(tokens, likeliest, probs);
+}
+
+void learn_tree(LiveTable& self, std::vector<int> tail, const std::vector<int>& tokens,
+                const std::vector<int>& parents,
+                const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& ids,
+                const nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>& probs) {
+    const std::size_t num_rows = tokens.size() + 1, k = ids.shape(1);
+    if (parents.size() != tokens.size() || ids.shape(0) != num_rows ||
+        probs.shape(0) != num_rows || probs.shape(1) != k)
+        throw nb::value_error("a row for the tail and one for each node");
+    std::vector<std::vector<int>> tails{std::move(tail)};
+    std::vector<int> likeliest(k);
+    for (std::size_t row = 0; row < num_rows; ++row) {
+        if (row > 0) {
+            const int parent = parents[row - 1];
+            if (parent < -1 || parent >= static_cast<int>(row) - 1)
+                throw nb::value_error("parents come before their children");
+            tails.push_back(tails[static_cast<std::size_t>(parent + 1)]);
+            tails.back().push_back(tokens[row - 1]);
+        }
+        for (std::size_t i = 0; i < k; ++i) likeliest[i] = static_cast<int>(ids.data()[row * k + i]);
+        self.learn(tails[row], likeliest, {probs.data() + row * k, k});
+    }
+}
+
+nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
+                     const std::vector<const SuffixIndex*>& indexes, int num_nodes,
+                     double min_chance) {
+    const GuessTree tree = grow_tree(context, file, live, indexes, num_nodes, min_chance);
+    return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances));
+}
+
 }  // namespace
 }  // namespace forerun
 
@@ -94,5 +139,39 @@ NB_MODULE(_native, m) {
              "factor"_a, "offset"_a, "min_token_prob"_a)
         .def("__sizeof__", &SuffixIndex::nbytes)
         .def_prop_ro("num_tokens", &SuffixIndex::num_tokens);
+    nb::class_<LiveTable>(m, "LiveTable", "Learns which tokens come next.")
+        .def(nb::init<int, std::size_t, std::uint32_t>(), "order"_a, "nbytes"_a,
+             "most_age"_a = UINT32_MAX)
+        .def("learn", &learn, "tokens"_a, "likeliest"_a, "probs"_a)
+        .def("learn_tree", &learn_tree, "tail"_a, "tokens"_a, "parents"_a, "ids"_a.noconvert(),
+             "probs"_a.noconvert())
+        .def(
+            "entries",
+            [](const LiveTable& self, std::uint32_t since) {
+                const std::string entries = self.entries(since);
+                return nb::bytes(entries.data(), entries.size());
+            },
+            "since"_a = 0)
+        .def(
+            "absorb",
+            [](LiveTable& self, const nb::bytes& entries) {
+                self.absorb({entries.c_str(), entries.size()});
+            },
+            "entries"_a)
+        .def_prop_ro("age", &LiveTable::age)
+        .def("__sizeof__", &LiveTable::nbytes)
+        .def_prop_ro("order", &LiveTable::order);
+    nb::class_<FileTable>(m, "FileTable", "Next tokens as a file has them; its arrays are kept.")
+        .def(
+            "__init__",
+            [](FileTable* self, const Array1<std::uint32_t>& offsets,
+               const Array1<std::uint8_t>& data, int token_nbytes) {
+                new (self) FileTable(span_of(offsets), span_of(data), token_nbytes);
+            },
+            "offsets"_a.noconvert(), "data"_a.noconvert(), "token_nbytes"_a,
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("__sizeof__", &FileTable::nbytes);
+    m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
+          "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
     bind_decoder(m);
 }

@@ -39,7 +39,7 @@ StoredGroup read_block(const std::uint8_t* p, int) {
     if (HAS_MIN) out.minimum = half_at(p + 2);
     p += HAS_MIN ? 4 : 2;
     if (BITS == 8) {
-        std::memcpy(out.codes, p, kGroup);
+        for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<std::uint8_t>(p[i] + 128);
         return out;
     }
     std::uint32_t fifth = 0;
@@ -106,7 +106,7 @@ constexpr WeightFormat kFormats[] = {
     {"q4_1", Tile::Q4M, kInt8, 4, 32, 0, Scales::HalfMin, 32, 20, read_block<4, true>},
     {"q5_0", Tile::Q5, kInt8, 6, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
     {"q5_1", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
-    {"q8_0", Tile::Q8, kInt8, 8, 32, 0, Scales::Half, 32, 34, read_block<8, false>},
+    {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
     {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::Super, kSuper, 144, read_k<4>},
     {"q5_k", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, kSuper, 176, read_k<5>},
     {"q6_k", Tile::Q6, kInt8, 6, 16, 32, Scales::Half, kSuper, 210, read_q6_k},
@@ -154,7 +154,7 @@ int bits_at(const std::uint8_t* lines, int bits, int lane, int i) {
 }
 
 int read_code(const WeightFormat& f, const std::uint8_t* at, int lane, int i) {
-    if (f.bits == 8) return static_cast<std::int8_t>(bits_at(at, 8, lane, i));
+    if (f.bits == 8) return bits_at(at, 8, lane, i);
     const int low = bits_at(at, 4, lane, i);
     return f.bits == 4 ? low : low | bits_at(at + 8 * f.group, 2, lane, i) << 4;
 }

@@ -15,8 +15,8 @@ constexpr int kNobody = std::numeric_limits<std::int32_t>::max();
 
 // The order of `topk`: NaN first, then descending, of equal ones the lowest id.
 bool is_before(const Scored& a, const Scored& b) {
-    if (std::isnan(a.value) != std::isnan(b.value)) return std::isnan(a.value);
     if (a.value > b.value || b.value > a.value) return a.value > b.value;
+    if (std::isnan(a.value) != std::isnan(b.value)) return std::isnan(a.value);
     return a.id < b.id;
 }
 
@@ -44,7 +44,7 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
     const std::size_t num_scored = static_cast<std::size_t>(pool_.size()) * num_rows * wanted.k;
     block_stride_ = wanted.log_sums ? (num_blocks() + kTile - 1) / kTile * kTile : 0;
     const std::size_t num_sums = static_cast<std::size_t>(num_rows) * block_stride_;
-    scratch_stride_ = kHeadRows * kHeadTiles * kTile;
+    scratch_stride_ = kHeadRows * kHeadTiles * kTile + kTile;  // `find` reads further
     runtime_.lay_out([&](Scratch& scratch) {
         normed_ = scratch.take_rows(num_rows_, shape_.hidden_size);
         scratch_ = scratch.take<float>(pool_.size() * scratch_stride_);
@@ -107,26 +107,22 @@ void Decoder::head(const float* hidden, int num_rows, float* logits) {
 
 // Pieces are whole blocks of tiles, so that the sums do not depend on how many threads there are.
 void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
-                   float* log_sums) {
+                   float* log_sums, float* all) {
     const std::scoped_lock lock(runtime_.busy);
     const std::size_t num = static_cast<std::size_t>(num_rows) * k;
     const auto take = [&](int thread, std::size_t row, int first_id, int count, float* logits) {
+        if (all) std::memcpy(all + row * shape_.vocab_size + first_id, logits, count * sizeof(float));
         Scored* list = largest_ + thread * num + row * k;
-        const float least = list[k - 1].value;
-        int is_news = 0;  // most blocks hold none, and many lanes at a time find that out
         if (log_sums) {
             const std::size_t block = row * block_stride_ + first_id / (kHeadTiles * kTile);
             const int whole = (count + kTile - 1) / kTile * kTile;
             std::fill(logits + count, logits + whole, -std::numeric_limits<float>::infinity());
             block_sum_[block] =
                 kernels_.exp_sum(logits, nullptr, whole, block_largest_ + block);
-            is_news = !(block_largest_[block] < least) || std::isnan(block_sum_[block]);
-        } else {
-            for (int i = 0; i < count; ++i) is_news |= !(logits[i] < least);
         }
-        if (!is_news) return;
-        for (int i = 0; i < count; ++i)
-            if (!(logits[i] < list[k - 1].value)) insert({logits[i], first_id + i}, list, k);
+        const auto next = [&](int i) { return kernels_.find(logits, i, count, list[k - 1].value); };
+        for (int i = next(0); i < count; i = next(i + 1))
+            insert({logits[i], first_id + i}, list, k);
     };
     const int num_tiles = head_weights().num_tiles();
     run_head(hidden, num_rows, num_blocks(), {k, log_sums != nullptr},

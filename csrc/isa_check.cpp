@@ -64,8 +64,8 @@ struct RowsSample {
 
     RowsSample(int num_rows, int width)
         : x(numbers(num_rows * width)),
-          q(x.size()),
-          scale(x.size() / kGroup + 1),
+          q((num_rows + kRowsAside) * width),
+          scale(q.size() / kGroup),
           sum(scale.size()),
           half_sum(2 * scale.size()),
           rows{width, x.data(), q.data(), scale.data(), sum.data(), half_sum.data()} {}
@@ -176,8 +176,18 @@ void check_exp_sum(const Kernels& kernels, Results& results) {
     note(x.data(), weight.data(), 8 * kTile);
 }
 
+void check_find(const Kernels& kernels, Results& results) {
+    std::vector<float> x = awkward();
+    const int count = static_cast<int>(x.size()) - 2 * kTile - 1;
+    std::vector<std::int32_t> found;
+    for (const float limit : {-kInfinity, -0.0f, 3.9f, 100.0f, kInfinity})
+        for (int first = 0; first < count; first = found.back() + 1)
+            found.push_back(kernels.find(x.data(), first, count, limit));
+    results.note(found);
+}
+
 // Two pages of keys and values of one head, the second page first.
-constexpr int kCacheRows = 2 * kChunk, kHeadDim = 48;
+constexpr int kCacheRows = 2 * kChunk, kHeadDim = 80;
 
 struct CacheSample {
     std::vector<std::uint8_t> keys, values;
@@ -303,6 +313,7 @@ constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(rotate, check_rotate),
                              CHECK(scale, check_scale),
                              CHECK(exp_sum, check_exp_sum),
+                             CHECK(find, check_find),
                              CHECK(write_key, check_write<&Kernels::write_key>),
                              CHECK(write_value, check_write<&Kernels::write_value>),
                              CHECK(attend, check_attend),

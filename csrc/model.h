@@ -95,9 +95,10 @@ class Decoder {
     void head(const float* hidden, int num_rows, float* logits);
     // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
     // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
-    // it is not asked for, becomes the logarithm of each row's sum of e^logit.
+    // it is not asked for, becomes the logarithm of each row's sum of e^logit; into `all`, unless
+    // null, go the logits as `head` gives them.
     void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
-              float* log_sums);
+              float* log_sums, float* all);
     // Some columns of the logits, (num_rows, ids).
     void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
                    float* logits);
@@ -140,8 +141,8 @@ class Decoder {
     void project_head(int layer, int head);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
-    void merge_tasks(int unit);
-    void finish_unit(const Unit& unit, const Attended* states);
+    void merge_tasks(int unit, int query);
+    void finish_query(const Unit& unit, int query, const Attended* states);
     void mlp_up(const Layer& layer, int piece, int thread);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
 
@@ -185,6 +186,7 @@ class Decoder {
     std::vector<Unit> units_;
     std::vector<Task> tasks_;
     std::vector<int> phases_;
+    int unit_rows_ = 0;  // most queries of a unit
     bool is_split_ = false;
     std::vector<float> cos_, sin_;
     Rope rope_;

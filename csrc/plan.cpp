@@ -105,10 +105,12 @@ void Decoder::plan_attention() {
     const int group = shape_.num_heads / shape_.num_kv_heads, heads = std::min(group, kMaxPairs),
               rows = kMaxPairs / heads;
     int query = 0, most_chunks = 0;
+    unit_rows_ = 0;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         const int stop = query + segments_[i].stop - segments_[i].first;
         for (; query < stop; query += std::min(rows, stop - query)) {
             const int count = std::min(rows, stop - query);
+            unit_rows_ = std::max(unit_rows_, count);
             int first = queries_[query].first, last = 0;
             for (int j = query; j < query + count; ++j) {
                 first = std::min(first, queries_[j].first);
@@ -197,7 +199,7 @@ void Decoder::plan_phases() {
         phases_.insert(phases_.end(),
                        {attends * rows, attends * (shape_.num_heads + 2 * shape_.num_kv_heads),
                         attends * static_cast<int>(tasks_.size())});
-        phases_.push_back(is_split_ ? attends * static_cast<int>(units_.size()) : 0);
+        phases_.push_back(is_split_ ? attends * static_cast<int>(units_.size()) * unit_rows_ : 0);
         if (quantizes_after_attention(layer)) phases_.push_back(attends * rows);
         phases_.insert(phases_.end(), {attends * std::min(most, layer.o.num_tiles()), feeds * rows,
                                        feeds * std::min(2 * most, mlp_units()),

@@ -21,21 +21,29 @@ void relax() {
 }  // namespace
 
 bool Worker::claim(std::uint32_t& index) {
-    if (is_late_) return false;
     Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
-    std::uint64_t next = phase.next.load(std::memory_order_acquire);
-    for (;;) {
-        is_late_ = next >> 32 != round_;
-        index = static_cast<std::uint32_t>(next);
-        if (is_late_ || index >= phase.count.load(std::memory_order_acquire)) return false;
-        // Succeeds only if the job is still on: a new one has changed the round.
-        if (phase.next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel))
-            return true;
+    for (; num_empty_ < pool_.num_threads_; ++num_empty_) {
+        const int owner = (thread + num_empty_) % pool_.num_threads_;
+        std::atomic<std::uint64_t>& claimed = phase.claimed[owner];
+        std::uint64_t seen = claimed.load(std::memory_order_acquire);
+        for (;;) {
+            is_late_ = is_late_ || seen >> 32 != round_;
+            if (is_late_) return false;
+            const Part share(static_cast<int>(phase.count.load(std::memory_order_acquire)), owner,
+                             pool_.num_threads_);
+            index = share.first + static_cast<std::uint32_t>(seen);
+            if (index >= static_cast<std::uint32_t>(share.stop)) break;
+            // Succeeds only if the job is still on: a new one has changed the round.
+            if (claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel))
+                return true;
+        }
     }
+    return false;
 }
 
 void Worker::wait(std::uint32_t num_done) {
     Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
+    num_empty_ = 0;
     if (num_done > 0) phase.done.fetch_add(num_done, std::memory_order_release);
     if (is_late_) return;
     for (int spins = 0;
@@ -82,10 +90,13 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
         outgrown_.push_back(std::move(phases_));
         num_phases_ = 2 * pieces.size();
         phases_ = std::make_unique<Phase[]>(num_phases_);
+        for (std::size_t i = 0; i < num_phases_; ++i)
+            phases_[i].claimed = std::make_unique<std::atomic<std::uint64_t>[]>(num_threads_);
         current_.store(phases_.get(), std::memory_order_release);
     }
     for (std::size_t i = 0; i < num_phases_; ++i) {
-        phases_[i].next.store(std::uint64_t{round} << 32, std::memory_order_relaxed);
+        for (int thread = 0; thread < num_threads_; ++thread)
+            phases_[i].claimed[thread].store(std::uint64_t{round} << 32, std::memory_order_relaxed);
         phases_[i].done.store(0, std::memory_order_relaxed);
         phases_[i].count.store(i < pieces.size() ? static_cast<std::uint32_t>(pieces[i]) : 0,
                                std::memory_order_release);

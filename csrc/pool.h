@@ -1,8 +1,10 @@
 // Threads that work through the phases of a job together.
 //
-// A job is a fixed sequence of phases, a phase a number of pieces; each thread claims the next
-// piece, and a phase begins when all pieces of the one before are done. A thread that is not
-// running holds nothing up: the others claim its pieces, and it joins in when it runs again.
+// A job is a fixed sequence of phases, a phase a number of pieces, of which every thread has an
+// equal share, one after the other; a phase begins when all pieces of the one before are done. A
+// thread claims the pieces of its share one by one, so that it reads one long stream of weights,
+// then those that are left of other shares. So a thread that is not running holds nothing up, and
+// joins in when it runs again.
 // Between jobs threads spin for a moment, then sleep. The calling thread takes part as thread 0.
 
 #pragma once
@@ -46,6 +48,7 @@ class Worker {
     Pool& pool_;
     const std::uint32_t round_;
     std::size_t phase_ = 0;
+    int num_empty_ = 0;     // shares without pieces, from this thread's on
     bool is_late_ = false;  // the job is over
 };
 
@@ -69,7 +72,7 @@ class Pool {
   private:
     friend class Worker;
     struct alignas(64) Phase {
-        std::atomic<std::uint64_t> next{0};  // round, then the next piece
+        std::unique_ptr<std::atomic<std::uint64_t>[]> claimed;  // of each share: round, number
         std::atomic<std::uint32_t> count{0};
         alignas(64) std::atomic<std::uint32_t> done{0};
     };

@@ -26,10 +26,10 @@ class Scratch {
     }
     Rows take_rows(int num_rows, int width) {
         // Whole groups, so that widths that are never quantized need no case of their own.
-        const std::size_t groups =
-            static_cast<std::size_t>(num_rows) * ((width + kGroup - 1) / kGroup);
+        const std::size_t whole_rows = (num_rows + kRowsAside - 1) / kRowsAside * kRowsAside,
+                          groups = whole_rows * ((width + kGroup - 1) / kGroup);
         return {width,
-                take<float>(groups * kGroup),
+                take<float>(static_cast<std::size_t>(num_rows) * width),
                 take<std::int8_t>(groups * kGroup),
                 take<float>(groups),
                 take<float>(groups),

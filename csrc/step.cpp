@@ -111,7 +111,7 @@ bool Decoder::quantizes_after_attention(const Layer& layer) const {
 
 void Decoder::attend(Worker& worker, int index) {
     worker.each([&](int task) { attend_task(task, index, worker.thread); });
-    worker.each([&](int unit) { merge_tasks(unit); });
+    worker.each([&](int piece) { merge_tasks(piece / unit_rows_, piece % unit_rows_); });
     if (!quantizes_after_attention(layers_[index])) return;
     worker.each([&](int row) {
         const std::size_t width = attended_.width;
@@ -144,32 +144,31 @@ void Decoder::attend_task(int index, int layer, int thread) {
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
             kernels_.merge(next[p], states[p], shape_.head_dim);
     }
-    if (!is_split_) finish_unit(unit, own);
+    for (int i = 0; !is_split_ && i < unit.num_queries; ++i)
+        finish_query(unit, i, own + i * unit.num_heads);
 }
 
-// All tasks of a unit, in ascending order of chunks, into the first one's states.
-void Decoder::merge_tasks(int index) {
+// All tasks of one of a unit's queries, in ascending order of chunks, into the first one's states.
+void Decoder::merge_tasks(int index, int query) {
     const Unit& unit = units_[index];
+    if (query >= unit.num_queries) return;
+    const int pair = query * unit.num_heads;
     std::size_t first = 0;
     while (tasks_[first].unit != index) ++first;
-    Attended* states = &states_[first * kMaxPairs];
+    Attended* states = &states_[first * kMaxPairs + pair];
     for (std::size_t i = first + 1; i < tasks_.size() && tasks_[i].unit == index; ++i)
-        for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
-            kernels_.merge(states_[i * kMaxPairs + p], states[p], shape_.head_dim);
-    finish_unit(unit, states);
+        for (int h = 0; h < unit.num_heads; ++h)
+            kernels_.merge(states_[i * kMaxPairs + pair + h], states[h], shape_.head_dim);
+    finish_query(unit, query, states);
 }
 
-void Decoder::finish_unit(const Unit& unit, const Attended* states) {
-    const int dim = shape_.head_dim;
-    const std::size_t width = attended_.width;
-    for (int i = 0; i < unit.num_queries; ++i) {
-        const int row = queries_[unit.query + i].row;
-        for (int h = 0; h < unit.num_heads; ++h) {
-            const int column = (unit.head + h) * dim;
-            float* out = attended_.x + row * width + column;
-            kernels_.finish(states[i * unit.num_heads + h], dim, out);
-            if (dim % kGroup == 0) kernels_.quantize(out, attended_, row, column, dim);
-        }
+void Decoder::finish_query(const Unit& unit, int query, const Attended* states) {
+    const int dim = shape_.head_dim, row = queries_[unit.query + query].row;
+    for (int h = 0; h < unit.num_heads; ++h) {
+        const int column = (unit.head + h) * dim;
+        float* out = attended_.x + row * static_cast<std::size_t>(attended_.width) + column;
+        kernels_.finish(states[h], dim, out);
+        if (dim % kGroup == 0) kernels_.quantize(out, attended_, row, column, dim);
     }
 }
 
@@ -192,17 +191,16 @@ void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
             kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride});
             if (shape_.is_gated)
                 kernels_.linear(layer.gate, tile, tiles, normed_, first, count, {gate, stride});
-            for (int i = 0; i < count; ++i) {
-                float* u = up + i * stride;
-                // Quantized rows are read as codes only: their floats stay here, in the cache.
-                float* out = is_quantized ? u : activated_.x + (first + i) * width + tile * kTile;
-                if (shape_.is_gated)
-                    kernels_.activate(shape_.activation, gate + i * stride, u, channels, out);
-                else
-                    kernels_.activate(shape_.activation, u, nullptr, channels, out);
+            const float *x = shape_.is_gated ? gate : up, *factor = shape_.is_gated ? up : nullptr;
+            kernels_.activate(shape_.activation, x, factor, count * channels, up);
+            // Quantized rows are read as codes only: their floats stay here, in the cache.
+            for (int i = 0; i < count; ++i)
                 if (is_quantized)
-                    kernels_.quantize(out, activated_, first + i, tile * kTile, channels);
-            }
+                    kernels_.quantize(up + i * stride, activated_, first + i, tile * kTile,
+                                      channels);
+                else
+                    std::copy_n(up + i * stride, stride,
+                                activated_.x + (first + i) * width + tile * kTile);
         }
 }
 

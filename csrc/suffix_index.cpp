@@ -176,6 +176,12 @@ Continuation SuffixIndex::make_tree(std::vector<Position> occurrences, int match
     return tree;
 }
 
+std::optional<int> SuffixIndex::token_at(Position position) const {
+    const std::vector<int>& text = text_of(position);
+    const std::size_t offset = offset_of(position);
+    return offset < text.size() ? std::optional(text[offset]) : std::nullopt;
+}
+
 std::size_t SuffixIndex::nbytes() const {
     // A node of the hash table and its bucket, its place by age, and the allocator's own words.
     constexpr std::size_t document_nbytes = sizeof(std::vector<int>) + 8 * sizeof(void*);

@@ -14,7 +14,7 @@ namespace forerun {
 inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
 inline constexpr int kGroup = 32;     // activations that share a scale
 inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache page
-inline constexpr int kMaxPairs = 12;  // (row, query head) pairs that one attention unit serves
+inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attention unit serves
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
@@ -58,15 +58,24 @@ struct Linear {
     bool is_float() const { return format->is_float(); }
 };
 
+inline constexpr int kRowsAside = 8;  // rows whose groups lie side by side
+
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
-// depends on another.
+// depends on another. The groups of 8 rows lie side by side, (R / 8, width / 32, 8): a kernel that
+// computes some of them reads one stream.
 struct Rows {
     int width = 0;
     float* x = nullptr;        // (R, width)
-    std::int8_t* q = nullptr;  // (R, width)
-    float* scale = nullptr;    // (R, width / 32)
-    float* sum = nullptr;      // (R, width / 32): scale * sum of q, for the weights' minimum
-    std::int32_t* half_sum = nullptr;  // (R, width / 16): sums of q, for the weights' zero point
+    std::int8_t* q = nullptr;  // 32 a group
+    float* scale = nullptr;    // 1 a group
+    float* sum = nullptr;      // 1 a group: scale * sum of q, for the weights' minimum
+    std::int32_t* half_sum = nullptr;  // 2 a group: sums of q, for the weights' zero point
+
+    // Where a row's first group lies; the next one is kRowsAside further.
+    std::size_t first_group(int row) const {
+        return static_cast<std::size_t>(row / kRowsAside) * (width / kGroup) * kRowsAside +
+               row % kRowsAside;
+    }
 };
 
 // Where a linear layer's result goes: `out` (rows, stride), at the first row and tile that are
@@ -144,6 +153,8 @@ struct Kernels {
     // The sum of weight e^(x - largest) over x (count), in whole tiles; weight null: ones. An
     // infinite `largest` is left out of the exponent.
     float (*exp_sum)(const float* x, const float* weight, int count, float* largest);
+    // The first of x[first..count) that is not below the limit, count if none. Reads up to 15 more.
+    int (*find)(const float* x, int first, int count, float limit);
     void (*write_key)(const KvHead&, int slot_row, const float* k);
     void (*write_value)(const KvHead&, int slot_row, const float* v);
     // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold

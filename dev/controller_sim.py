@@ -116,7 +116,8 @@ class Replay:
 
     def __init__(self, answers: Iterable[Answer], clock: Clock) -> None:
         self.texts = {tuple(a.prompt): a.prompt + a.tokens for a in answers}
-        self.vocab_size = 1 + max(max(text) for text in self.texts.values())
+        most = max(max(text) for text in self.texts.values())
+        self.vocab_size = most + 2  # a wrong guess is one more than the right one
         self.config = ModelConfig("replay", self.vocab_size, 1, 1, 1, 1, 1, 1, 1 << 20)
         self.clock = clock
         self.running: list[Seq] = []

@@ -52,7 +52,7 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
         for row in totals
         if "error" in row
     ]
-    head = ["", "tok/s", "over our plain decode", "tau", "time to first token"]
+    head = ["", "tok/s", "over our plain decode", "tokens per pass (tau)", "time to first token"]
     prompts = next(row["prompts"] for row in able)
     told = (
         f"{origin['model']} ({origin['quant']}), {prompts} prompts of `{origin['task']}`, greedy, "
@@ -63,15 +63,17 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
 
 
 def _by_kind(rows: list[Row]) -> str:
-    """The default drafter's speed-ups, best first; nothing if it was not measured."""
-    own = [row for row in rows if row["drafter"] == AUTO_CHOICE and row["category"] != ALL]
+    """The speed-ups of the default drafter, or of `suffix` where it was not measured, best first."""
+    drafters = {row["drafter"] for row in rows}
+    drafter = AUTO_CHOICE if AUTO_CHOICE in drafters else "suffix"
+    own = [row for row in rows if row["drafter"] == drafter and row["category"] != ALL]
     if not own:
         return ""
     best = sorted(own, key=lambda row: -_value(row, "speedup"))
     kinds = [
         f"{str(row['category']).replace('_', ' ')} {_value(row, 'speedup'):.2f}x" for row in best
     ]
-    return f"`{AUTO_CHOICE}` by kind of prompt: {', '.join(kinds)}."
+    return f"`{drafter}` by kind of prompt: {', '.join(kinds)}."
 
 
 def _identical(able: list[Row]) -> str:

@@ -2,15 +2,16 @@
 
 from forerun import LLM, SamplingParams
 
-PROMPT = "Repeat this sentence three times: The quick brown fox jumps over the lazy dog."
-PARAMS = SamplingParams(temperature=0, max_tokens=48)
+MESSAGES = [{"role": "user", "content": "What is the water cycle?"}]
+PARAMS = SamplingParams(temperature=0, max_tokens=64)
 
 llm = LLM("smollm2-135m-instruct", drafter="none")
-plain = llm.chat([{"role": "user", "content": PROMPT}], PARAMS)[0].outputs[0]
-for drafter in ("prompt_lookup", "suffix"):
-    drafted = (
-        llm.with_drafter(drafter).chat([{"role": "user", "content": PROMPT}], PARAMS)[0].outputs[0]
+plain = llm.chat(MESSAGES, PARAMS)[0].outputs[0]
+print(plain.text)
+for drafter in ("prompt_lookup", "suffix", "recycling"):
+    answer = llm.with_drafter(drafter).chat(MESSAGES, PARAMS)[0].outputs[0]
+    assert answer.token_ids == plain.token_ids
+    stats = answer.stats
+    print(
+        f"{drafter}: {plain.stats.passes} passes become {stats.passes}, {stats.tau:.2f} tokens per pass (tau)"
     )
-    assert drafted.token_ids == plain.token_ids
-    stats = drafted.stats
-    print(f"{drafter}: {plain.stats.passes} passes become {stats.passes}, tau {stats.tau:.2f}")

@@ -2,9 +2,9 @@
 
 from forerun import LLM, SamplingParams
 
-llm = LLM("smollm2-135m-instruct", drafter="suffix")
-messages = [{"role": "user", "content": "Count from one to twenty in words, twice."}]
+llm = LLM("smollm2-135m-instruct")
+messages = [{"role": "user", "content": "What is photosynthesis?"}]
 for event in llm.stream(messages, SamplingParams(temperature=0, max_tokens=64)):
     for piece in event.pieces:
-        print(f"[{piece.text}]" if piece.from_draft else piece.text, end="")
+        print(f"[{piece.text}]" if piece.from_draft else piece.text, end="", flush=True)
 print()

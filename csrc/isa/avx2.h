@@ -76,6 +76,13 @@ inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     return {_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, bound, _CMP_NLT_UQ)),
             _mm256_and_ps(y.b, _mm256_cmp_ps(x.b, bound, _CMP_NLT_UQ))};
 }
+// A bit for every lane that is not below the limit.
+inline unsigned not_below(F x, float limit) {
+    const __m256 bound = _mm256_set1_ps(limit);
+    const int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, bound, _CMP_NLT_UQ)),
+              b = _mm256_movemask_ps(_mm256_cmp_ps(x.b, bound, _CMP_NLT_UQ));
+    return static_cast<unsigned>(a | b << 8);
+}
 
 // Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
 inline float sum(F x) {
@@ -182,13 +189,26 @@ inline Wide add(Wide x, std::int32_t y) {
 }
 inline F to_float(Wide x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
-// Signed bytes times signed bytes: |w| times x with w's sign. 2 * 128 * 127 = 32512 fits 16 bits.
-inline void add_signed_dot(Wide& acc, Bytes w, const std::int8_t* x) {
+// 8-bit codes, code + 128 stored. Their dots are those of codes + kByteZero.
+#ifdef __AVXVNNI__
+inline constexpr int kByteZero = 128;
+inline Bytes load_codes8(const std::uint8_t* p) { return load_bytes(p); }
+inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) { add_dot(acc, w, x); }
+#else
+inline constexpr int kByteZero = 0;
+inline Bytes load_codes8(const std::uint8_t* p) {
+    const Bytes w = load_bytes(p);
+    const __m256i top = _mm256_set1_epi8(-128);
+    return {_mm256_xor_si256(w.a, top), _mm256_xor_si256(w.b, top)};
+}
+// |w| times x with w's sign. 2 * 128 * 127 = 32512 fits 16 bits.
+inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) {
     const __m256i v = splat4(x), ones = _mm256_set1_epi16(1);
     const __m256i a = _mm256_maddubs_epi16(_mm256_abs_epi8(w.a), _mm256_sign_epi8(v, w.a));
     const __m256i b = _mm256_maddubs_epi16(_mm256_abs_epi8(w.b), _mm256_sign_epi8(v, w.b));
     acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(a, ones));
     acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(b, ones));
 }
+#endif
 
 }  // namespace forerun::FORERUN_ISA

@@ -55,6 +55,11 @@ inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ), y.v)};
 }
 
+// A bit for every lane that is not below the limit.
+inline unsigned not_below(F x, float limit) {
+    return _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ);
+}
+
 inline __m256 low(__m512 x) { return _mm512_castps512_ps256(x); }
 inline __m256 high(__m512 x) {
     return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
@@ -120,12 +125,9 @@ inline Wide add(Wide x, Wide y) { return {_mm512_add_epi32(x.v, y.v)}; }
 inline Wide add(Wide x, std::int32_t y) { return {_mm512_add_epi32(x.v, _mm512_set1_epi32(y))}; }
 inline F to_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
 
-// Signed bytes times signed bytes: |w| times x with w's sign.
-inline void add_signed_dot(Wide& acc, Bytes w, const std::int8_t* x) {
-    const __m512i v = splat4(x);
-    const __m512i signed_x =
-        _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(w.v), _mm512_setzero_si512(), v);
-    acc.v = _mm512_dpbusd_epi32(acc.v, _mm512_abs_epi8(w.v), signed_x);
-}
+// 8-bit codes, code + 128 stored. Their dots are those of codes + kByteZero.
+inline constexpr int kByteZero = 128;
+inline Bytes load_codes8(const std::uint8_t* p) { return load_bytes(p); }
+inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) { add_dot(acc, w, x); }
 
 }  // namespace forerun::FORERUN_ISA

@@ -84,6 +84,12 @@ inline F pow2(F n) {  // 2^n for whole n in -126..127
 inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     return each([&](int i) { return x.v[i] < limit ? 0.0f : y.v[i]; });
 }
+// A bit for every lane that is not below the limit.
+inline unsigned not_below(F x, float limit) {
+    unsigned lanes = 0;
+    for (int i = 0; i < 16; ++i) lanes |= static_cast<unsigned>(!(x.v[i] < limit)) << i;
+    return lanes;
+}
 
 // Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
 inline float sum(F x) {
@@ -144,10 +150,10 @@ inline Narrow first_dot(const Bytes& w, const std::int8_t* x) {
     add_dot(acc, w, x);
     return acc;
 }
-inline void add_signed_dot(Wide& acc, const Bytes& w, const std::int8_t* x) {
-    for (int i = 0; i < 16; ++i)
-        for (int k = 0; k < 4; ++k) acc.v[i] += static_cast<std::int8_t>(w.v[4 * i + k]) * x[k];
-}
+// 8-bit codes, code + 128 stored. Their dots are those of codes + kByteZero.
+inline constexpr int kByteZero = 128;
+inline Bytes load_codes8(const std::uint8_t* p) { return load_bytes(p); }
+inline void add_dot8(Wide& acc, const Bytes& w, const std::int8_t* x) { add_dot(acc, w, x); }
 inline Wide widen(Narrow x) { return x; }
 inline Wide add(Wide x, Wide y) {
     for (int i = 0; i < 16; ++i) x.v[i] += y.v[i];

@@ -15,62 +15,93 @@ namespace forerun::FORERUN_ISA {
 
 inline constexpr float kNothing = -__builtin_huge_valf();
 
-template <class T, int P>
-void score_block(const T* block, const float* const* q, int head_dim, float* const* out) {
-    F acc[P];
-    for (int p = 0; p < P; ++p) acc[p] = splat(0.0f);
+// Blocks of keys, or of 16 values, that are computed side by side: enough independent sums to keep
+// the multipliers busy, few enough to stay in registers.
+inline constexpr int kSide = kRowTile >= 8 ? 4 : 1;
+
+// Calls run.template operator()<P>(first) for pairs first..first + P, all of them, 4 at a time.
+template <class Run>
+inline void by_fours(int num_pairs, const Run& run) {
+    int p = 0;
+    for (; num_pairs - p >= 4; p += 4) run.template operator()<4>(p);
+    if (num_pairs - p == 3) run.template operator()<3>(p);
+    if (num_pairs - p == 2) run.template operator()<2>(p);
+    if (num_pairs - p == 1) run.template operator()<1>(p);
+}
+
+// Scores of B blocks of keys, 16 floats each, at out + pair * stride.
+template <class T, int P, int B>
+void score_blocks(const T* keys, const float* const* q, int head_dim, float* out,
+                  std::size_t stride) {
+    F acc[P][B];
+    for (auto& sums : acc)
+        for (F& sum : sums) sum = splat(0.0f);
     for (int e = 0; e < head_dim; ++e) {
-        const F key = load(block + e * kTile);
+        F key[B];
+        for (int b = 0; b < B; ++b) key[b] = load(keys + (b * head_dim + e) * kTile);
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) acc[p] = fma(splat(q[p][e]), key, acc[p]);
+        for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+            for (int b = 0; b < B; ++b) acc[p][b] = fma(splat(q[p][e]), key[b], acc[p][b]);
     }
-    for (int p = 0; p < P; ++p) store(out[p], acc[p]);
+    for (int p = 0; p < P; ++p)
+        for (int b = 0; b < B; ++b) store(out + p * stride + b * kTile, acc[p][b]);
 }
 
 // Scores of the slot's rows first..stop (whole tiles) for every pair, at out + pair * stride.
 template <class T>
 void score(const KvHead& head, int first, int stop, const float* const* q, int num_pairs,
            float* out, std::size_t stride) {
-    const int head_dim = head.head_dim;
-    for (int row = first; row < stop; row += kTile) {
-        const T* block =
-            static_cast<const T*>(head.keys) + static_cast<std::size_t>(head.row(row)) * head_dim;
-        float* to[kMaxPairs];
-        for (int p = 0; p < num_pairs; ++p) to[p] = out + p * stride + (row - first);
-        int p = 0;
-        for (; num_pairs - p >= 4; p += 4) score_block<T, 4>(block, q + p, head_dim, to + p);
-        if (num_pairs - p == 3) score_block<T, 3>(block, q + p, head_dim, to + p);
-        if (num_pairs - p == 2) score_block<T, 2>(block, q + p, head_dim, to + p);
-        if (num_pairs - p == 1) score_block<T, 1>(block, q + p, head_dim, to + p);
+    const auto blocks = [&]<int B>(int row) {
+        const T* keys = static_cast<const T*>(head.keys) +
+                        static_cast<std::size_t>(head.row(row)) * head.head_dim;
+        by_fours(num_pairs, [&]<int P>(int p) {
+            score_blocks<T, P, B>(keys, q + p, head.head_dim, out + p * stride + (row - first),
+                                  stride);
+        });
+    };
+    for (int row = first; row < stop;) {
+        const bool is_side = row % (kSide * kTile) == 0 && stop - row >= kSide * kTile;
+        if (is_side)
+            blocks.template operator()<kSide>(row);
+        else
+            blocks.template operator()<1>(row);
+        row += (is_side ? kSide : 1) * kTile;
     }
 }
 
-template <class T, int P>
-void add_values(const T* values, int head_dim, const std::int32_t* rows, int count,
-                const float* const* weights, Attended* states) {
-    for (int e = 0; e < head_dim; e += kTile) {
-        F acc[P];
-        for (int p = 0; p < P; ++p) acc[p] = load(states[p].out + e);
-        for (int j = 0; j < count; ++j) {
-            const F value = load(values + static_cast<std::size_t>(rows[j]) * head_dim + e);
+// Adds weights times values to E * 16 outputs of every pair.
+template <class T, int P, int E>
+void add_lanes(const T* values, int head_dim, const std::int32_t* rows, int count,
+               const float* weights, Attended* states, int first) {
+    F acc[P][E];
+    for (int p = 0; p < P; ++p)
+        for (int e = 0; e < E; ++e) acc[p][e] = load(states[p].out + first + e * kTile);
+    for (int j = 0; j < count; ++j) {
+        const T* row = values + static_cast<std::size_t>(rows[j]) * head_dim + first;
+        F value[E];
+        for (int e = 0; e < E; ++e) value[e] = load(row + e * kTile);
 #pragma GCC unroll 4
-            for (int p = 0; p < P; ++p) acc[p] = fma(splat(weights[p][j]), value, acc[p]);
-        }
-        for (int p = 0; p < P; ++p) store(states[p].out + e, acc[p]);
+        for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+            for (int e = 0; e < E; ++e)
+                acc[p][e] = fma(splat(weights[p * kChunk + j]), value[e], acc[p][e]);
     }
+    for (int p = 0; p < P; ++p)
+        for (int e = 0; e < E; ++e) store(states[p].out + first + e * kTile, acc[p][e]);
 }
 
 template <class T>
 void add_values(const T* values, int head_dim, const std::int32_t* rows, int count,
                 const float* weights, Attended* states, int num_pairs) {
-    const float* w[kMaxPairs];
-    for (int p = 0; p < num_pairs; ++p) w[p] = weights + p * kChunk;
-    int p = 0;
-    for (; num_pairs - p >= 4; p += 4)
-        add_values<T, 4>(values, head_dim, rows, count, w + p, states + p);
-    if (num_pairs - p == 3) add_values<T, 3>(values, head_dim, rows, count, w + p, states + p);
-    if (num_pairs - p == 2) add_values<T, 2>(values, head_dim, rows, count, w + p, states + p);
-    if (num_pairs - p == 1) add_values<T, 1>(values, head_dim, rows, count, w + p, states + p);
+    by_fours(num_pairs, [&]<int P>(int p) {
+        const float* from = weights + p * kChunk;
+        int e = 0;
+        for (; head_dim - e >= kSide * kTile; e += kSide * kTile)
+            add_lanes<T, P, kSide>(values, head_dim, rows, count, from, states + p, e);
+        for (; e < head_dim; e += kTile)
+            add_lanes<T, P, 1>(values, head_dim, rows, count, from, states + p, e);
+    });
 }
 
 // Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and
@@ -100,14 +131,14 @@ inline void merge(const Attended& from, Attended& into, int head_dim) {
         return;
     }
     const float top = into.largest > from.largest ? into.largest : from.largest;
-    float factors[kTile] = {into.largest - top, from.largest - top};
-    store(factors, exp(load(factors)));
-    const float old = factors[0], young = factors[1];
+    const F old = exp(splat(into.largest - top)), young = exp(splat(from.largest - top));
+    float old_lanes[kTile], young_lanes[kTile];
+    store(old_lanes, old);
+    store(young_lanes, young);
     into.largest = top;
-    into.total = into.total * old + from.total * young;
+    into.total = into.total * old_lanes[0] + from.total * young_lanes[0];
     for (int e = 0; e < head_dim; e += kTile)
-        store(into.out + e,
-              fma(load(from.out + e), splat(young), mul(load(into.out + e), splat(old))));
+        store(into.out + e, fma(load(from.out + e), young, mul(load(into.out + e), old)));
 }
 
 inline void finish(const Attended& state, int head_dim, float* out) {
@@ -210,6 +241,8 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
         for (int h = 0; h < a.group; ++h)
             q[i * a.group + h] =
                 a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
+    const T* page = values + static_cast<std::size_t>(a.head.row(start)) * head_dim;
+    for (int i = 0; i < kChunk * head_dim; i += kTile) __builtin_prefetch(page + i);
     chunk_scores<T>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
     for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 

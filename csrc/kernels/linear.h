@@ -5,7 +5,7 @@
 // line of codes holds, for each output, 4 bytes:
 //   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines a group of 32
 //   5 and 6 bits: the low 4 bits likewise; then lines of 2-bit tops, each the tops of 16 inputs
-//   8 bits: inputs k..k+3
+//   8 bits: inputs k..k+3, code + 128
 // Float formats store 16 outputs per input. The order of every float sum is part of the format:
 // groups ascending, and for float formats even and odd inputs apart.
 
@@ -16,7 +16,7 @@
 namespace forerun::FORERUN_ISA {
 
 // Far enough ahead to hide memory, near enough to stay in the first-level cache.
-inline constexpr int kPrefetch = 2560;
+inline constexpr int kPrefetch = 7168;
 
 inline void prefetch(const std::uint8_t* p, int num_lines) {
     for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
@@ -27,8 +27,7 @@ inline void prefetch(const std::uint8_t* p, int num_lines) {
 struct Code4 {
     static constexpr int group = 32, nbytes = 256, zero = 8;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride,
-                           Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, const std::int8_t* x, Wide (&out)[M]) {
         Narrow acc[M];
 #pragma GCC unroll 4
         for (int line = 0; line < 4; ++line) {
@@ -36,7 +35,7 @@ struct Code4 {
                         hi = bits(codes, 4, 15);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * stride + 8 * line;
+                const std::int8_t* row = x + m * kGroup + 8 * line;
                 if (line == 0)
                     acc[m] = first_dot(lo, row);
                 else
@@ -53,8 +52,7 @@ template <int GROUP, int DOTS, int ZERO>
 struct CodeSplit {  // 4 low bits and 2 top bits apart; DOTS of them fit a Narrow
     static constexpr int group = GROUP, nbytes = GROUP * 12, zero = ZERO;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride,
-                           Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, const std::int8_t* x, Wide (&out)[M]) {
         Narrow acc[M];
 #pragma GCC unroll 8
         for (int step = 0; step < GROUP / 4; ++step) {  // inputs 4 * step .. 4 * step + 3
@@ -66,7 +64,7 @@ struct CodeSplit {  // 4 low bits and 2 top bits apart; DOTS of them fit a Narro
             const Bytes codes = either(low, top);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * stride + 4 * step;
+                const std::int8_t* row = x + m * kGroup + 4 * step;
                 if (step % DOTS == 0)
                     acc[m] = first_dot(codes, row);
                 else
@@ -83,17 +81,16 @@ using Code5 = CodeSplit<32, 4, 16>;
 using Code6 = CodeSplit<16, 2, 32>;
 
 struct Code8 {
-    static constexpr int group = 32, nbytes = 512, zero = 0;
+    static constexpr int group = 32, nbytes = 512, zero = kByteZero;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, std::size_t stride,
-                           Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, const std::int8_t* x, Wide (&out)[M]) {
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) out[m] = zero_wide();
 #pragma GCC unroll 8
         for (int line = 0; line < 8; ++line) {
-            const Bytes codes = load_bytes(w + 64 * line);
+            const Bytes codes = load_codes8(w + 64 * line);
 #pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) add_signed_dot(out[m], codes, x + m * stride + 4 * line);
+            for (int m = 0; m < M; ++m) add_dot8(out[m], codes, x + m * kGroup + 4 * line);
         }
     }
 };
@@ -106,42 +103,42 @@ struct IntegerTile {
     static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
                     F (&acc)[M]) {
         constexpr int nbytes = Code::nbytes + (HAS_MIN ? 64 : 32);
-        const int num_groups = linear.num_in / Code::group, num_scales = linear.num_in / kGroup;
-        const std::size_t stride = static_cast<std::size_t>(linear.num_in);
-        const std::int8_t* x = rows.q + row * stride;
-        const float* scale = rows.scale + static_cast<std::size_t>(row) * num_scales;
-        const float* sum = rows.sum + static_cast<std::size_t>(row) * num_scales;
-        const std::int32_t* half_sum =
-            rows.half_sum + 2 * static_cast<std::size_t>(row) * num_scales;
+        constexpr int parts = kGroup / Code::group;  // of a group of activations
+        const std::size_t first = rows.first_group(row);
+        const std::int8_t* x = rows.q + first * kGroup;
+        const float *scale = rows.scale + first, *sum = rows.sum + first;
+        const std::int32_t* half_sum = rows.half_sum + 2 * first;
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
-        for (int g = 0; g < num_groups; ++g, w += nbytes, x += Code::group) {
+        for (int i = 0; i < linear.num_in / Code::group; ++i, w += nbytes) {
+            const int part = i % parts;
             Wide dot[M];
             prefetch(w, (nbytes + 63) / 64);
-            Code::dot(w, x, stride, dot);
+            Code::dot(w, x + part * Code::group, dot);
             const F weight_scale = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes));
-            const int s = g * Code::group / kGroup;
             if constexpr (HAS_MIN) {
                 const F weight_min =
                     load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
-                    acc[m] = fma(to_float(dot[m]),
-                                 mul(weight_scale, splat(scale[m * num_scales + s])), acc[m]);
-                    acc[m] = fma(weight_min, splat(sum[m * num_scales + s]), acc[m]);
+                    acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
+                    acc[m] = fma(weight_min, splat(sum[m]), acc[m]);
                 }
             } else {
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
                     if constexpr (Code::zero != 0) {
-                        const std::int32_t* part =
-                            half_sum + 2 * m * num_scales + g * Code::group / 16;
-                        dot[m] = add(dot[m], -Code::zero *
-                                                 (Code::group == 32 ? part[0] + part[1] : part[0]));
+                        const std::int32_t* halves = half_sum + 2 * m;
+                        const int total = parts == 1 ? halves[0] + halves[1] : halves[part];
+                        dot[m] = add(dot[m], -Code::zero * total);
                     }
-                    acc[m] = fma(to_float(dot[m]),
-                                 mul(weight_scale, splat(scale[m * num_scales + s])), acc[m]);
+                    acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
                 }
             }
+            if (part < parts - 1) continue;
+            x += kRowsAside * kGroup;
+            scale += kRowsAside;
+            sum += kRowsAside;
+            half_sum += 2 * kRowsAside;
         }
     }
 };
@@ -154,13 +151,12 @@ struct SuperTile {
                     F (&acc)[M]) {
         constexpr int nbytes = Code4::nbytes + 32;
         const int num_groups = linear.num_in / kGroup;
-        const std::size_t stride = static_cast<std::size_t>(linear.num_in);
-        const std::int8_t* x = rows.q + row * stride;
-        const float* scale = rows.scale + static_cast<std::size_t>(row) * num_groups;
-        const float* sum = rows.sum + static_cast<std::size_t>(row) * num_groups;
+        const std::size_t first = rows.first_group(row);
+        const std::int8_t* x = rows.q + first * kGroup;
+        const float *scale = rows.scale + first, *sum = rows.sum + first;
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
         F factor{}, min_factor{};
-        for (int g = 0; g < num_groups; ++g, w += nbytes, x += kGroup) {
+        for (int g = 0; g < num_groups; ++g, w += nbytes) {
             if (g % 8 == 0) {
                 factor = load(reinterpret_cast<const std::uint16_t*>(w));
                 min_factor = load(reinterpret_cast<const std::uint16_t*>(w + 32));
@@ -168,15 +164,17 @@ struct SuperTile {
             }
             Wide dot[M];
             prefetch(w, 5);
-            Code4::dot(w, x, stride, dot);
+            Code4::dot(w, x, dot);
             const F weight_scale = mul(load_bytes16(w + Code4::nbytes), factor);
             const F weight_min = mul(load_bytes16(w + Code4::nbytes + 16), min_factor);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
-                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m * num_groups + g])),
-                             acc[m]);
-                acc[m] = fma(weight_min, splat(sum[m * num_groups + g]), acc[m]);
+                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
+                acc[m] = fma(weight_min, splat(sum[m]), acc[m]);
             }
+            x += kRowsAside * kGroup;
+            scale += kRowsAside;
+            sum += kRowsAside;
         }
     }
 };

@@ -58,8 +58,8 @@ inline void activate(Activation kind, const float* gate, const float* up, int co
 // group with NaN or infinity gets codes 0 and scale NaN, so that the row's results are NaN and no
 // other row's are.
 inline void quantize(const float* x, const Rows& rows, int row, int column, int count) {
-    const std::size_t base = static_cast<std::size_t>(row) * static_cast<std::size_t>(rows.width);
-    for (int i = column; i < column + count; i += kGroup, x += kGroup) {
+    std::size_t g = rows.first_group(row) + column / kGroup * kRowsAside;
+    for (int i = 0; i < count; i += kGroup, x += kGroup, g += kRowsAside) {
         const F a = load(x), b = load(x + kTile);
         const float largest_size = largest(max(abs(a), abs(b)));
         const float nan_flag = sum(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))));  // 0 or NaN
@@ -68,10 +68,9 @@ inline void quantize(const float* x, const Rows& rows, int row, int column, int 
         const bool is_zero = !is_finite || largest_size < 1e-30f;
         const F inverse = splat(is_zero ? 0.0f : 127.0f / largest_size);
         const F zero = splat(0.0f);
-        std::int8_t* q = rows.q + base + i;
+        std::int8_t* q = rows.q + g * kGroup;
         const int first = store_int8(q, is_finite ? mul(a, inverse) : zero);
         const int second = store_int8(q + kTile, is_finite ? mul(b, inverse) : zero);
-        const std::size_t g = (base + i) / kGroup;
         rows.half_sum[2 * g] = first;
         rows.half_sum[2 * g + 1] = second;
         rows.scale[g] = is_finite ? (is_zero ? 0.0f : largest_size / 127.0f) : nan_flag;
@@ -128,6 +127,16 @@ inline float exp_sum(const float* x, const float* weight, int count, float* larg
         total = weight ? fma(load(weight + i), e, total) : add(total, e);
     }
     return sum(total);
+}
+
+// The first of x[first..count) that is not below the limit, count if none. Reads whole vectors.
+inline int find(const float* x, int first, int count, float limit) {
+    for (int i = first; i < count; i += kTile)
+        if (const unsigned lanes = not_below(load(x + i), limit)) {
+            const int found = i + __builtin_ctz(lanes);
+            return found < count ? found : count;
+        }
+    return count;
 }
 
 inline void scale(float* x, int count, float factor) {

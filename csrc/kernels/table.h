@@ -20,6 +20,7 @@ constinit const Kernels kernels = {
     .rotate = rotate,
     .scale = scale,
     .exp_sum = exp_sum,
+    .find = find,
     .write_key = write_key,
     .write_value = write_value,
     .attend = attend,

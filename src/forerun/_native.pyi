@@ -31,6 +31,40 @@ class SuffixIndex:
     @property
     def num_tokens(self) -> int: ...
 
+class LiveTable:
+    def __init__(self, order: int, nbytes: int, most_age: int = ...) -> None: ...
+    def learn(
+        self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
+    ) -> None: ...
+    def learn_tree(
+        self,
+        tail: Sequence[int],
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        ids: NDArray[np.int64],
+        probs: NDArray[np.float32],
+    ) -> None: ...
+    def entries(self, since: int = 0) -> bytes: ...
+    def absorb(self, entries: bytes) -> None: ...
+    @property
+    def age(self) -> int: ...
+    @property
+    def order(self) -> int: ...
+
+class FileTable:
+    def __init__(
+        self, offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
+    ) -> None: ...
+
+def grow_tree(
+    context: Sequence[int],
+    file: FileTable | None,
+    live: LiveTable,
+    indexes: Sequence[SuffixIndex],
+    num_nodes: int,
+    min_chance: float,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]: ...
+
 class Cache:
     def __init__(
         self,
@@ -103,6 +137,7 @@ class Decoder:
         ids: NDArray[np.int64],
         values: NDArray[np.float32],
         log_sums: NDArray[np.float32] | None,
+        logits: NDArray[np.float32] | None,
     ) -> None: ...
     def head_rows(
         self, hidden: NDArray[np.float32], ids: NDArray[np.int64], logits: NDArray[np.float32]

@@ -70,8 +70,8 @@ class LLM:
     def __init__(self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Any) -> None:
         """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
 
-        Keywords are `EngineConfig`'s fields, and `speculative_config`, `assistant_model` and
-        `prompt_lookup_num_tokens` as elsewhere. `drafter` may also be a `Drafter` of your own, which then serves this
+        Keywords are `EngineConfig`'s fields, `speculative_config`, and what other engines call them
+        (docs/spellings.md). `drafter` may also be a `Drafter` of your own, which then serves this
         LLM alone. Raises LoadError, ConfigError.
         """
         self.config = config = EngineConfig.of(model, **overrides)
@@ -98,6 +98,8 @@ class LLM:
         )
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(Turns())
+        if config.learn and not self.drafter_spec.keeps():
+            _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """The same weights with another drafter and an engine of its own; `none` is plain decoding."""
@@ -206,7 +208,16 @@ class LLM:
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """What a drafter is built with."""
-        return Target(self.model, self.tokenizer, max_num_seqs, self.max_len, cache, self.load)
+        return Target(
+            self.model,
+            self.tokenizer,
+            max_num_seqs,
+            self.max_len,
+            cache,
+            self.load,
+            self.path,
+            self.config.learn,
+        )
 
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None

@@ -56,11 +56,11 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     assert llm.engine.controller.pass_cost.predict(4) == llm.profile.passes.costs(8).predict(4)
     assert llm.with_drafter("auto").drafter_spec.text() == SPELLED
     assert llm.with_drafter("none").drafter_spec.name == "none"
-    assert llm.with_drafter("auto", num_draft=3).drafter_spec.text() == "suffix:num_draft=3"
+    assert llm.with_drafter("auto", num_draft=3).drafter_spec.text() == "recycling:num_draft=3"
     assert profile.choices(default_model) == [SPELLED]
 
     llm.profile = replace(llm.profile, drafter="draft_model:model=gone.gguf")
-    assert llm.with_drafter("auto").drafter_spec.text() == "suffix"
+    assert llm.with_drafter("auto").drafter_spec.text() == "recycling"
     (note,) = caplog.records
     assert "gone.gguf" in note.getMessage()
 

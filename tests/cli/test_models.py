@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from forerun.drafters import _learned
 from forerun.formats import hf_hub, hub
 from forerun.nn import packed
 from tests.cli.helpers import the_json
@@ -197,3 +198,53 @@ def test_a_cache_that_cannot_be_read_or_written_is_one_line(forerun, models, cac
     code, _, err = forerun("rm", "mine", "--yes")
     assert code == 2
     assert err.startswith("error: mine cannot be deleted")
+
+
+@pytest.fixture
+def learned(models, monkeypatch) -> list[Path]:
+    """What was learned of two models, and of one that is gone."""
+    paths = []
+    for model in (models[0], models[2], Path("gone.gguf")):
+        path = _learned.path_of(model)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = json.dumps({"model": str(model.resolve()), "vocabulary": "", "checksum": 0})
+        path.write_bytes(_learned._MAGIC + head.encode() + b"\n" + bytes(64))
+        paths.append(path)
+    return paths
+
+
+def test_what_was_learned_is_listed(forerun, models, learned):
+    found = {row["name"]: row for row in the_json(forerun("models", "--json")[1])["models"]}
+    assert found[DEFAULT]["learned_nbytes"] == learned[0].stat().st_size
+    assert found["far"]["learned_nbytes"] == learned[1].stat().st_size
+    assert found["gone"]["here"] == "gone"
+    assert found["mine"]["learned_nbytes"] == 0
+    _, out, _ = forerun("models")
+    assert out.count("forerun rm --learned deletes it") == 3
+    assert "mine:" not in out
+
+
+@pytest.mark.parametrize(
+    ("names", "stay"), [((), []), ((DEFAULT,), [1, 2]), (("far", "gone"), [0])]
+)
+def test_what_was_learned_goes_and_all_else_stays(forerun, models, learned, names, stay):
+    code, _, err = forerun("rm", "--learned", *names)
+    assert code == 0
+    assert "of what was learned" in err
+    assert [i for i, path in enumerate(learned) if path.exists()] == stay
+    assert all(model.exists() for model in models)
+    assert len(packed.copies()) == 4
+
+
+def test_what_was_learned_goes_with_its_model(forerun, models, learned):
+    assert forerun("rm", DEFAULT, "--yes")[0] == 0
+    assert [path.exists() for path in learned] == [False, True, True]
+
+
+def test_mistakes_with_what_was_learned_are_one_line(forerun, models, learned):
+    code, _, err = forerun("rm", "--learned", "min")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "did you mean 'mine'?" in err
+    code, _, err = forerun("rm", "--learned", "--packed")
+    assert (code, err.count("\n")) == (2, 1)
+    assert all(path.exists() for path in learned)

@@ -57,8 +57,8 @@ class CountingModel:
     def head(self, hidden: Tensor) -> Tensor:
         return self.model.head(hidden)
 
-    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
-        return self.model.topk(hidden, k, log_normaliser=log_normaliser)
+    def topk(self, hidden: Tensor, k: int, **wanted: object) -> TopK:
+        return self.model.topk(hidden, k, **wanted)
 
     def new_cache(self, num_slots: int, max_len: int) -> KVCache:
         return self.model.new_cache(num_slots, max_len)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters import suffix
+from forerun.drafters import _texts
 from forerun.drafters._suffix_index import SuffixIndex, new_index
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
 from forerun.eval.held import held_nbytes
@@ -24,7 +24,7 @@ PAST = st.lists(WORDS, max_size=3)
 def index(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without the native index, and with it where it was built."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suffix, "new_index", request.param)
+        patch.setattr(_texts, "new_index", request.param)
         yield
 
 
@@ -140,7 +140,7 @@ def test_no_sharing_when_asked_for_none() -> None:
     drafter = Suffix(Options(factor=2.0, shared_tokens=0))
     finished(drafter, [1], [21, 22, 23], 1)
     assert proposed(drafter, begun(drafter, [9, 21, 22], 2)).tokens == ()
-    assert drafter.shared.num_tokens == 0
+    assert drafter.texts.shared.num_tokens == 0
 
 
 @given(WORDS, WORDS, WORDS)
@@ -157,8 +157,8 @@ def test_a_sequence_that_comes_back_is_read_once(
     proposed(drafter, seq)
     seq.tokens.extend(tail[1:])
     drafter.end(seq)
-    assert drafter.shared.num_tokens == len(head) + len(tail)
-    assert not drafter.histories
+    assert drafter.texts.shared.num_tokens == len(head) + len(tail)
+    assert not drafter.texts._histories
 
 
 @given(WORDS, PAST, st.integers(0, 8), st.integers(1, 8))
@@ -177,7 +177,7 @@ def test_end_forgets_the_sequence_and_an_unknown_one_is_harmless() -> None:
     drafter = Suffix(Options())
     drafter.end(sequence([1, 2], seq_id=5))
     finished(drafter, [1], [2, 3], 0)
-    assert not drafter.histories
+    assert not drafter.texts._histories
 
 
 @pytest.mark.parametrize("length", [2, 300, 900])
@@ -187,7 +187,7 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
         finished(drafter, [1], [rng.randrange(90) for _ in range(100)], i)
     seqs = [begun(drafter, [rng.randrange(90) for _ in range(length)], i) for i in range(3)]
     drafter.propose(seqs, [8] * len(seqs))
-    held = held_nbytes(drafter.shared, drafter.histories)
+    held = held_nbytes(drafter.texts.shared, drafter.texts._histories)
     assert 1000 < held <= drafter.nbytes(len(seqs), length)
 
 

@@ -204,6 +204,14 @@ def test_the_command_line_samples_as_the_folder_says_too(folder: Path, forerun) 
     assert answer("--seed", "1").strip() == output.outputs[0].text.strip()
 
 
+def test_a_filter_without_a_temperature_is_noted(default_model: Path, forerun, caplog) -> None:
+    typed = ["generate", "hi", "-m", str(default_model), "-n", "1", "-c", "64", "--top-p"]
+    forerun(*typed, "0.93", "--temp", "0.5")
+    assert "no effect" not in caplog.text
+    assert forerun(*typed, "0.93")[0] == 0
+    assert "--top-p 0.93 has no effect: this model is decoded greedily" in caplog.text
+
+
 def test_settings_that_are_out_of_range_name_their_file(folder: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(folder, tmp_path / "m")
     write_settings(damaged, do_sample=True, temperature=-2)

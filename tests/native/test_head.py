@@ -112,7 +112,9 @@ def test_the_largest_logits_are_those_of_the_head(kind, name, num_rows: int, k: 
 def test_the_normaliser_is_that_of_all_logits(kind, name, num_rows: int, k: int) -> None:
     """Asking for it changes nothing else; k, rows beside it, threads and instruction set do not change its bits."""
     model, hidden = model_of(kind, name), states(num_rows, seed=k)
-    top = model.topk(hidden, k, log_normaliser=True)
+    logits = torch.full((num_rows, VOCAB), math.nan)
+    top = model.topk(hidden, k, log_normaliser=True, logits=logits)
+    assert same_bits(logits, model.head(hidden))
     assert_equal(top, model.topk(hidden, k))
     assert_sums(top.log_normaliser, model.head(hidden))
     for row in range(0, num_rows, 9):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from forerun.nn import packed_folder
+from forerun.core import files
 from forerun.nn.packed_folder import PackedFolder
 
 LIMIT = 100
@@ -124,7 +124,7 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_locked_for_long_is_an_error(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(packed_folder, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.05)
     folder = PackedFolder(tmp_path, LIMIT)
     with (tmp_path / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.core import spellings
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, as_typed
 
 META = "forerun.arguments"
 """Under which a context keeps its `Arguments`."""
@@ -67,7 +67,9 @@ def read(
         elif (option := known.get(name) or _attached(word, known)) is not None:
             found.typed[option.name] = name if name in known else word[:2]
             found.rest.append(word)
-            if name in known and not equals and not option.is_flag and not option.count and words:
+            if name in known and not equals and not option.is_flag and not option.count:
+                if not words:
+                    raise ConfigError(f"{name} needs a value; {path} --help says which")
                 found.rest.append(words.popleft())
         else:
             key, is_on = _foreign(name, reads)
@@ -84,9 +86,10 @@ def as_flags(message: str, typed: Mapping[str, str]) -> str:
     '-c must be at least 2'
     """
     for ours, flag in typed.items():
-        message = re.sub(rf"^{ours}(?= must)|(?<=option '){ours}(?=')", flag, message)
-        message = re.sub(rf"(?<=has no option ){ours}=", f"{flag} ", message)
-    return message
+        message = re.sub(rf"^{ours}(?= must)", flag, message)
+    # Drafters have options with names of other fields, such as quant.
+    own = {ours: flag for ours, flag in typed.items() if ours in ("num_draft", "draft_model")}
+    return as_typed(message, own)
 
 
 def _attached(word: str, known: Mapping[str, Any]) -> Any:

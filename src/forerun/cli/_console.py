@@ -7,12 +7,13 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.progress import track as rich_track
 from rich.table import Table
 from rich.text import Text
@@ -198,6 +199,17 @@ def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterable[T
     """The steps, with a progress bar and the time left on stderr, in a terminal only."""
     console = stderr()
     return rich_track(steps, what, total, console=console, disable=not console.is_terminal)
+
+
+@contextmanager
+def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar with the time left on stderr, in a terminal only; the function sets how much is done."""
+    console = stderr()
+    with Progress(
+        *Progress.get_default_columns(), console=console, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:

@@ -47,20 +47,27 @@ class Entry:
     also: tuple[str, ...]
 
 
-class Command(Reading, TyperCommand):
+class _Page:
+    """A command that prints our help; before the base class."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page."""
+        formatter.write(_page(self, ctx))  # type: ignore[arg-type]
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option --help, false unless given: typer would import pydantic to learn what None means."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.default = False
+        return option
+
+
+class Command(_Page, Reading, TyperCommand):
     """A command with our help."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the page."""
-        formatter.write(_page(self, ctx))
 
-
-class Group(Reading, TyperGroup):
+class Group(_Page, Reading, TyperGroup):
     """Commands with our help; a command's `rich_help_panel` is its group."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the page."""
-        formatter.write(_page(self, ctx))
 
 
 def usage(command: TyperCommand | TyperGroup, context: Context) -> str:
@@ -111,7 +118,8 @@ def _entry(parameter: Any, hint: object) -> Entry:
     if parameter.param_type_name == "argument":
         return Entry("Arguments", _metavar(parameter), "", text, "", ())
     long = main_name(parameter)
-    short = next((name for name in parameter.opts if not name.startswith("--")), None)
+    shorts = [name for name in parameter.opts if not name.startswith("--")]
+    short = next((name for name in shorts if len(name) == 2 or name == parameter.opts[0]), None)
     also = tuple(name for name in parameter.opts if name not in (long, short))
     default, shown = parameter.default, parameter.show_default
     takes = ""

@@ -32,7 +32,7 @@ from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.spellings import configuration, known_names, note, plain, read_object
 from forerun.core.textfile import read_text
-from forerun.formats.generation import SETTINGS
+from forerun.formats.generation import FILTERS, SETTINGS
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
@@ -56,7 +56,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
 PASSES = (
-    *(*DRAFTER, "draft_budget", "controller", "kv"),
+    *(*DRAFTER, "draft_budget", "controller", "learn", "kv"),
     *("max_model_len", "max_num_seqs", "prefill_chunk"),
 )
 """Fields of no meaning to a command that runs passes of the model without an engine."""
@@ -155,7 +155,16 @@ def answering(**defaults: object) -> Callable[[Command], Command]:
         }
         params = _read(given, arguments)  # what is wrong is said before the model is loaded
         chosen = {name: getattr(params, name) for name in given}
-        return lambda llm: replace(llm.default_params(), **chosen)
+
+        def merged(llm: LLM) -> SamplingParams:
+            found = replace(llm.default_params(), **chosen)
+            if found.is_greedy and "temperature" not in given:
+                for name in (name for name in FILTERS if name in given):
+                    why = "this model is decoded greedily unless --temperature is given"
+                    note(f"--{name.replace('_', '-')}", given[name], why)
+            return found
+
+        return merged
 
     return _derive("params", SamplingParams, every, dict.fromkeys(own) | defaults, build)
 

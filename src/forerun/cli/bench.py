@@ -41,7 +41,7 @@ def command(
             "--drafter",
             help="NAME[:option=value,...],NAME,...; none is always there.",
         ),
-    ] = "none,prompt_lookup,suffix",
+    ] = "none,prompt_lookup,suffix,recycling",
     task: Annotated[
         str, typer.Option("--task", help="builtin, a .jsonl file, or a name in --tasks-dir.")
     ] = "builtin",
@@ -83,6 +83,7 @@ def command(
     from forerun.cli import _console as console
     from forerun.core.store import Store
 
+    opt.check_least("rounds", rounds, 1)
     prompts = workload.only(_prompts(task, tasks_dir), opt.names(categories))
     groups = workload.groups(workload.choose(prompts, limit), batch)
     llm = opt.load(config, max_num_seqs=batch)
@@ -153,7 +154,8 @@ def _print(origin: Provenance, rows: Sequence[Row]) -> None:
     from forerun.cli import _console as console
 
     out = console.report()
-    out.print(f"{origin.get('model')} · {origin.get('task')} · {origin.get('threads')} threads\n")
+    known = ("model", "{}"), ("task", "{}"), ("max_tokens", "{} tokens"), ("threads", "{} threads")
+    out.print(" · ".join(text.format(origin.get(key)) for key, text in known) + "\n")
     totals, parts = [], []
     for row in rows:
         if "error" in row:
@@ -162,12 +164,12 @@ def _print(origin: Provenance, rows: Sequence[Row]) -> None:
         accepted = percent(row["acceptance_rate"])
         if row["category"] == ALL:
             same = NOTHING if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
-            totals.append((label(row), *figures, accepted, same))
+            totals.append((label(row), *figures, same))
         else:
             times = f"{number(row['speedup'], 2)}x"
             parts.append((row["category"], label(row), figures[0], times, figures[2], accepted))
-    columns = ("drafter", "tok/s", "speed-up", "tau", "accepted", "same")
-    out.print(console.table(columns, totals))
+    columns = ("drafter", "tok/s", "speed-up", "tau")
+    out.print(console.table((*columns, "same"), totals))
     for row in rows:
         if "error" in row:
             out.print(f"{label(row)} could not run: {row['error']}")
@@ -175,8 +177,7 @@ def _print(origin: Provenance, rows: Sequence[Row]) -> None:
         categories = sorted({part[0] for part in parts})
         parts.sort(key=lambda part: categories.index(part[0]))
         out.print()
-        columns = ("category", "drafter", *columns[1:5])
-        out.print(console.table(columns, parts, num_left=2))
+        out.print(console.table(("category", *columns, "accepted"), parts, num_left=2))
     out.print(f"\n{LEGEND}")
 
 

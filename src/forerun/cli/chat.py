@@ -23,6 +23,7 @@ def command(
     config: EngineConfig,
     params: opt.Params,
     system: opt.System = None,
+    first: Annotated[str | None, typer.Option("-p", "--prompt", help="The first message.")] = None,
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
     ] = False,
@@ -44,6 +45,8 @@ def command(
     if lines.is_terminal:
         notes.print(f"{talk.title()}\n/help lists commands, Ctrl-D ends", style="dim")
     kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
+    if first is not None:
+        notes.print(talk.say(first), style="dim")
     with kept or nullcontext(), suppress(EOFError):
         while True:
             _turn(lines, talk)

@@ -11,6 +11,7 @@ import typer
 
 from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
+from forerun.core.textfile import read_text
 
 if TYPE_CHECKING:
     from forerun.eval.fidelity import Nearness, Read
@@ -70,7 +71,7 @@ def _texts(files: list[Path] | None) -> list[str]:
     from forerun.eval.prompts import read
 
     if files:
-        return [opt.read_prompt(None, file) for file in files]
+        return [read_text(file) for file in files]
     return [prompt.turns[0] for prompt in read()]
 
 

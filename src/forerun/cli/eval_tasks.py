@@ -62,6 +62,8 @@ def command(
         drafter=str(config.drafter),
         draft_model=config.draft_model,
         num_draft=config.num_draft,
+        draft_options={**config.draft_options},
+        min_draft=config.min_draft,
         max_tokens=max_tokens,
         max_model_len=llm.max_len,
     )

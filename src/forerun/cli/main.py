@@ -10,13 +10,13 @@ import os
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.main import get_command
 
 from forerun import cli
-from forerun.cli._help import Command, Group, main_name
+from forerun.cli._help import Command, Group, entries, main_name
 from forerun.core.errors import ForerunError
 
 NOT_GROUPED = ("check_drafter",)
@@ -24,7 +24,7 @@ NOT_GROUPED = ("check_drafter",)
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": ("generate", "chat", "demo"),
     "Models": ("models", "pull", "rm", "check"),
-    "Drafters": ("drafters", "autotune", "check_drafter"),
+    "Drafters": ("drafters", "autotune", "train", "check_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }
 """Of the list of commands, in its order; a command in none goes to the end."""
@@ -32,6 +32,7 @@ OTHERS = "More"
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__bases__[0])
 """What a mistake in the arguments raises; its module differs between versions of typer."""
+_KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 _PIPE_CLOSED = 141
 """What a shell says of a program that a closed pipe has ended: 128 + SIGPIPE."""
 
@@ -83,8 +84,8 @@ def main() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    command = get_command(app())
     try:
+        command = get_command(app())
         with command.make_context("forerun", [*arguments]) as context:
             command.invoke(context)
     except typer.Exit as end:
@@ -92,7 +93,7 @@ def _run(arguments: Sequence[str]) -> int:
     except ForerunError as error:
         return _refuse(str(error))
     except _UsageError as error:
-        return _refuse(_mistake(error))
+        return _refuse(_mistake(error, arguments))
     except (KeyboardInterrupt, typer.Abort):
         return 130
     return 0
@@ -106,17 +107,33 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _mistake(error: Exception) -> str:
-    """A mistake in the arguments, in words: the option by its one name, and where to read on."""
+def _mistake(error: Exception, arguments: Sequence[str]) -> str:
+    """A mistake in the arguments, in words: what was given, what is allowed, and where to read on."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    if parameter is not None:
-        error.param_hint = f"'{main_name(parameter)}'"  # type: ignore[attr-defined]
     message = error.format_message().rstrip(".").replace("(s)", "")  # type: ignore[attr-defined]
     message = message[:1].lower() + message[1:]
+    if message.startswith("missing argument") and parameter is not None:
+        message = f"missing argument {main_name(parameter)}"
+    if message.startswith("invalid value") and context is not None:
+        message = _wrong_value(context, parameter, arguments)
     if "unexpected extra argument" in message:
         message += ": a text with spaces needs quotes around it"
     path = "forerun" if context is None else context.command_path
     return f"{message}; see {path} --help"
+
+
+def _wrong_value(context: typer.Context, parameter: Any, arguments: Sequence[str]) -> str:
+    """Which value an option does not take, as it was typed."""
+    takes = next(
+        (each.takes for each in entries(context.command) if main_name(parameter) in each.names),  # type: ignore[arg-type]
+        "",
+    )
+    name, value = main_name(parameter), ""
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        option, equals, attached = word.partition("=")
+        if option in parameter.opts:
+            name, value = option, f", got {(attached if equals else after)!r}"
+    return f"{name} must be {_KINDS.get(takes, takes)}{value}"
 
 
 def _version(asked: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 from forerun.cli import _options as opt
 
 if TYPE_CHECKING:
+    from forerun.drafters import _learned
     from forerun.nn.packed_folder import Entry
 
 
@@ -27,15 +28,25 @@ class Row:
     here: str
     copies: list[Entry]
     """Its packed copies."""
+    learned: list[_learned.Entry] = field(default_factory=list)
+    """What drafters learned while it ran with --learn."""
 
     @property
     def packed_nbytes(self) -> int:
         """What the packed copies take."""
         return sum(copy.nbytes for copy in self.copies)
 
+    @property
+    def learned_nbytes(self) -> int:
+        """What the files of what was learned take."""
+        return sum(entry.nbytes for entry in self.learned)
+
     def document(self) -> dict[str, object]:
         """The row as JSON values."""
-        fields = ("name", "description", "nbytes", "licence", "here", "packed_nbytes")
+        fields = (
+            *("name", "description", "nbytes", "licence", "here"),
+            *("packed_nbytes", "learned_nbytes"),
+        )
         path = None if self.path is None else str(self.path)
         return {name: getattr(self, name) for name in fields} | {
             "path": path,
@@ -84,7 +95,8 @@ def command(
 
 
 def rows() -> list[Row]:
-    """The models of the cache and of the hub's, then those elsewhere that have packed copies. Raises LoadError."""
+    """The models of the cache and of the hub's, then others that left something there. Raises LoadError."""
+    from forerun.drafters import _learned
     from forerun.formats import hf_hub, hub
     from forerun.nn import packed
 
@@ -97,8 +109,14 @@ def rows() -> list[Row]:
         for m in hf_hub.models()
     ]
     others: dict[Path | None, Row] = {}
+
+    def owner(model: Path | None) -> Row:
+        return _owner(found, model) or others.setdefault(model, _elsewhere(model))
+
     for entry, model in packed.copies():
-        (_owner(found, model) or others.setdefault(model, _elsewhere(model))).copies.append(entry)
+        owner(model).copies.append(entry)
+    for learned in _learned.entries():
+        owner(learned.model).learned.append(learned)
     return found + sorted(others.values(), key=lambda row: row.name)
 
 
@@ -114,7 +132,7 @@ def _elsewhere(model: Path | None) -> Row:
     from forerun.formats import hub
 
     if model is None:
-        return Row("(unreadable)", "damaged or unfinished packed copies", 0, "", None, "no", [])
+        return Row("(unreadable)", "damaged or unfinished files", 0, "", None, "no", [])
     files = [model] if model.is_file() else [*model.glob("*.safetensors")]
     nbytes = sum(file.stat().st_size for file in files)
     here = "path" if files else "gone"
@@ -144,6 +162,9 @@ def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
         f"\npacked copies: {sizes.shown(packed_nbytes)} of at most {sizes.shown(limit_nbytes)}"
     )
     for row in found:
+        if row.learned:
+            taken = sizes.shown(row.learned_nbytes)
+            out.print(f"{row.name}: {taken} learned (--learn), forerun rm --learned deletes it")
         if drafters := row.profiles():
             out.print(f"{row.name} is tuned: {', '.join(drafters)}")
         if row.here == "no" and row.nbytes:

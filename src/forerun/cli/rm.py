@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forerun.core.errors import ConfigError, LoadError, unknown
+
+if TYPE_CHECKING:
+    from forerun.cli.models import Row
 
 
 def command(
@@ -18,33 +22,38 @@ def command(
         bool,
         typer.Option("--packed", help="Only packed copies, of all models if no name is given."),
     ] = False,
+    learned: Annotated[
+        bool,
+        typer.Option(
+            "--learned", help="Only what drafters learned (--learn), of all or the named models."
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete models and their packed copies from the cache. Files elsewhere are never deleted.
+    """Delete models, their packed copies and what was learned of them from the cache. Files elsewhere stay.
 
-    Packed copies are made again when they are needed, so `rm --packed` does not ask.
+    Packed copies are made again when they are needed, so `rm --packed` does not ask. What was learned is not:
+    `rm --learned` frees the disk of what was said, also without asking.
     """
+    if packed and learned:
+        raise ConfigError("say --packed or --learned, not both")
     if packed:
         _remove_copies(names or [])
+    elif learned:
+        _remove_learned(names or [])
     elif names:
         _remove_models(names, yes)
     else:
-        raise ConfigError("name the models to delete, or say --packed for all packed copies")
+        raise ConfigError(
+            "name the models to delete, or say --packed for all packed copies, --learned for all that was learned"
+        )
 
 
 def _remove_copies(names: list[str]) -> None:
-    from pathlib import Path
-
-    from forerun.cli.models import rows
     from forerun.core import sizes
     from forerun.nn import packed
 
-    found = rows()
-    for name in names:
-        path = Path(name).expanduser().resolve()
-        wanted = [row for row in found if name == row.name or path == row.path]
-        if not wanted:
-            raise LoadError(unknown("model", name, (row.name for row in found)))
+    for name, wanted in _named(names):
         freed = packed.remove(copy for row in wanted for copy in row.copies)
         _say(f"deleted {sizes.shown(freed)} of packed copies of {name}")
     if not names:
@@ -52,8 +61,36 @@ def _remove_copies(names: list[str]) -> None:
         _say(f"deleted {sizes.shown(freed)} of packed copies; models stay")
 
 
+def _remove_learned(names: list[str]) -> None:
+    from forerun.core import sizes
+    from forerun.drafters import _learned
+
+    for name, wanted in _named(names):
+        freed = _learned.remove([entry for row in wanted for entry in row.learned])
+        _say(f"deleted {sizes.shown(freed)} of what was learned of {name}")
+    if not names:
+        freed = _learned.remove(_learned.entries())
+        _say(f"deleted {sizes.shown(freed)} of what was learned; models stay")
+
+
+def _named(names: list[str]) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of `forerun models` that each name or path means. Raises LoadError for one that means none."""
+    from pathlib import Path
+
+    from forerun.cli.models import rows
+
+    found = rows() if names else []
+    for name in names:
+        path = Path(name).expanduser().resolve()
+        wanted = [row for row in found if name == row.name or path == row.path]
+        if not wanted:
+            raise LoadError(unknown("model", name, (row.name for row in found)))
+        yield name, wanted
+
+
 def _remove_models(names: list[str], yes: bool) -> None:
     from forerun.core import sizes
+    from forerun.drafters import _learned
     from forerun.formats import hub
     from forerun.nn import packed
 
@@ -66,8 +103,10 @@ def _remove_models(names: list[str], yes: bool) -> None:
         if not yes and not _confirms(f"delete {what}?"):
             _say(f"{model.name} stays")
             continue
+        learned = [e for e in _learned.entries() if e.model == model.path.resolve()]
         hub.remove(model.name)
         packed.remove(copies)
+        _learned.remove(learned)
         _say(f"deleted {what}")
 
 

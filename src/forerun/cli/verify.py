@@ -35,6 +35,7 @@ def command(
     from forerun.engine.stats import SpecStats
     from forerun.eval.prompts import read
 
+    opt.check_least("batch", batch, 1)
     tasks = read(prompts, limit)
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)

@@ -40,6 +40,8 @@ class EngineConfig:
     """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
     controller: bool = True
     """Draft only as much as is expected to be faster; else always in full."""
+    learn: bool = False
+    """Keep what drafters learn for the next start. Off by default, as it tells what was said."""
     device: str = AUTO
     """auto, cpu, cuda or cuda:N."""
     backend: str = AUTO

@@ -61,8 +61,10 @@ def as_typed(message: str, typed: Mapping[str, str]) -> str:
     '--draft-max must be at least 1, got 0'
     """
     for ours, name in typed.items():
-        pattern = rf"(?<![\w'-]){ours}(?![\w'-])|(?<=option '){ours}(?=')"
-        message = re.sub(pattern, name.replace("\\", r"\\"), message)
+        word = rf"(?<![\w'-]){ours}"
+        message = re.sub(f"{word}=", f"{name} " if name.startswith("-") else f"{name}=", message)
+        message = re.sub(rf"{word}(?= must| <=)|(?<=<= ){ours}\b", name, message)
+        message = message.replace(f"option '{ours}'", f"option '{name}'")
     return message
 
 

@@ -89,7 +89,7 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on after the model's end-of-text token."""
     max_tokens: int | None = 16
-    """At most this many new tokens; none: as many as the context holds."""
+    """At most this many new tokens; none (-1 on the command line): as many as the context holds."""
     min_tokens: int = 0
     """No end before this many new tokens: the end tokens cannot be drawn until then."""
     logprobs: int | None = None

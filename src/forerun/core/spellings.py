@@ -92,6 +92,7 @@ def _flag(why: str, *allowed: str) -> Spelling:
 
 _ONE_PROCESS = "a model runs in one process, on one device"
 _STORED = "weights are used as they are stored; quant rounds them"
+_REVISION = "the main revision is taken; another one is given by its folder"
 _KV = "keys and values are kept as fp16 or fp32"
 _PRECISIONS = {
     "auto": "auto",
@@ -105,14 +106,14 @@ _CONTROLLER = "the controller decides by measured times; controller=False drafts
 _VERIFY = "drafts are checked token by token, so that the answers keep their distribution"
 _ANY_QUANT = {"int8": "int8", "int4": "int4", "gguf": "none", "none": "none"}
 
-_CONFIDENCE = Spelling(("min_confidence", "min_token_prob"), off=0)
+_CONFIDENCE = Spelling(("min_confidence", "min_token_prob", "min_chance"), off=0)
 
 CONFIGURATION: Mapping[str, Mapping[str, Spelling]] = {
     "vLLM": {
         "max_num_batched_tokens": _is("prefill_chunk"),
         "kv_cache_dtype": Spelling(("kv",), _PRECISIONS, _KV),
         "quantization": Spelling(("quant",), _ANY_QUANT, _STORED),
-        "tokenizer": _is("tokenizer"),
+        "tokenizer": Spelling(("tokenizer",), None, "only the model itself"),
         "dtype": _no_effect(_STORED),
         "gpu_memory_utilization": _no_effect("max_model_len and max_num_seqs bound the memory"),
         "kv_cache_memory_bytes": _no_effect("max_model_len and max_num_seqs bound the memory"),
@@ -132,16 +133,18 @@ CONFIGURATION: Mapping[str, Mapping[str, Spelling]] = {
         "use_v2_block_manager": _flag("the cache has one slot a sequence, no blocks"),
         "enable_prefix_caching": _flag("prefixes are always reused; the answers are the same"),
         "enable_chunked_prefill": _flag("prompts are always read in chunks, see prefill_chunk"),
-        "async_scheduling": _flag("passes follow one another"),
+        "async_scheduling": _flag("one pass follows the other"),
         "disable_log_stats": _flag("statistics are read with get_metrics, not logged"),
         "disable_log_requests": _flag("requests are not logged"),
         "tokenizer_mode": _no_effect("a model has one tokenizer", "auto", "slow", "hf"),
         "skip_tokenizer_init": _flag("answers are text, so the tokenizer is needed", "false"),
         "load_format": _no_effect("the file says it", "auto", "safetensors", "gguf", "hf"),
         "download_dir": _no_effect("FORERUN_CACHE and HF_HOME say where models are kept"),
-        "revision": _no_effect("give the folder of that revision as the model", "main"),
-        "tokenizer_revision": _no_effect("the tokenizer is the model's", "main"),
-        "generation_config": _no_effect("give SamplingParams() for vLLM's defaults", "auto"),
+        "revision": _no_effect(_REVISION, "main"),
+        "tokenizer_revision": _no_effect(_REVISION, "main"),
+        "generation_config": _no_effect(
+            "a model's own settings are the default, SamplingParams() has vLLM's", "auto"
+        ),
         "served_model_name": _no_effect("nothing is served"),
         "runner": _no_effect("models generate", "auto", "generate"),
         "task": _no_effect("models generate", "auto", "generate"),
@@ -231,7 +234,7 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
         "synthetic_acceptance_length": Spelling((), {}, _VERIFY),
         "draft_tensor_parallel_size": _no_effect(_ONE_PROCESS, "1"),
         "tensor_parallel_size": _no_effect(_ONE_PROCESS, "1"),
-        "revision": _no_effect("give the folder of that revision as the model", "main"),
+        "revision": _no_effect(_REVISION, "main"),
         "code_revision": _no_effect("code that comes with a model is never run"),
         "enforce_eager": _no_effect("there are no graphs to capture"),
         "kv_cache_dtype": _no_effect("a draft's keys and values are kept as its backend does best"),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
+from forerun.core.textfile import read_text
 
 NOT_COMPARED = ("date",)
 """What may differ between the origins of one run."""
@@ -67,11 +68,7 @@ class Store:
 
 def read(path: Path) -> tuple[Result, dict[str, Result]]:
     """The origin and the results of a file, which stays as it is. Raises ConfigError naming what cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read results from {path}: {error}") from error
-    return _parse(path, _whole(text)[0])
+    return _parse(path, _whole(read_text(path))[0])
 
 
 def _whole(text: str) -> tuple[str, str]:

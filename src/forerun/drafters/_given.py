@@ -17,7 +17,7 @@ from forerun.core.errors import ConfigError, unknown
 from forerun.drafters._find import find, is_file
 
 AUTO = "auto"
-AUTO_CHOICE = "suffix"
+AUTO_CHOICE = "recycling"
 
 _HEADS = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash|dspark")
 _IMPLYING = {"model": "draft_model", "exit": "early_exit", "ngram_max": "prompt_lookup"}
@@ -97,7 +97,8 @@ def check(key: str, value: object, method: str, drafters: Sequence[str]) -> None
             f"drafter '{method}' has no option {spellings.said(key, value)} "
             f"(it has: {', '.join(names) or 'none'}); these have it: {', '.join(have)}"
         )
-    message = unknown("option", key, names)
+    theirs = [word for word in spellings.known_names() if meant(word, names)]
+    message = unknown("option", key, names, theirs)
     raise ConfigError(message.replace(" (allowed: ", f" (allowed for '{method}': "))
 
 

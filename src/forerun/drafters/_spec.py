@@ -74,7 +74,8 @@ class DrafterSpec:
         if len(parts := _split(method)) > 1:
             return cls._combined(parts[::2], parts[1::2], chosen | beside)
         name = _given.drafter(method, {**chosen, **beside})
-        options_given = _given.read(chosen, name, method) | _given.read(beside, name, method)
+        shown = name if method == AUTO else method
+        options_given = _given.read(chosen, name, shown) | _given.read(beside, name, shown)
         is_auto = method == AUTO and not options_given
         return cls._of_given(name, options_given, is_auto=is_auto)
 
@@ -95,6 +96,12 @@ class DrafterSpec:
             return sign.join(part.text() for part in self.parts)
         return options.spell(self.name, self._built_options())
 
+    def keeps(self) -> bool:
+        """Whether it keeps what it learned for the next process, where that is asked for."""
+        if self.parts:
+            return any(part.keeps() for part in self.parts)
+        return self.built is None and getattr(find(self.name), "KEEPS", False)
+
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
         if self.built is not None:
@@ -104,13 +111,18 @@ class DrafterSpec:
             for first in reversed(before):
                 drafter = (Union if self.is_union else Fallback)(first, drafter)
             return drafter
-        return checked(find(self.name).build(self._built_options(), target), self.name)
+        chosen = self._built_options()
+        try:
+            return checked(find(self.name).build(chosen, target), self.name)
+        except ConfigError as error:
+            raise ConfigError(as_typed(str(error), self.typed)) from error
 
     def _built_options(self) -> Any:
         try:
             return options.build(find(self.name).Options, self.options)
         except ConfigError as error:
-            raise ConfigError(as_typed(str(error), self.typed)) from error
+            message = as_typed(str(error), self.typed)
+            raise ConfigError(f"drafter '{self.name}': {message}") from error
 
     @classmethod
     def _combined(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from forerun.cache.base import KVCache
@@ -72,6 +73,10 @@ class Target:
     slot, rows above its committed length are free to write until the target's next pass."""
     load: LoadModel = cannot_load
     """Loads a draft model."""
+    path: Path | None = None
+    """The target's file or folder; None if it was not loaded from one."""
+    learn: bool = False
+    """Keep what is learned of this target for the next process."""
 
 
 class Drafter(Protocol):

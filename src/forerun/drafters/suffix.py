@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters._suffix_index import Continuation, Index, index_nbytes, new_index
+from forerun.drafters._suffix_index import Continuation
+from forerun.drafters._texts import Texts
 from forerun.drafters.base import BaseDrafter, Target
 
 MAX_OCCURRENCES = 16
@@ -78,63 +78,37 @@ def example(target: Target) -> Options:
     return Options(shared_tokens=512)
 
 
-@dataclass(slots=True)
-class History:
-    """One running sequence: its own index, and how much of it has been read into which."""
-
-    own: Index
-    document: int
-    num_shared: int
-    num_own: int = 0
-
-
 class Suffix(BaseDrafter):
     """Trees of continuations, from the request's own tokens and from the outputs of others."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.shared = new_index(options.max_depth, options.shared_tokens)
-        self.histories: dict[int, History] = {}
-        self._documents = count()
+        self.texts = Texts(options.max_depth, options.shared_tokens)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Open a sequence; what it said before a preemption is shared already."""
-        own = new_index(self.options.max_depth)
-        num_shared = len(seq.tokens) - len(outcome.emitted)
-        self.histories[seq.id] = History(own, next(self._documents), num_shared)
+        """Follow a sequence."""
+        self.texts.begin(seq, len(outcome.emitted))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first; empty where nothing repeats."""
-        for seq in seqs:
-            self._share(seq)
+        self.texts.share(seqs)
         return super().propose(seqs, budgets)
 
     def propose_one(self, seq: Seq, budget: int) -> Draft:
         """The better of the trees from the sequence itself and from the others."""
-        history = self.histories[seq.id]
-        history.own.extend(0, seq.tokens[history.num_own :])
-        history.num_own = len(seq.tokens)
-        options, context = self.options, seq.tokens[-self.options.max_depth :]
+        options, context = self.options, self.texts.context(seq)
         num_nodes = min(budget, options.num_draft)
         limits = (num_nodes, options.factor, options.offset, options.min_token_prob)
         best: Continuation = ((), (), (), 0.0)
-        for index in (history.own, self.shared):
+        for index in (self.texts.own(seq), self.texts.shared):
             best = index.continuation(context, best[-1], MAX_OCCURRENCES, *limits) or best
         tokens, parents, confidence, _ = best
         return Draft(tokens, parents, confidence=confidence) if tokens else EMPTY_DRAFT
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's own index; its output stays shared."""
-        if seq.id in self.histories:
-            self._share(seq)
-            del self.histories[seq.id]
+        self.texts.end(seq)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The shared index when full, and the indexes of full sequences."""
-        return index_nbytes(self.options.shared_tokens) + num_seqs * (index_nbytes(max_len) + 512)
-
-    def _share(self, seq: Seq) -> None:
-        history = self.histories[seq.id]
-        if self.options.shared_tokens:
-            self.shared.extend(history.document, seq.tokens[history.num_shared :])
-        history.num_shared = len(seq.tokens)
+        return self.texts.nbytes(num_seqs, max_len)

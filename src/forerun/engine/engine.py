@@ -30,7 +30,7 @@ from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
-from forerun.nn.model import Hidden, Model, top_k
+from forerun.nn.model import Hidden, Model
 
 
 class Engine:
@@ -198,8 +198,10 @@ class Engine:
         if all(r.pipeline.needs_only_argmax and r.seq.params.logprobs is None for r in requests):
             top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0)
             return tuple(top.ids[:, 0].tolist()), top if k else None
-        logits = self.model.head(rows)
-        return logits, top_k(logits, k, log_normaliser=True) if k else None
+        if not k:
+            return self.model.head(rows), None
+        logits = torch.empty(len(rows), self.model.config.vocab_size, device=rows.device)
+        return logits, self.model.topk(rows, k, log_normaliser=True, logits=logits)
 
     def _verify(
         self, work: Pass, hidden: Hidden, logits: Tensor | Best, top: TopK | None

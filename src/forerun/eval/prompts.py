@@ -21,6 +21,8 @@ BUILTIN = "builtin"
 def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPrompt]:
     """Read a prompt file, or the built-in prompts. Raises ConfigError naming the file and the line."""
     name = str(path)
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit must be at least 1, got {limit}")
     if name == BUILTIN:
         text = resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
     else:

@@ -12,7 +12,9 @@ from forerun.core.errors import LoadError, RequestError
 from forerun.core.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
-SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+FILTERS = ("top_k", "top_p", "min_p")
+"""Settings without a meaning in greedy decoding."""
+SETTINGS = ("temperature", *FILTERS, "repetition_penalty")
 """What a model's files may set, by the names of `SamplingParams` and generation_config.json."""
 
 _FROM_GGUF = dict(zip(SETTINGS, ("temp", "top_k", "top_p", "min_p", "penalty_repeat"), strict=True))

@@ -30,7 +30,13 @@ class HfCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         if not (path / "config.json").is_file():
-            raise LoadError(f"{path} has no config.json: it is no Hugging Face model folder")
+            found = sorted(each.name for each in path.glob("*.gguf"))
+            hint = (
+                f"did you mean {path / found[0]}?" if found else "give a GGUF file or such a folder"
+            )
+            raise LoadError(
+                f"{path} has no config.json: it is no Hugging Face model folder; {hint}"
+            )
         self.path = path
         self.config: Mapping[str, object] = read_json(path / "config.json")
         architectures = self.config.get("architectures")

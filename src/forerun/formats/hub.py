@@ -143,6 +143,19 @@ def resolve(name_or_path: str | Path) -> Path:
     return here or pull(name)
 
 
+def name_of(path: Path) -> str:
+    """What a model at a path is called: its file's name without ending, its folder's, or its repository's.
+
+    >>> name_of(Path("models/tiny.Q4_K_M.gguf")), name_of(Path("models--org--tiny-1.5b/snapshots/abc"))
+    ('tiny.Q4_K_M', 'tiny-1.5b')
+    """
+    if path.suffix == ".gguf":
+        return path.stem
+    path = path.absolute()
+    folder = path.parent.parent.name if path.parent.name == "snapshots" else path.name
+    return folder.rpartition("--")[2]
+
+
 def pull(name: str, progress: Progress = _log.info) -> Path:
     """Fetch a model into the cache and check it; harmless if it is there. Raises LoadError."""
     here, source = _cached(name), _SOURCES.get(name)
@@ -155,6 +168,8 @@ def pull(name: str, progress: Progress = _log.info) -> Path:
         return fetch(source, cache_dir() / f"{name}.gguf", progress)
     hub_name = HubName.parse(name)
     if hub_name is None:
+        if name.startswith((".", "/", "~")) or name.endswith(".gguf"):
+            raise LoadError(f"no such file: {name}; forerun models lists what can be named")
         known = [model.name for model in known_models()]
         raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
     progress(f"asking the Hugging Face Hub for {name}")

@@ -127,7 +127,7 @@ class Tokenizer:
     def _chat_template(self) -> ChatTemplate:
         if self.chat_template is None:
             raise RequestError(
-                "the model has no chat template: give a plain prompt, "
+                "the model has no chat template: complete the text as it is (--raw, llm.generate), "
                 "or use an instruction-tuned model"
             )
         return self._template(self.chat_template)

@@ -220,9 +220,19 @@ class Decoder:
             logits[start : start + TILE] = self._head(_pad(rows))[: len(rows)]
         return logits if self.config.logits_divisor == 1 else logits / self.config.logits_divisor
 
-    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
+    def topk(
+        self,
+        hidden: Tensor,
+        k: int,
+        *,
+        log_normaliser: bool = False,
+        logits: Tensor | None = None,
+    ) -> TopK:
         """The k likeliest tokens of each row; see `nn.model.Model`."""
-        return top_k(self.head(hidden), k, log_normaliser=log_normaliser)
+        found = self.head(hidden)
+        if logits is not None:
+            logits.copy_(found)
+        return top_k(found, k, log_normaliser=log_normaliser)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""

@@ -79,9 +79,17 @@ class Model(Protocol):
         """Logits (M, V), fp32, of hidden states (M, D)."""
         ...
 
-    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
+    def topk(
+        self,
+        hidden: Tensor,
+        k: int,
+        *,
+        log_normaliser: bool = False,
+        logits: Tensor | None = None,
+    ) -> TopK:
         """The k largest logits of each row and their tokens, k from 1 to V, descending; the row's normaliser if asked.
 
+        Into `logits` (M, V) fp32, where given, all of them are written, as `head` gives them.
         Of equal ones the lowest id comes first. NaN counts as larger than any number, as in
         `torch.topk`; so `topk(hidden, 1).ids[:, 0]` is `head(hidden).argmax(-1)`. Raises ValueError for another k.
         """
@@ -107,8 +115,13 @@ def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
     if k == 1:
         ids = logits.argmax(-1, keepdim=True)
     else:
-        rows = zip(logits, logits.topk(k).values, strict=True)
-        found = [_first_of_equals(row, largest) for row, largest in rows]
+        more, ids = logits.topk(min(k + 1, logits.shape[1]))
+        is_clear = (more[:, :-1] > more[:, 1:]).all(-1).tolist()  # of equal ones torch takes any
+        rows = zip(ids[:, :k], is_clear, logits, more, strict=True)
+        found = [
+            own if clear else _first_of_equals(row, largest[:k])
+            for own, clear, row, largest in rows
+        ]
         ids = torch.stack(found) if found else logits.new_empty(0, k, dtype=torch.int64)
     # Row by row: torch sums one row in another order than several.
     sums = [row.logsumexp(-1) for row in logits] if log_normaliser else None

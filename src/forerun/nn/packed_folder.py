@@ -12,18 +12,15 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from forerun.core import sizes
+from forerun.core import files, sizes
 
 SUFFIX = ".packed"
-PATIENCE_S = 2.0
-"""How long to wait for another start that is making room. It takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class PackedFolder:
         """Delete files, and what killed starts have left; the bytes that were freed. Raises OSError."""
         if not self.path.is_dir():
             return 0
-        with self._locked():
+        with files.locked(self.path / ".lock"):
             leftovers = [e for e in self.entries() if not e.is_whole and not _is_locked(e.path)]
             return _delete([e for e in self.entries() if e.path in paths or e in leftovers])
 
@@ -76,7 +73,7 @@ class PackedFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            with self._locked():
+            with files.locked(self.path / ".lock"):
                 self._make_room(nbytes, rank)
                 file = stack.enter_context(
                     tempfile.NamedTemporaryFile(
@@ -115,17 +112,6 @@ class PackedFolder:
             raise OSError(f"{sizes.shown(nbytes)} are needed, but the disk is nearly full")
         _delete(going)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One at a time makes room, of all threads and processes."""
-        with (self.path / ".lock").open("a") as file:
-            give_up_s = time.monotonic() + PATIENCE_S
-            while not _lock(file.fileno()):
-                if time.monotonic() > give_up_s:
-                    raise OSError(f"{self.path} is locked by another start")
-                time.sleep(0.01)
-            yield
-
 
 def _delete(entries: Sequence[Entry]) -> int:
     freed = 0
@@ -135,16 +121,8 @@ def _delete(entries: Sequence[Entry]) -> int:
     return freed
 
 
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _is_locked(path: Path) -> bool:
     """Whether someone is writing the file."""
     with suppress(FileNotFoundError), path.open("rb") as file:
-        return not _lock(file.fileno())
+        return not files.try_lock(file.fileno())
     return False

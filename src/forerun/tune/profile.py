@@ -35,7 +35,15 @@ RESOLVED = {"model", "device", "backend", "threads"}
 """Options whose outcome is in the key, as they may say `auto`."""
 WITHOUT_EFFECT = {
     *("drafter", "draft_model", "num_draft", "draft_options", "min_draft", "draft_budget"),
-    *("controller", "weight_cache", "max_model_len", "max_num_seqs", "prefill_chunk", "seed"),
+    *(
+        "controller",
+        "learn",
+        "weight_cache",
+        "max_model_len",
+        "max_num_seqs",
+        "prefill_chunk",
+        "seed",
+    ),
 }
 """Options on which neither the answers nor what passes and drafts cost depend. All others belong to the key."""
 

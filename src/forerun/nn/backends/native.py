@@ -178,12 +178,20 @@ class NativeDecoder:
         self._native.head(_rows(hidden), logits.numpy())
         return logits
 
-    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
-        """The k likeliest tokens of each row; see `nn.model.Model`. No logits are written."""
+    def topk(
+        self,
+        hidden: Tensor,
+        k: int,
+        *,
+        log_normaliser: bool = False,
+        logits: Tensor | None = None,
+    ) -> TopK:
+        """The k likeliest tokens of each row; see `nn.model.Model`. No logits are written unless asked for."""
         ids, values = torch.empty(len(hidden), k, dtype=torch.int64), torch.empty(len(hidden), k)
         norm = torch.empty(len(hidden)) if log_normaliser else None
         written = None if norm is None else norm.numpy()
-        self._native.topk(_rows(hidden), ids.numpy(), values.numpy(), written)
+        every = None if logits is None else logits.numpy()
+        self._native.topk(_rows(hidden), ids.numpy(), values.numpy(), written, every)
         return TopK(ids, values, norm)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:

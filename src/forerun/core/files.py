@@ -1,0 +1,51 @@
+"""Files that several processes share: written whole or not at all, by one at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE_S = 2.0
+"""How long to wait for another process that has a lock. It needs it for milliseconds."""
+
+
+def replace(path: Path, *parts: bytes, mode: int = 0o644) -> None:
+    """Write a file in the place of what is there: who reads sees the old one or all of the new. Raises OSError."""
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
+        try:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.chmod(file.name, mode)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock on a file, which is made: one at a time, of all threads and processes. Raises OSError."""
+    with path.open("a") as file:
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not try_lock(file.fileno()):
+            if time.monotonic() > give_up_s:
+                raise OSError(f"{path.parent} is locked by another start")
+            time.sleep(0.01)
+        yield
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file if no one else has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

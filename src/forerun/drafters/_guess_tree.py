@@ -1,0 +1,132 @@
+"""One tree of guesses from all that costs nothing to ask: tables of next tokens, and places where the same words stood.
+
+Every context is a level of evidence: its last 1, 2, ... tokens in the tables, then the places in other outputs and in
+this text where its last tokens stood. A level that saw the context N times, token t c(t) times,
+corrects what the shorter contexts say (a Dirichlet prior of weight k; MacKay and Peto 1995):
+
+    p(t) = (c(t) + k p'(t)) / (N + k)
+
+A place where the last m tokens match counts as k m / 2 sights. The tree is grown best first: the node taken next is the
+one that is likeliest to be reached, the product of the chances down to it.
+
+The native extension has a twin (csrc/guess_tree.cpp), which grows the same tree to the last bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+from forerun.drafters._suffix_index import SuffixIndex
+from forerun.drafters._token_table import (
+    AnyFileTable,
+    AnyLiveTable,
+    FileTable,
+    LiveTable,
+    context_hashes,
+)
+from forerun.kernels import native
+
+if TYPE_CHECKING:
+    from forerun.drafters._suffix_index import Index
+
+PRIOR = 6.0
+"""k: sights that the shorter contexts together weigh as much as."""
+LIVE_WEIGHT = 16.0
+"""What a row learned in this process counts for, in rows of the file."""
+MAX_PLACES = 16
+"""Places of an index that are asked, those with the longest matches."""
+
+GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+"""Tokens, parents, and the chance of each node once its parent is right; best first."""
+Level = tuple[float, dict[int, float]]
+Places = list[tuple[int, int]]
+"""Tokens that match, position of what follows."""
+
+
+def grow(
+    context: Sequence[int],
+    file: AnyFileTable | None,
+    live: AnyLiveTable,
+    indexes: Sequence[Index],
+    num_nodes: int,
+    min_chance: float,
+) -> GuessTree:
+    """At most `num_nodes` nodes that are reached with a chance of at least `min_chance`."""
+    grow_tree: Callable[..., GuessTree] = grow_in_python
+    if native.available():
+        from forerun import _native
+
+        grow_tree = _native.grow_tree
+    return grow_tree(context, file, live, indexes, num_nodes, min_chance)
+
+
+def grow_in_python(
+    context: Sequence[int],
+    file: FileTable | None,
+    live: LiveTable,
+    indexes: Sequence[SuffixIndex],
+    num_nodes: int,
+    min_chance: float,
+) -> GuessTree:
+    """The oracle of the native one."""
+    nodes: list[tuple[int, int, float]] = []
+    heap: list[tuple[float, int, int, int, float, list[int], list[Places]]] = []
+    serial, chance, parent, tail = count(), 1.0, -1, [*context[-live.order :]]
+    matches = [[*index.occurrences(context, MAX_PLACES)] for index in indexes]
+    while len(nodes) < num_nodes:
+        levels = [*_in_tables(tail, file, live), *map(_in_places, indexes, matches)]
+        for token, found in _blend(levels).items():
+            p = min(found, 1.0)
+            if chance * p >= min_chance:
+                heapq.heappush(heap, (-chance * p, next(serial), parent, token, p, tail, matches))
+        if not heap:
+            break
+        negative, _, above, token, p, tail, matches = heapq.heappop(heap)
+        chance, parent, tail = -negative, len(nodes), [*tail, token][-live.order :]
+        nodes.append((token, above, p))
+        matches = [
+            _follow(index, places, token) for index, places in zip(indexes, matches, strict=True)
+        ]
+    tokens, parents, chances = zip(*nodes, strict=True) if nodes else ((), (), ())
+    return tokens, parents, chances
+
+
+def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:
+    for hash in context_hashes(tail, live.order):
+        total, counts = 0.0, dict[int, float]()
+        for table, weight in ((file, 1.0), (live, LIVE_WEIGHT)):
+            if table is not None and (found := table.find(hash)) is not None:
+                total += weight * found[0]
+                for token, seen in found[1]:
+                    counts[token] = counts.get(token, 0.0) + weight * seen
+        yield total, counts
+
+
+def _in_places(index: SuffixIndex, places: Places) -> Level:
+    total, counts = 0.0, dict[int, float]()
+    for match, position in places:
+        for token in index.tokens(position, 1):
+            weight = PRIOR / 2 * match
+            total += weight
+            counts[token] = counts.get(token, 0.0) + weight
+    return total, counts
+
+
+def _follow(index: SuffixIndex, places: Places, token: int) -> Places:
+    """The places that go on with a token, a token later."""
+    return [(m + 1, place + 1) for m, place in places if [*index.tokens(place, 1)] == [token]]
+
+
+def _blend(levels: Sequence[Level]) -> dict[int, float]:
+    chances: dict[int, float] = {}
+    for total, counts in levels:
+        if total:
+            scale = PRIOR / (total + PRIOR)
+            for token in chances:
+                chances[token] *= scale
+            for token, seen in counts.items():
+                chances[token] = chances.get(token, 0.0) + seen / (total + PRIOR)
+    return chances

@@ -1,0 +1,157 @@
+"""Recycling: guess what the target itself found likely after the same few tokens.
+
+Every verified row says what the target expects next, also where the guess was wrong. Those tokens with their
+probabilities are kept by the last 1 to `order` tokens before them, in a table of fixed size; a file made of the
+target's earlier answers (`forerun train table`) says it before anything was learned. Longer contexts correct
+shorter ones, and places where the same words stood before, in this text or an earlier output, correct both.
+The tree grows best first, so it fills the rows that a pass verifies for nearly nothing. Nothing is drawn: drafts are
+point masses, and each node's confidence is its expected chance.
+
+Source: Token Recycling (arXiv 2408.08696), which keeps the tokens after a single token as last seen, without
+probabilities, and starts empty; the look-up of repeats is SuffixDecoding's (arXiv 2411.04975).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from forerun.core.errors import ConfigError
+from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
+from forerun.drafters import _guess_tree, _table_file
+from forerun.drafters._learned import Learned
+from forerun.drafters._texts import Texts
+from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, new_live_table
+from forerun.drafters.base import BaseDrafter, Target
+from forerun.formats.hub import name_of
+
+KEEPS = True
+"""With `Target.learn`, what it learned is there in the next process."""
+
+GRIDS = {"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)}
+"""What `forerun autotune` tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How far to look back, how much to guess, how much to remember."""
+
+    table: str = "auto"
+    """A file of `forerun train table`; auto takes the one made for this tokenizer, none starts with nothing."""
+    order: int = 4
+    """Last tokens that are a context of the table, at most."""
+    num_draft: int = 7
+    """Nodes of a tree at most."""
+    min_chance: float = 0.02
+    """Chance that a node is reached, at least."""
+    table_mb: float = 16.0
+    """Size of what is learned while requests run, in MB."""
+    max_depth: int = 64
+    """Longest run of last tokens that is looked for in texts."""
+    shared_tokens: int = 100_000
+    """Tokens of outputs searched for other requests, oldest forgotten first; 0 shares none."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("order", 1), ("num_draft", 1), ("max_depth", 1), ("shared_tokens", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 < self.min_chance <= 1:
+            raise ConfigError(f"min_chance must be above 0 and at most 1, got {self.min_chance}")
+        if not 0 < self.table_mb <= 65536:
+            raise ConfigError(f"table_mb must be above 0 and at most 65536, got {self.table_mb}")
+        if (path := self.table_path) is not None:
+            _table_file.read_header(path)  # a wrong one is told before a model is loaded
+
+    @property
+    def table_path(self) -> Path | None:
+        """The file that is named."""
+        return None if self.table in ("auto", "none") else Path(self.table).expanduser()
+
+
+def build(options: Options, target: Target) -> Recycling:
+    """A drafter that learns from the target's rows."""
+    vocabulary, path, table = target.vocabulary, options.table_path, None
+    if path is not None:
+        if vocabulary is None:
+            raise ConfigError(f"table={path} is one of a tokenizer, and the target has none")
+        table = _table_file.load(path, vocabulary)
+    elif options.table == "auto" and vocabulary is not None:
+        name = None if target.path is None else name_of(target.path)
+        table = _table_file.load_known(vocabulary, name)
+    drafter = Recycling(options, table)
+    if target.learn and target.path is not None and vocabulary is not None:
+        drafter.keep_in(target.path, _table_file.fingerprint(vocabulary))
+    return drafter
+
+
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: remembers so little that it soon has to forget."""
+    return Options(table="none", table_mb=0.01, shared_tokens=512)
+
+
+class Recycling(BaseDrafter):
+    """Trees of the target's own next tokens."""
+
+    features = Features(top_k=NUM_LIVE)
+
+    def __init__(self, options: Options, table: AnyFileTable | None) -> None:
+        self.options, self.table = options, table
+        new_table = partial(new_live_table, options.order, round(options.table_mb * 1e6))
+        self.live, self._new_table = new_table(), new_table
+        self.learned: Learned | None = None
+        self.texts = Texts(options.max_depth, options.shared_tokens)
+
+    def keep_in(self, model: Path, vocabulary: str) -> None:
+        """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
+        self.learned = Learned(model, vocabulary, self.live, self._new_table)
+        weakref.finalize(self, self.learned.keep)  # also when Python ends
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Follow a sequence; the prompt's last row is the first that is learned from."""
+        self.texts.begin(seq, len(outcome.emitted))
+        self._learn(seq, EMPTY_DRAFT, outcome)
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence, its likeliest nodes first."""
+        self.texts.share(seqs)
+        return super().propose(seqs, budgets)
+
+    def propose_one(self, seq: Seq, budget: int) -> Draft:
+        """What the tables, this text and other outputs say together."""
+        tokens, parents, chances = _guess_tree.grow(
+            self.texts.context(seq),
+            self.table,
+            self.live,
+            (self.texts.shared, self.texts.own(seq)),
+            min(budget, self.options.num_draft),
+            self.options.min_chance,
+        )
+        return Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Learn from every row, also those below a rejected node."""
+        for seq, draft, outcome in zip(seqs, drafts, outcomes, strict=True):
+            self._learn(seq, draft, outcome)
+
+    def end(self, seq: Seq) -> None:
+        """Drop the sequence's own index; its output stays shared."""
+        self.texts.end(seq)
+        if self.learned is not None:
+            self.learned.keep_in_time()
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The tables, the shared index when full, and the indexes of full sequences."""
+        tables = (self.live, *([] if self.table is None else [self.table]))
+        return sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)
+
+    def _learn(self, seq: Seq, draft: Draft, outcome: Outcome) -> None:
+        assert outcome.top is not None, "asked for by `features`"
+        num_before = len(seq.tokens) - len(outcome.emitted)
+        tail = seq.tokens[max(0, num_before - self.options.order) : num_before]
+        ids, probs = (t.cpu().contiguous().numpy() for t in (outcome.top.ids, outcome.top.probs()))
+        self.live.learn_tree(tail, draft.tokens, draft.parents, ids, probs)

@@ -1,0 +1,1 @@
+"""Making guessers: tables of next tokens, from the target's own answers."""

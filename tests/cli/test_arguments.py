@@ -1,0 +1,110 @@
+"""Reading a command line before typer does: known options, other engines' flags, and what is refused in words."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from forerun.cli._arguments import Arguments, as_flags, read
+from forerun.core import spellings
+from forerun.core.errors import ConfigError
+
+
+@dataclass
+class Option:
+    name: str
+    opts: tuple[str, ...]
+    is_flag: bool = False
+    secondary_opts: tuple[str, ...] = ()
+    count: bool = False
+
+
+OPTIONS = [
+    Option("max_tokens", ("-n", "--max-tokens")),
+    Option("model", ("-m", "--model", "-hf")),
+    Option("raw", ("--raw", "-no-cnv"), is_flag=True),
+    Option("controller", ("--controller",), is_flag=True, secondary_opts=("--no-controller",)),
+]
+KNOWN = {name for option in OPTIONS for name in (*option.opts, *option.secondary_opts)}
+READS = {*spellings.known_names()}
+
+
+def reading(*args: str, stops: bool = False) -> Arguments:
+    return read(args, OPTIONS, READS, path="forerun x", stops=stops)
+
+
+@pytest.mark.parametrize(
+    ("line", "rest", "foreign", "typed"),
+    [
+        ("hi -n 3", "hi -n 3", {}, {"max_tokens": "-n"}),
+        ("-n3 hi", "-n3 hi", {}, {"max_tokens": "-n"}),
+        ("--max-tokens=3", "--max-tokens=3", {}, {"max_tokens": "--max-tokens"}),
+        ("-n -1", "-n -1", {}, {"max_tokens": "-n"}),
+        ("-hf a/b -no-cnv x", "-hf a/b -no-cnv x", {}, {"model": "-hf", "raw": "-no-cnv"}),
+        ("--no-controller", "--no-controller", {}, {"controller": "--no-controller"}),
+        ("-ngl 99 hi", "hi", {"-ngl": "99"}, {}),
+        ("-ngl=99", "", {"-ngl": "99"}, {}),
+        ("-fa on hi", "hi", {"-fa": "on"}, {}),
+        ("-fa hi", "hi", {"-fa": True}, {}),
+        ("--flash-attn", "", {"--flash-attn": True}, {}),
+        ("--no-mmap --mlock hi", "hi", {"--no-mmap": True, "--mlock": True}, {}),
+        ("--trust-remote-code hi", "hi", {"--trust-remote-code": True}, {}),
+        ("--no-enable-prefix-caching", "", {"--no-enable-prefix-caching": False}, {}),
+        ("--num-speculative-tokens 4", "", {"--num-speculative-tokens": "4"}, {}),
+        ("-tp 2", "", {"-tp": "2"}, {}),
+        ("- -n 2", "- -n 2", {}, {"max_tokens": "-n"}),
+        ("-- -ngl 99", "-- -ngl 99", {}, {}),
+    ],
+)
+def test_words_are_sorted(line: str, rest: str, foreign: dict, typed: dict) -> None:
+    assert reading(*line.split()) == Arguments(rest.split(), foreign, typed)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-ngx 99", "-ngx is not an option of forerun x: did you mean -ngl?"),
+        ("-nm", "-nm is not an option of forerun x: did you mean"),
+        ("-msmall.gguf", "did you mean -m small.gguf?"),
+        ("--max-token 3", "did you mean --max-tokens?"),
+        ("--gpu-memory-utilisation 1", "did you mean --gpu-memory-utilization?"),
+        ("-ngl", "-ngl needs a value"),
+    ],
+)
+def test_other_words_with_a_dash_are_refused(line: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        reading(*line.split())
+    assert message in str(caught.value)
+
+
+def test_a_group_leaves_the_words_of_its_commands_alone() -> None:
+    assert reading("-n", "3", "ppl", "-ngx", stops=True).rest == ["-n", "3", "ppl", "-ngx"]
+
+
+@given(st.text(string.ascii_letters, min_size=2, max_size=6), st.booleans())
+def test_letters_behind_a_dash_are_one_option_or_none(letters: str, has_two: bool) -> None:
+    flag = f"{'--' if has_two else '-'}{letters}"
+    assume(flag not in KNOWN and spellings.plain(flag) not in READS)
+    with pytest.raises(ConfigError, match=f"^{flag} is not an option of forerun x"):
+        reading(flag, "99")
+
+
+@given(st.lists(st.text(string.ascii_letters + " .", min_size=1), max_size=5))
+def test_words_without_a_dash_stay_as_they_are(words: list[str]) -> None:
+    assert reading(*words) == Arguments(words)
+
+
+def test_messages_name_the_flags() -> None:
+    flags = {"num_draft": "--draft-max", "max_model_len": "-c", "model": "-m"}
+    said = {
+        "num_draft must be at least 1": "--draft-max must be at least 1",
+        "drafter 'none' has no option num_draft=4": "drafter 'none' has no option --draft-max 4",
+        "option 'num_draft' must be a whole number": "option '--draft-max' must be a whole number",
+        "unknown model 'x'": "unknown model 'x'",
+        "max_model_len must be from 2": "-c must be from 2",
+    }
+    assert {message: as_flags(message, flags) for message in said} == said

@@ -1,0 +1,303 @@
+"""The command line as people type it: pipes, files, `--json`, help, tables and mistakes.
+
+Most of it runs in this process; what only a process of its own can show (pipes that close, Ctrl-C, a terminal)
+gets one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import resource
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from forerun.cli import _console
+from forerun.cli.main import app, main
+from forerun.core.types import Event, TextPiece
+
+SHORT = "-n 8 -c 256 -d prompt_lookup"
+COMMANDS = (
+    *("", "generate", "chat", "demo", "models", "pull", "rm", "check", "drafters", "autotune"),
+    *("check-drafter", "bench", "bench kernels", "bench report", "verify", "eval", "eval ppl"),
+    *("eval tasks", "eval distribution", "eval fidelity", "train", "train table"),
+)
+
+
+@pytest.fixture
+def shell(monkeypatch, capsys, default_model):
+    """Run a line in this process, `a | b` style input as `stdin`; returns (exit code, stdout, stderr)."""
+
+    def run(line: str, *, stdin: bytes | None = None, columns: int | None = None):
+        monkeypatch.setattr(sys, "argv", shlex.split(line))
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        read, write = os.pipe()
+        os.write(write, stdin or b"")
+        os.close(write)
+        source = read if stdin is not None else os.open(os.devnull, os.O_RDONLY)
+        with open(source, encoding="utf-8") as replaced:
+            monkeypatch.setattr(sys, "stdin", replaced)
+            with pytest.raises(SystemExit) as end:
+                main()
+        os.close(read) if stdin is None else None
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_json_is_all_that_stands_on_stdout(shell, tmp_path):
+    code, out, err = shell(f'forerun generate "Say hello." {SHORT} --json')
+    document = json.loads(out)
+    assert code == 0
+    assert document["text"]
+    assert len(document["token_ids"]) == document["tokens"] <= 8
+    assert document["finish_reason"] in ("stop", "length")
+    assert "tok/s" in err
+    assert document["text"] not in err, "told once"
+    (tmp_path / "text.txt").write_text("The sea is calm. The sky is clear. The sea is calm.")
+    for line in (
+        "forerun models --json",
+        "forerun drafters --json",
+        "forerun drafters suffix --json",
+        f"forerun verify --limit 1 {SHORT} --json",
+        f"forerun demo {SHORT} -c 1024 --json",
+        "forerun bench --limit 1 -n 4 -c 1024 -d none --json",
+        f"forerun eval ppl {tmp_path / 'text.txt'} --json",
+        "forerun check smollm2-135m-instruct smollm2-135m-instruct --json",
+        "forerun pull --json",
+    ):
+        code, out, _ = shell(line)
+        assert code == 0, line
+        assert isinstance(json.loads(out), dict), line
+        assert out.count("\n") == 1, line
+
+
+def test_a_prompt_comes_from_words_a_pipe_or_a_file(shell, tmp_path):
+    words = "Count: one two one two"
+    _, expected, _ = shell(f'forerun generate "{words}" {SHORT}')
+    path = tmp_path / "prompt.txt"
+    path.write_text(f"{words}\n")
+    piped = f"{words}\n".encode()
+    assert shell(f"forerun generate {SHORT}", stdin=piped)[1] == expected
+    assert shell(f"forerun generate - {SHORT}", stdin=piped)[1] == expected
+    assert shell(f"forerun generate -f {path} {SHORT}")[1] == expected
+    assert shell(f"forerun generate -f - {SHORT}", stdin=piped)[1] == expected
+    both = shell(f'forerun generate "Count:" {SHORT} --json', stdin=b"one two one two\n")[1]
+    one = shell(f'forerun generate "Count:\n\none two one two" {SHORT} --json')[1]
+    assert json.loads(both)["text"] == json.loads(one)["text"]
+
+
+MISTAKES = [
+    ("forerun generate", "no prompt: give one as an argument, with --file FILE, or on stdin"),
+    ('forerun generate ""', "the prompt is empty"),
+    ("forerun generate -f /no/such.txt", "no such file: /no/such.txt"),
+    ("forerun generate -f /", "/ is a folder, not a text file"),
+    ("forerun generate hello -f prompt.txt", "two prompts"),
+    ("forerun generate hello world", "a text with spaces needs quotes around it"),
+    ("forerun generate hi --raw --system Pirate", "--raw leaves out the chat template"),
+    ("forerun generate hi -m /no/model.gguf", "no such file: /no/model.gguf"),
+    ("forerun generate hi -n many", "-n must be a whole number, got 'many'"),
+    ("forerun generate hi --temperature=hot", "--temperature must be a number, got 'hot'"),
+    ("forerun generate hi -n", "-n needs a value; forerun generate --help says which"),
+    ("forerun generate hi -d none --num-draft 4", "drafter 'none' has no option --num-draft 4"),
+    ("forerun generate hi -d suffix:size=4", "unknown option 'size' (allowed for 'suffix': factor"),
+    ("forerun genrate hi", "did you mean 'generate'"),
+    ("forerun check a", "missing argument DRAFT"),
+    ("forerun verify --prompts /no/such.jsonl", "no such file: /no/such.jsonl"),
+    ("forerun verify --limit 0", "limit must be at least 1, got 0"),
+    ("forerun verify --batch 0", "batch must be at least 1, got 0"),
+    ("forerun bench --rounds 0", "rounds must be at least 1, got 0"),
+    ("forerun bench report /no/such.jsonl", "no such file: /no/such.jsonl"),
+    ("forerun eval ppl /no/such.txt", "no such file: /no/such.txt"),
+    ("forerun drafters sufix", "did you mean 'suffix'"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES, ids=lambda value: value[-40:])
+def test_a_mistake_is_one_line_and_exit_2(shell, line, message):
+    code, out, err = shell(line)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message.lower() in err.lower()
+
+
+def test_a_folder_without_a_model_is_one_line_that_says_what_is_in_it(shell, tmp_path):
+    code, _, err = shell(f"forerun generate hi -m {tmp_path}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no Hugging Face model folder; give a GGUF file" in err
+    (tmp_path / "some.gguf").touch()
+    assert (
+        f"did you mean {tmp_path / 'some.gguf'}?" in shell(f"forerun generate hi -m {tmp_path}")[2]
+    )
+
+
+def test_a_model_without_a_template_asks_for_raw(shell, monkeypatch):
+    from forerun.formats.tokenizer import Tokenizer
+
+    monkeypatch.setattr(Tokenizer, "chat_template", None)
+    code, _, err = shell(f"forerun generate hi {SHORT}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no chat template" in err
+    assert "--raw" in err
+    assert shell(f"forerun generate hi {SHORT} --raw")[0] == 0
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_help_of_every_command_fits_and_is_whole(shell, columns):
+    for command in COMMANDS:
+        code, out, _ = shell(f"forerun {command} --help", columns=columns)
+        assert code == 0, command
+        assert out.startswith("Usage: forerun")
+        assert max(map(len, out.splitlines())) <= columns, command
+        assert "…" not in out
+        assert "--help" in out
+
+
+def test_help_shows_one_name_an_option_first_its_type_and_other_names_at_the_end(shell):
+    _, out, _ = shell("forerun generate --help", columns=80)
+    words = " ".join(out.split())
+    assert re.search(r"-d, --drafter DRAFTER auto, none.*? Also: --spec-type", words)
+    assert re.search(r"-n, --max-tokens INT .*?\[default: 256\] Also: --n-predict", words)
+    assert "--quant none|int8|int4" in words
+    assert "-f, --file FILE" in words
+    assert re.findall(r"^(\w[\w ]*):$", out, re.MULTILINE) == [
+        *("Arguments", "Options", "Model and machine", "Drafting", "Sampling"),
+    ]
+
+
+def test_forerun_alone_and_its_groups_list_their_commands(shell):
+    code, out, _ = shell("forerun")
+    assert code == 0
+    assert re.findall(r"^(\w+):$", out, re.MULTILINE) == [
+        *("Options", "Answers", "Models", "Drafters", "Measurements"),
+    ]
+    listed = {command.split()[0] for command in COMMANDS if command}
+    assert listed <= set(out.split())
+    assert {*typer.main.get_command(app()).commands} == listed, "a new command is tested here"
+    assert "distribution" in shell("forerun eval")[1]
+    assert shell("forerun -V") == shell("forerun --version")
+
+
+def test_drafters_are_listed_with_options_and_names_of_other_engines(shell):
+    _, out, _ = shell("forerun drafters", columns=60)
+    words = " ".join(out.split())
+    assert re.search(r"prompt_lookup Prompt lookup:.*? Options: ngram_max, .*? Also: ngram", words)
+    assert max(map(len, out.splitlines())) <= 60
+    _, out, _ = shell("forerun drafters prompt-lookup", columns=60)
+    words = " ".join(out.split())
+    assert re.search(
+        r"ngram_max .*?\[a whole number; default: 3\] Also: .*?prompt_lookup_max", words
+    )
+    assert max(map(len, out.splitlines())) <= 60
+
+
+TABLES = (
+    "forerun models",
+    "forerun verify --limit 2 -n 8 -c 1024",
+    "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup",
+    "forerun check smollm2-135m-instruct smollm2-135m-instruct",
+    "forerun bench kernels --cases 1,32x1@8 --repeats 1",
+    "forerun eval distribution --prompt One,one --samples 40 --length 1 --top-p 1 --temp 1",
+)
+
+
+@pytest.mark.parametrize("line", TABLES)
+def test_tables_fit_60_columns(shell, line):
+    code, out, _ = shell(line, columns=60)
+    assert code == 0
+    assert max(len(text.rstrip()) for text in out.splitlines()) <= 60
+    assert "…" not in out
+    if re.search(r"\btau\b", out):
+        assert "tokens per pass" in " ".join(out.split())
+
+
+def test_bench_prints_a_table_and_markdown_where_asked(shell):
+    line = "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup"
+    _, out, _ = shell(line)
+    assert "|" not in out
+    assert re.search(r"^drafter +tok/s +speed-up +tau +same$", out, re.MULTILINE)
+    _, out, _ = shell(f"{line} --markdown")
+    assert "| tok/s |" in out
+    assert "### Speed-up by category" in out
+
+
+def test_tau_is_introduced_as_tokens_per_pass(shell):
+    _, _, err = shell('forerun generate "Repeat: one two one two one two" -n 24 -c 256')
+    assert re.search(r"\d tokens per pass \(tau\), accepted \d+ of \d+ drafted", err)
+    assert "tokens per pass (tau)" in shell("forerun demo -n 16 -c 1024")[1]
+
+
+def test_drafted_tokens_are_tinted_on_a_terminal_unless_no_color_is_set(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def printed() -> str:
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        pieces = (TextPiece("plain ", False), TextPiece("drafted", True))
+        _console.show([Event(0, (1, 2), pieces)])
+        return sys.stdout.getvalue()
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert re.search("plain \x1b\\[[0-9;]+mdrafted\x1b\\[0m", printed())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert printed() == "plain drafted\n"
+
+
+FORERUN = (sys.executable, "-m", "forerun")
+
+
+def test_a_closed_pipe_ends_it_quietly(default_model):
+    line = f'set -o pipefail; {shlex.join(FORERUN)} generate "Tell me a story." -n 200 | head -c 4'
+    ended = subprocess.run(
+        ["bash", "-c", line], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 141, "128 + SIGPIPE, as of every tool"
+    assert len(ended.stdout) == 4
+    assert ended.stderr == ""
+
+
+def test_ctrl_c_on_a_terminal_keeps_the_text_and_exits_130(default_model):
+    command = (*FORERUN, "generate", "Tell me a long story.", "-n", "4000", "-c", "4096")
+    pid, terminal = pty.fork()
+    if pid == 0:  # the child: a terminal is its stdin, stdout and stderr
+        os.execv(command[0], command)
+    seen = b""
+    try:
+        while seen.count(b" ") < 80 and (more := os.read(terminal, 1024)):
+            seen += more
+        os.write(terminal, b"\x03")
+        while more := os.read(terminal, 1024):
+            seen += more
+    except OSError:  # a terminal that nobody holds any more
+        pass
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert b"Traceback" not in seen
+    assert re.search(rb"\d+ tokens, \d", seen), "what it came to is told"
+
+
+def test_help_is_there_at_once_and_python_m_is_the_same_command():
+    def cpu_s() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    start_s = cpu_s()
+    ended = subprocess.run(
+        [*FORERUN, "generate", "--help"], capture_output=True, text=True, check=True
+    )
+    assert cpu_s() - start_s < 1.0, "about 0.15 on an idle machine"
+    assert ended.stdout.startswith("Usage: forerun generate")

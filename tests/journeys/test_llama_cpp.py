@@ -1,0 +1,158 @@
+"""A llama.cpp user's first hour: the flags they type, with the answers they should get."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.helpers import the_json
+
+GENERATE = ["generate", "-c", "256", "-n", "12", "--temp", "0"]
+
+
+@pytest.fixture
+def answer(forerun, default_model):
+    """Run `forerun generate` with flags as typed; the document of the answer, and what stood on stderr."""
+
+    def run(*typed: str) -> tuple[dict, str]:
+        code, out, err = forerun(*GENERATE, "-m", default_model, *typed, "--json")
+        assert code == 0, err
+        return the_json(out), err
+
+    return run
+
+
+def shell(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "forerun", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_llama_clis_command_line_works_as_it_is(default_model: Path) -> None:
+    typed = (
+        "-p 'Count: one two one two' -no-cnv -n 8 -c 256 -t 1 -ngl 99 --temp 0 "
+        "--top-k 40 --top-p 0.9 --min-p 0.05 --repeat-penalty 1.1 -s 3 -fa on"
+    )
+    done = shell("generate", "-m", default_model, *shlex.split(typed))
+    assert done.returncode == 0
+    assert done.stdout.strip()
+    notes = [line for line in done.stderr.splitlines() if "has no effect" in line]
+    assert [note.partition(" has")[0] for note in notes] == ["-ngl 99", "-fa on"]
+
+
+def test_bundled_flags_are_refused_in_one_line() -> None:
+    done = shell("generate", "hi", "-ngx", "99")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "error: -ngx is not an option of forerun generate: did you mean -ngl?"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_same_words_by_every_spelling(answer, default_model, tmp_path) -> None:
+    text = "Count: one two one two"
+    file = tmp_path / "prompt.txt"
+    file.write_text(text)
+    draft = ["-md", str(default_model), "--draft-max", "4"]
+    spellings = [
+        [text],
+        ["-p", text],
+        ["-f", str(file)],
+        ["-p", text, "-hf", str(default_model), "-ngl", "99", "--no-mmap", "--mlock", "-b", "64"],
+        ["-p", text, "--spec-type", "ngram-simple", "--spec-draft-n-max", "4"],
+        ["-p", text, *draft, "--draft-min", "1", "--draft-p-min", "0.75", "-ngld", "99", "-cd", "128"],
+        ["-p", text, "-ctk", "f16", "-ctv", "f16", "-fa", "-np", "1", "-tb", "2", "-cnv", "--jinja"],
+        ["-p", text, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}'],
+        ["-p", text, "--num-speculative-tokens", "3", "--max-num-seqs", "4"],
+    ]  # fmt: skip
+    found = [answer(*spelling)[0] for spelling in spellings]
+    assert len({document["text"] for document in found}) == 1
+    drafters = [document["drafter"] for document in found]
+    assert [name.partition(":")[0] for name in drafters] == [
+        *(["recycling"] * 4),
+        "prompt_lookup",
+        "draft_model",
+        "recycling",
+        "prompt_lookup",
+        "recycling",
+    ]
+
+
+def test_raw_text_and_a_system_prompt(answer) -> None:
+    chatted, _ = answer("-p", "The capital of France is")
+    raw, _ = answer("-p", "The capital of France is", "-no-cnv")
+    told, _ = answer("-p", "The capital of France is", "-sys", "You speak only French.")
+    assert len({one["text"] for one in (chatted, raw, told)}) == 3
+
+
+def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default_model) -> None:
+    draft = [
+        "-p",
+        "Say something.",
+        "-md",
+        str(default_model),
+        "--draft-max",
+        "4",
+        "--no-controller",
+    ]
+    free, _ = answer(*draft)
+    sure, _ = answer(*draft, "--draft-p-min", "0.99")
+    none, _ = answer(*draft, "--draft-min", "5")
+    assert free["text"] == sure["text"] == none["text"]
+    assert 0 < sure["drafted"] < free["drafted"]
+    assert none["drafted"] == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("-ngx 99", "-ngx is not an option of forerun generate: did you mean -ngl?"),
+        ("-ngl", "-ngl needs a value"),
+        ("-ctk q8_0", "-ctk q8_0 is not possible here: keys and values are kept as fp16 or fp32"),
+        ("-d none --num-draft 4", "drafter 'none' has no option --num-draft 4 (it has: none)"),
+        ("-d none --draft-max 4", "drafter 'none' has no option --draft-max 4"),
+        ("-md x.gguf -d suffix", "drafter 'suffix' has no option -md 'x.gguf'"),
+        ("-d suffix:depth=3", "unknown option 'depth'"),
+        ("-d ngram --draft-p-min 0.5", "drafter 'ngram' has no option --draft-p-min 0.5"),
+        ("--draft-max 0", "--draft-max must be at least 1, got 0"),
+        ("--draft-min -1", "--draft-min must be at least 0, got -1"),
+        ("-c 999999", "-c must be from 2 to the model's"),
+        ("--spec-type draft-eagle3", "'draft-eagle3' is not supported yet"),
+        ("--spec-type draft-simple", "option 'model' must be given"),
+        ("-m x.gguf -d draft_model", "drafter 'draft_model': option 'model' must be given"),
+        ("--quant int8 -d draft_model:model=x,quant=two", "option 'quant' must be none or int8"),
+        ("--temp 1 -d draft_model:model=x,temperature=-1", "': temperature must be from 0 to 100"),
+        ("-tp 2", "-tp 2 is not possible here"),
+    ],
+)
+def test_a_mistake_quotes_the_flag(forerun, default_model, typed, message) -> None:
+    code, _, err = forerun("generate", "hi", *typed.split())
+    assert code == 2
+    assert message in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_a_chat_begins_with_the_message_of_p(default_model) -> None:
+    words = [
+        "chat",
+        "-m",
+        default_model,
+        "-p",
+        "Hello",
+        "-n",
+        "4",
+        "-c",
+        "256",
+        "-ngl",
+        "0",
+        "--temp",
+        "0",
+    ]
+    command = [sys.executable, "-m", "forerun", *map(str, words)]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert done.stdout.strip()
+    assert "-ngl 0 has no effect" in done.stderr
