@@ -4,8 +4,8 @@ One objective. Every candidate node j of sequence i has a chance p_ij to be acce
 and every question to the drafter a measured cost, pass(r) and ask(k) for k nodes, in plain passes (`core.costs`). Of n
 sequences, those of speed-up s_i over plain decoding of late, the nodes K_i and questions k_i are taken that maximise
 
-    sum_i s_i^-a sum_{j in K_i} p_ij  -  w [ pass(n + sum_i |K_i|) - pass(n) + sum_i ask(k_i) ],
-    w = m sum_i s_i^(1 - a) / pass(n)
+    sum_i s_i^-a sum_{j in K_i} p_ij  -  w [ m (pass(n + sum_i |K_i|) - pass(n)) + m' sum_i ask(k_i) ],
+    w = sum_i s_i^(1 - a) / pass(n)
 
 This is the gradient of the alpha-fair sum_i s_i^(1 - a) / (1 - a): a token of i adds s_i^-a to it, and time takes from
 all. For one sequence it says: a node is kept if its chance exceeds what its row takes at the present speed.
@@ -39,7 +39,7 @@ ALPHA = 8
 """1 is proportional fairness, 2 the least mean waiting time; larger values look at the slowest sequence only."""
 MARGIN = 1.25
 QUESTION_MARGIN = 1.125
-"""m, of rows and of questions: the best of many estimates is overestimated."""
+"""m and m': the best of many estimates is overestimated."""
 SPEED_MEMORY = 0.98
 """What a step counts for in s_i after the next; a sequence begins as after many plain steps."""
 VALUE_MEMORY = 0.95
@@ -128,7 +128,7 @@ class Policy(Controller):
         self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._knows_asking = bool(prior.draft_cost.points)
         self._chances = Chances(prior.nodes)
-        seen, row = 4 * VALUE_CASES, MARGIN * (self.pass_cost.v(2) - 1)
+        seen, row = VALUE_CASES, MARGIN * (self.pass_cost.v(2) - 1)
         known = [Mean(seen, seen * had * max(0.0, share - row)) for had, share in prior.nodes]
         self._values = known[:full] or [Mean()]  # of the nodes that drafts were seen to have
         self._states: dict[int, State] = {}
@@ -166,7 +166,7 @@ class Policy(Controller):
         gain, rows, best = 0.0, num_rows, 0.0
         for stop, step in enumerate(steps, 1):
             gain, rows = gain + step.gain, rows + step.rows
-            net = gain - weight * max(0.0, self.pass_cost.predict(rows) - base)
+            net = gain - weight * MARGIN * max(0.0, self.pass_cost.predict(rows) - base)
             if net > best:
                 best, most = net, stop
         for step in steps[: most if best else 0]:
@@ -196,7 +196,7 @@ class Policy(Controller):
         weight, total, best, most = self._weight_of_time(), 0.0, 0.0, 0
         for k, value in enumerate(self._expected(state), 1):
             total += value * state.weight
-            if (net := total - QUESTION_MARGIN / MARGIN * weight * self.ask_cost.predict(k)) > best:
+            if (net := total - weight * QUESTION_MARGIN * self.ask_cost.predict(k)) > best:
                 best, most = net, k
         return most if most < len(self._values) else self.full
 
@@ -232,7 +232,7 @@ class Policy(Controller):
     def _weight_of_time(self) -> float:
         """What a unit of cost takes from all sequences together."""
         lost = sum(state.speedup ** (1 - ALPHA) for state in self._states.values())
-        return MARGIN * lost / self.pass_cost.predict(len(self._states))
+        return lost / self.pass_cost.predict(len(self._states))
 
     def _learn_values(
         self, gains: dict[int, list[float]], kept: dict[int, int], weight: float
@@ -240,7 +240,7 @@ class Policy(Controller):
         """What each node of a draft added, those that were not there or not kept nothing."""
         num_seqs, rows = len(self._states), sum(kept.values())
         added = self.pass_cost.predict(num_seqs + rows) - self.pass_cost.predict(num_seqs)
-        row = weight * max(0.0, added) / max(rows, 1)
+        row = weight * MARGIN * max(0.0, added) / max(rows, 1)
         longest = max(map(len, gains.values()), default=0)
         self._values += [Mean() for _ in range(longest - len(self._values))]
         for i, gain in gains.items():
