@@ -3,7 +3,7 @@
 from forerun import LLM, SamplingParams
 
 MESSAGES = [{"role": "user", "content": "What is the water cycle?"}]
-PARAMS = SamplingParams(temperature=0, max_tokens=64)
+PARAMS = SamplingParams(temperature=0, max_tokens=128)
 
 llm = LLM("smollm2-135m-instruct", drafter="none")
 plain = llm.chat(MESSAGES, PARAMS)[0].outputs[0]

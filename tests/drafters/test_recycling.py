@@ -81,7 +81,9 @@ def proposed(drafter: Recycling, seq: Seq, budget: int = 64) -> Draft:
 
 def empty(**options) -> Recycling:
     """A drafter of a table without sharing of texts."""
-    return Recycling(Options(table="none", **{"shared_tokens": 0} | options), None)
+    return Recycling(
+        Options(table="none", **{"shared_tokens": 0, "min_chance": 0.02} | options), None
+    )
 
 
 def new_file(known) -> FileTable:
@@ -214,7 +216,7 @@ def test_what_one_sequence_taught_is_guessed_in_others_but_its_prompt_is_not() -
     for tail in range(1, 5):
         other = begun(drafter, [30], prompt[tail - 1], seq_id=100 + tail)
         assert proposed(drafter, other) == EMPTY_DRAFT
-    shared = Recycling(Options(table="none"), None)
+    shared = Recycling(Options(table="none", min_chance=0.02), None)
     first = begun(shared, prompt, 21, seq_id=1)
     first.tokens += [22, 23]
     second = begun(shared, [9, 12], 13, seq_id=2)
@@ -289,7 +291,7 @@ def test_drafts_are_trees_within_budget_and_options(sights, words, budget, num_d
 
 @given(WORDS, WORDS, WORDS)
 def test_a_sequence_that_comes_back_is_read_once(prompt, head, tail) -> None:
-    drafter = Recycling(Options(table="none"), None)
+    drafter = Recycling(Options(table="none", min_chance=0.02), None)
     seq = begun(drafter, prompt, head[0])
     proposed(drafter, seq)
     seq.tokens.extend(head[1:])
@@ -306,7 +308,9 @@ def test_a_sequence_that_comes_back_is_read_once(prompt, head, tail) -> None:
 @pytest.mark.parametrize("length", [2, 300])
 def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     rng = random.Random(0)
-    drafter = Recycling(Options(table="none", table_mb=0.05, shared_tokens=1500), new_file({}))
+    drafter = Recycling(
+        Options(table="none", min_chance=0.02, table_mb=0.05, shared_tokens=1500), new_file({})
+    )
     before = drafter.live.__sizeof__()
     for i in range(10, 40):
         seq = begun(drafter, [1], rng.randrange(90), seq_id=i)

@@ -115,9 +115,14 @@ def test_a_damaged_copy_is_fetched_anew(cache: Path) -> None:
         hub.pull(hub.DEFAULT_MODEL)
 
 
-@pytest.mark.parametrize("name", ["smollm2-135-instruct", "missing.gguf", "./a/b.gguf", "/a/b"])
-def test_an_unknown_name_gets_the_known_ones(name: str) -> None:
+def test_an_unknown_name_gets_the_known_ones() -> None:
     with pytest.raises(LoadError, match=f"unknown model.*{hub.DEFAULT_MODEL}"):
+        hub.resolve("smollm2-135-instruct")
+
+
+@pytest.mark.parametrize("name", ["missing.gguf", "./a/b.gguf", "/a/b"])
+def test_a_path_that_leads_nowhere_is_a_missing_file(name: str) -> None:
+    with pytest.raises(LoadError, match=f"no such file: {name}"):
         hub.resolve(name)
 
 

@@ -116,10 +116,13 @@ def test_a_session_and_the_next(chat, tmp_path: Path) -> None:
         (f"/save {tmp_path / 'talk'}", "saved 5 messages"),
         ("/system", "You are brief."),
         ("/clear", "forgotten"),
-        ("half a li" + CTRL_C, "Ctrl-D or /exit ends the chat"),
     ]:
         today.type(typed)
         assert said in today.answer(said)
+    today.type("half a li")
+    today.expect("half a li")  # echoed, so the line is being edited
+    today.type(CTRL_C)
+    today.expect("Ctrl-D or /exit ends the chat\r\n> ")
     today.type(CTRL_D)
     code, last = today.end()
     assert code == 0

@@ -269,7 +269,8 @@ def test_a_closed_pipe_ends_it_quietly(default_model):
 
 
 def test_ctrl_c_on_a_terminal_keeps_the_text_and_exits_130(default_model):
-    command = (*FORERUN, "generate", "Tell me a long story.", "-n", "4000", "-c", "4096")
+    # A text that goes on for ever.
+    command = (*FORERUN, "generate", "Tell me about the sea.", "-n", "8000", "-c", "8192")
     pid, terminal = pty.fork()
     if pid == 0:  # the child: a terminal is its stdin, stdout and stderr
         os.execv(command[0], command)

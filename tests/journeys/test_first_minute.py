@@ -26,7 +26,7 @@ def test_the_first_command_answers_and_accepts_drafts(page, forerun):
     first = next(line for line in commands(page) if "generate" in line)
     prompt = re.search(r'"(.*)"', first)
     assert prompt is not None
-    code, out, err = forerun("generate", prompt[1], "-n", "64")
+    code, out, err = forerun("generate", prompt[1])
     assert code == 0
     assert out.startswith("Photosynthesis is a vital biological process that occurs in plants")
     told = re.search(r"recycling: ([\d.]+) tokens per pass \(tau\), accepted (\d+) of (\d+)", err)

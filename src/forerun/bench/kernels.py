@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from forerun.bench.peers._worker import burst
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, check_least
 from forerun.kernels import native
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.config import flops_per_token
@@ -158,8 +158,7 @@ def measure(
 
 def in_turns(timers: Mapping[K, Timer], rounds: int) -> Iterator[dict[K, list[float]]]:
     """Ask all timers one after the other, again and again; the seconds of all rounds so far, after every round."""
-    if rounds < 1:
-        raise ConfigError(f"repeats must be at least 1, got {rounds}")
+    check_least("repeats", rounds, 1)
     for ask in timers.values():  # warm up
         ask()
     seconds: dict[K, list[float]] = {key: [] for key in timers}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from forerun.core.errors import ConfigError, unknown
+from forerun.core.errors import ConfigError, check_least, unknown
 from forerun.core.types import TaskPrompt
 
 
@@ -48,8 +48,7 @@ def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]
     """`limit` prompts spread evenly over the categories, in the file's order."""
     if limit is None or limit >= len(prompts):
         return list(prompts)
-    if limit < 1:
-        raise ConfigError(f"limit must be at least 1, got {limit}")
+    check_least("limit", limit, 1)
     by_category: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
         by_category.setdefault(prompt.category, []).append(i)
@@ -59,8 +58,7 @@ def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]
 
 def groups(prompts: Sequence[TaskPrompt], batch: int) -> list[PromptGroup]:
     """Groups of at most `batch` prompts of one category, in the order in which they begin."""
-    if batch < 1:
-        raise ConfigError(f"batch must be at least 1, got {batch}")
+    check_least("batch", batch, 1)
     by_category: dict[str, list[TaskPrompt]] = {}
     for prompt in prompts:
         by_category.setdefault(prompt.category, []).append(prompt)

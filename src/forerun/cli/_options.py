@@ -29,6 +29,7 @@ from forerun.cli._help import type_name
 from forerun.core import options
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.errors import check_least as check_least
 from forerun.core.params import SamplingParams
 from forerun.core.spellings import configuration, known_names, note, plain, read_object
 from forerun.core.textfile import read_text
@@ -375,9 +376,3 @@ def conversation(text: str, system: str | None = None) -> list[dict[str, str]]:
     """One user message, after a system message if there is one."""
     messages = [{"role": "system", "content": system}] if system else []
     return [*messages, {"role": "user", "content": text}]
-
-
-def check_least(name: str, value: int | None, least: int) -> None:
-    """Raise ConfigError for a number that is given but too small."""
-    if value is not None and value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")

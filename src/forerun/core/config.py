@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from forerun.core import options, spellings
-from forerun.core.errors import ConfigError, unknown
+from forerun.core.errors import ConfigError, check_least, unknown
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 AUTO: Final = "auto"
@@ -67,11 +67,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("draft_budget", "threads", "max_num_seqs", "prefill_chunk"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if self.min_draft < 0:
-            raise ConfigError(f"min_draft must be at least 0, got {self.min_draft}")
+            check_least(name, getattr(self, name), 1)
+        check_least("min_draft", self.min_draft, 0)
         if self.kv not in get_args(Precision):
             raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
 

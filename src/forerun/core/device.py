@@ -13,7 +13,7 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     import torch
@@ -53,8 +53,7 @@ def set_threads(num_threads: int | None = None) -> int:
     import torch
 
     num_threads = num_cores() if num_threads is None else num_threads
-    if num_threads < 1:
-        raise ConfigError(f"threads must be at least 1, got {num_threads}")
+    check_least("threads", num_threads, 1)
     torch.set_num_threads(num_threads)
     return num_threads
 

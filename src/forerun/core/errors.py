@@ -54,6 +54,17 @@ def unknown(kind: str, given: str, allowed: Iterable[str], also: Iterable[str] =
     return f"unknown {kind} {shown(given)}{hint} (allowed: {', '.join(names)})"
 
 
+def check_least(name: str, value: float | None, least: float) -> None:
+    """Raise ConfigError for a number that is given but too small.
+
+    >>> check_least("repeats", 0, 1)
+    Traceback (most recent call last):
+    forerun.core.errors.ConfigError: repeats must be at least 1, got 0
+    """
+    if value is not None and value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
 def as_typed(message: str, typed: Mapping[str, str]) -> str:
     """A message with the user's names of options instead of ours.
 

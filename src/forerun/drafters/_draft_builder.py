@@ -21,7 +21,7 @@ from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, check_least
 from forerun.core.random import Stream, uniform
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.decoding.processors import LogitsPipeline, draw
@@ -42,8 +42,7 @@ class BuilderOptions:
     """Guess nothing below a token to which the draft gives less than this probability."""
 
     def __post_init__(self) -> None:
-        if self.num_draft < 1:
-            raise ConfigError(f"num_draft must be at least 1, got {self.num_draft}")
+        check_least("num_draft", self.num_draft, 1)
         if any(width < 1 for width in self.branch):
             raise ConfigError(f"branch must be numbers from 1, such as 2,2,1, got {self.branch}")
         if self.temperature is not None and not 0 <= self.temperature <= 100:

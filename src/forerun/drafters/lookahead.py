@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from forerun.core import tree
-from forerun.core.errors import ConfigError
+from forerun.core.errors import check_least
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.base import BaseDrafter, Search, Target
@@ -55,8 +55,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, least in (("window", 0), ("ngram", 2), ("guesses", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            check_least(name, getattr(self, name), least)
 
 
 def build(options: Options, target: Target) -> Lookahead:

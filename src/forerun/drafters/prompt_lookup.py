@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forerun.core import tree
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.base import BaseDrafter, Target
 
@@ -49,8 +49,7 @@ class Options:
                 f"ngram_min={self.ngram_min}, ngram_max={self.ngram_max}: "
                 "give 1 <= ngram_min <= ngram_max"
             )
-        if self.num_draft < 1:
-            raise ConfigError(f"num_draft must be at least 1, got {self.num_draft}")
+        check_least("num_draft", self.num_draft, 1)
         if not self.factor > 0:
             raise ConfigError(f"factor must be above 0, got {self.factor}")
 

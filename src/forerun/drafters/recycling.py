@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters import _guess_tree, _table_file
 from forerun.drafters._learned import Learned
@@ -45,7 +45,7 @@ class Options:
     """Last tokens that are a context of the table, at most."""
     num_draft: int = 7
     """Nodes of a tree at most."""
-    min_chance: float = 0.02
+    min_chance: float = 0.1
     """Chance that a node is reached, at least."""
     table_mb: float = 16.0
     """Size of what is learned while requests run, in MB."""
@@ -56,8 +56,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, least in (("order", 1), ("num_draft", 1), ("max_depth", 1), ("shared_tokens", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            check_least(name, getattr(self, name), least)
         if not 0 < self.min_chance <= 1:
             raise ConfigError(f"min_chance must be above 0 and at most 1, got {self.min_chance}")
         if not 0 < self.table_mb <= 65536:

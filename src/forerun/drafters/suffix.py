@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._suffix_index import Continuation
 from forerun.drafters._texts import Texts
@@ -58,8 +58,7 @@ class Options:
             ("offset", 0),
             ("shared_tokens", 0),
         ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            check_least(name, getattr(self, name), least)
         if not self.factor > 0:
             raise ConfigError(f"factor must be above 0, got {self.factor}")
         if not 0 < self.min_token_prob <= 1:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, check_least
 from forerun.core.textfile import read_text
 from forerun.core.types import TaskPrompt
 
@@ -21,8 +21,7 @@ BUILTIN = "builtin"
 def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPrompt]:
     """Read a prompt file, or the built-in prompts. Raises ConfigError naming the file and the line."""
     name = str(path)
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit must be at least 1, got {limit}")
+    check_least("limit", limit, 1)
     if name == BUILTIN:
         text = resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
     else:
