@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache, partial
+from statistics import fmean
 
 import pytest
 from hypothesis import assume, given
@@ -13,7 +14,7 @@ from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.engine.chances import Bias, Chances
+from forerun.engine.chances import Bias, Chances, reach
 from forerun.engine.controller import DraftResult, Fixed, Prior
 from forerun.engine.policy import MARGIN, Policy
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
@@ -54,7 +55,7 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = [*Chances().reach(draft, 0.0)]
+    chances = reach(draft, Chances().of(draft, Bias()))
     gains = [sum(chances[:k]) - MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
@@ -71,7 +72,7 @@ def test_a_cut_draft_is_a_beginning_of_it(drafts, row):
 
 
 def test_free_rows_are_all_kept_and_expensive_ones_cut():
-    drafts = {0: sure(0.5, 0.1, 0.1), 1: Draft.chain([1, 2, 3]), 2: EMPTY_DRAFT}
+    drafts = {0: sure(0.5, 0.1, 0.1), 1: sure(0.5, 0.5, 0.5), 2: EMPTY_DRAFT}
     assert policy(0.0, 3).trim(drafts) == drafts
     assert [len(d) for d in policy(0.9, 3).trim(drafts).values()] == [0, 0, 0]
 
@@ -94,13 +95,26 @@ def test_in_a_batch_the_node_of_a_slow_sequence_is_worth_more():
     assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
 
 
+def told(chances: Chances, draft: Draft, tokens: tuple[int, ...], bias: Bias | None = None) -> None:
+    """Let a draft be compared with these tokens."""
+    bias = bias or Bias()
+    chances.learn(draft, chances.of(draft, bias), tokens, bias)
+
+
 def test_chances_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
     chances, rng = Chances(), random.Random(3)
-    assert chances.chance(sure(0.9), 0, 0.0) == pytest.approx(0.9)
+    assert chances.of(sure(0.9), Bias()) == pytest.approx([0.9])
     for _ in range(400):
-        chances.learn(sure(0.9), (1,) if rng.random() < 0.3 else (5,), Bias())
-    assert chances.chance(sure(0.9), 0, 0.0) == pytest.approx(0.3, abs=0.12)
-    assert chances.chance(sure(0.2), 0, 0.0) == pytest.approx(0.2)
+        told(chances, sure(0.9), (1,) if rng.random() < 0.3 else (5,))
+    assert chances.of(sure(0.9), Bias()) == pytest.approx([0.3], abs=0.12)
+    assert chances.of(sure(0.2), Bias()) == pytest.approx([0.2])
+
+
+@given(st.floats(0, 1), st.booleans(), st.floats(-50, 50))
+def test_chances_are_finite_whatever_is_said(confidence, is_right, bias):
+    chances, own = Chances(), Bias(bias)
+    told(chances, sure(confidence), (1,) if is_right else (9,), own)
+    assert all(0 <= chance <= 1 for chance in chances.of(sure(confidence), own))
 
 
 def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
@@ -108,21 +122,21 @@ def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
     draft = sure(0.5, 0.5, 0.1, 0.9, 0.1, parents=(-1, -1, 0, 1, 1))
     seen, chances = Chances(), Chances()
     for confidence, is_hit in ((0.5, False), (0.5, True), (0.9, False), (0.1, False)):
-        seen.learn(sure(confidence), (1,) if is_hit else (9,), Bias())
-    chances.learn(draft, (2, 9), Bias())
+        told(seen, sure(confidence), (1,) if is_hit else (9,))
+    told(chances, draft, (2, 9))
     for confidence in (0.1, 0.5, 0.9):
-        one = sure(confidence), 0, 0.0
-        assert chances.chance(*one) == seen.chance(*one)
+        one = sure(confidence), Bias()
+        assert chances.of(*one) == seen.of(*one)
 
 
 @pytest.mark.parametrize("truth", [0.1, 0.4, 0.95])
 def test_a_sequence_unlike_the_others_gets_a_chance_of_its_own(truth):
     chances, own, rng = Chances(), Bias(), random.Random(5)
     for _ in range(150):
-        chances.learn(sure(0.7), (1,) if rng.random() < truth else (9,), own)
+        told(chances, sure(0.7), (1,) if rng.random() < truth else (9,), own)
         for _ in range(9):
-            chances.learn(sure(0.7), (1,) if rng.random() < 0.7 else (9,), Bias())
-    assert chances.chance(sure(0.7), 0, own.value) == pytest.approx(truth, abs=0.15)
+            told(chances, sure(0.7), (1,) if rng.random() < 0.7 else (9,))
+    assert chances.of(sure(0.7), own) == pytest.approx([truth], abs=0.15)
 
 
 def asked(found: Policy, draft: Draft, num_steps: int, ask_s: float) -> int:
@@ -175,7 +189,10 @@ def best_fixed(world) -> int:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_it_is_within_two_percent_of_who_knows_all_costs_and_chances(world):
-    assert world().run(Policy(11), 1000) >= 0.98 * Oracle.rate_of(world, 1000)
+    """The mean of five seeds: single ones differ by a hundredth."""
+    each = [partial(world, seed=seed) for seed in range(7, 12)]
+    shares = [one().run(Policy(11), 700) / Oracle.rate_of(one, 700) for one in each]
+    assert fmean(shares) >= 0.98
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -189,6 +189,6 @@ class Oracle(Controller):
     def rate_of(cls, world: Callable[[], Trees], num_steps: int) -> float:
         """Its tokens a second, with the best worth of time: Dinkelbach's method."""
         rate = 1.0
-        for _ in range(6):
+        for _ in range(3):
             rate = world().run(cls(world(), rate), num_steps)
         return rate

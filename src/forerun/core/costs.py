@@ -19,6 +19,8 @@ LINE_WEIGHT = 4.0
 TABLE_WEIGHT = 4.0
 TABLE_SPREAD = 0.2
 """How many measurements the table is worth to the line, and how far apart in cost these would be."""
+KNOWN = 2.0
+"""Measurements of a size after which its cost is known."""
 OUTLIER = 1.6
 """A first measurement counts as at most so many times what was expected, or as little; later ones are bound closer.
 
@@ -42,6 +44,8 @@ class CostCurve:
         """`points` are costs of an earlier run, by their sizes."""
         self.points = dict(sorted((points or {}).items()))
         self._sizes = [*self.points]
+        self._tables: dict[int, float] = {}  # by size, as they were asked for
+        self._least = 1 / OUTLIER if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
         # The line: cost against the table's. A table is as good as some measurements on the line y = x.
         self._weight = TABLE_WEIGHT if self.points else 0.0
@@ -50,7 +54,8 @@ class CostCurve:
         self._slope = 1.0 if self.points else 0.0
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CostCurve) and vars(self) == vars(other)
+        known = {"_tables": None}  # what was asked for makes no difference
+        return isinstance(other, CostCurve) and vars(self) | known == vars(other) | known
 
     def record(self, size: int, cost: float) -> None:
         """Learn one measurement."""
@@ -65,8 +70,8 @@ class CostCurve:
         self._fit(self._between(size), cost)
 
     def knows(self, size: int) -> bool:
-        """True if that size was measured."""
-        return size in self._means
+        """True if that size was measured, and the last measurements agree."""
+        return self._means.get(size, (0.0, 0.0))[0] >= KNOWN
 
     def v(self, rows: float) -> float:
         """The cost of so many rows over that of one."""
@@ -78,11 +83,17 @@ class CostCurve:
         cost, share = self._at(low), size - low
         return cost + share * (self._at(low + 1) - cost) if share else cost
 
+    def costs(self, first: int, last: int) -> list[float]:
+        """Of the sizes from `first` to `last`."""
+        return [self._at(size) for size in range(first, last + 1)]
+
     def _at(self, size: int) -> float:
-        table = self._between(size)
+        table = self._tables.get(size)
+        if table is None:
+            table = self._tables[size] = self._between(size)
         known = self._cost + self._slope * (table - self._size)
-        if self.points:
-            known = max(known, table / OUTLIER)
+        if known < table * self._least:
+            known = table * self._least
         weight, mean = self._means.get(size, (0.0, 0.0))
         return max(0.0, (weight * mean + LINE_WEIGHT * known) / (weight + LINE_WEIGHT))
 

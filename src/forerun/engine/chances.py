@@ -9,7 +9,7 @@ regression with one unknown.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.core.types import Draft
@@ -20,6 +20,9 @@ MEMORY = 0.98
 """What a node counts for after the next one of its kind, or of its sequence."""
 FIRST_PRECISION = 4.0
 """1 / variance of the biases of sequences: how closely they resemble each other."""
+_HALVES = [(i + 0.5) / 200 for i in range(200)]
+_LEVELS = tuple(8 + round(math.log2(p / (1 - p))) for p in (*_HALVES, _HALVES[-1]))
+"""By stated confidence in steps of half a percent; a level is as wide as a factor of two in the odds."""
 
 
 @dataclass(slots=True)
@@ -53,47 +56,48 @@ class Bias:
 
 
 class Chances:
-    """P(node accepted, all above it accepted), learned from every draft, verified or not."""
+    """P(node accepted, all above it accepted), learned from every draft of one drafter, verified or not."""
 
     def __init__(self, nodes: Sequence[tuple[float, float]] = ()) -> None:
         """`nodes` are of an earlier run, of chains: how often node i was drafted, and accepted then."""
-        self._seen: dict[tuple[str, int], Mean] = {}  # by kind
+        self._levels = [Mean() for _ in range(max(_LEVELS) + 1)]
+        self._indexes: list[Mean] = []  # of nodes without confidence
         above = 1.0
-        for i, (_, accepted) in enumerate(nodes):
+        for _, accepted in nodes:
             share = min(accepted / above, 1.0) if above else 0.0
-            self._seen["index", i] = Mean(4 * STATED_CASES, 4 * STATED_CASES * share)
+            self._indexes.append(Mean(2 * STATED_CASES, 2 * STATED_CASES * share))
             above = accepted
 
-    def chance(self, draft: Draft, node: int, bias: float) -> float:
-        """Of a node to be accepted once its parent is, in a sequence of that bias."""
-        stated = 0.5 if draft.confidence is None else _inside(draft.confidence[node])
-        seen = self._seen.get(_kind(draft, node), Mean())
-        chance = _inside(seen.given(stated, STATED_CASES))
-        return 1 / (1 + (1 - chance) / chance * math.exp(-bias))
+    def of(self, draft: Draft, bias: Bias) -> list[float]:
+        """Of every node to be accepted once its parent is, in a sequence of that bias."""
+        odds, found = math.exp(-bias.value), []
+        stated = draft.confidence or (0.5,) * len(draft)
+        for said, seen in zip(stated, self._kinds(draft), strict=True):
+            p = (seen.total + STATED_CASES * said) / (seen.cases + STATED_CASES)
+            found.append(p / (p + (1 - p) * odds))
+        return found
 
-    def reach(self, draft: Draft, bias: float) -> Iterator[float]:
-        """Of every node to be accepted, with all that is above it."""
-        found: list[float] = []
-        for node, parent in enumerate(draft.parents):
-            above = found[parent] if parent >= 0 else 1.0
-            found.append(above * self.chance(draft, node, bias))
-            yield found[-1]
-
-    def learn(self, draft: Draft, tokens: Sequence[int], bias: Bias) -> None:
-        """Compare a draft, cut or not, with the tokens that came."""
+    def learn(
+        self, draft: Draft, chances: Sequence[float], tokens: Sequence[int], bias: Bias
+    ) -> None:
+        """Compare a draft, cut or not, with the tokens that came; `chances` is what was thought of it."""
+        kinds = self._kinds(draft)
         for node, is_hit in draft.matches(tokens):
-            bias.learn(self.chance(draft, node, bias.value), is_hit)
-            self._seen.setdefault(_kind(draft, node), Mean()).record(is_hit, MEMORY)
+            bias.learn(chances[node], is_hit)
+            kinds[node].record(is_hit, MEMORY)
+
+    def _kinds(self, draft: Draft) -> Sequence[Mean]:
+        """Of each node, those it is counted with."""
+        if draft.confidence is None:
+            self._indexes += [Mean() for _ in range(len(draft) - len(self._indexes))]
+            return self._indexes[: len(draft)]
+        levels = self._levels
+        return [levels[_LEVELS[int(200 * said)]] for said in draft.confidence]
 
 
-def _inside(chance: float) -> float:
-    """Keeps the odds finite."""
-    return min(max(chance, 0.005), 0.995)
-
-
-def _kind(draft: Draft, node: int) -> tuple[str, int]:
-    """Levels of confidence are as wide as a factor of two in the odds."""
-    if draft.confidence is None:
-        return "index", node
-    stated = _inside(draft.confidence[node])
-    return "level", round(math.log2(stated / (1 - stated)))
+def reach(draft: Draft, chances: Sequence[float]) -> list[float]:
+    """Of every node to be accepted, with all that is above it."""
+    found: list[float] = []
+    for parent, chance in zip(draft.parents, chances, strict=True):
+        found.append(chance * found[parent] if parent >= 0 else chance)
+    return found

@@ -25,8 +25,8 @@ class DraftResult:
 class Prior:
     """What was measured earlier (`tune/profile.py`), in plain passes of one sequence; real measurements replace it."""
 
-    pass_cost: CostCurve = field(default_factory=lambda: CostCurve({1: 1.0, 17: 2.28}))
-    """A pass by its rows; without an earlier run a row is taken to cost 8 % of a pass."""
+    pass_cost: CostCurve = field(default_factory=lambda: CostCurve({1: 1.0, 4: 1.15, 16: 2.0}))
+    """A pass by its rows; without an earlier run rows are taken to be nearly free up to four."""
     draft_cost: CostCurve = field(default_factory=CostCurve)
     """A proposal by its nodes."""
     nodes: tuple[tuple[float, float], ...] = ()
