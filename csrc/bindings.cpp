@@ -22,6 +22,7 @@ using namespace nb::literals;
 namespace forerun {
 
 void bind_decoder(nb::module_& m);
+void bind_networks(nb::module_& m);
 
 namespace {
 
@@ -46,7 +47,10 @@ std::uint64_t read_bytes(
 
 template <class T>
 nb::tuple tuple_of(const std::vector<T>& values) {
-    return nb::tuple(nb::cast(values));
+    const auto tuple = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+    Py_ssize_t i = 0;
+    for (const T& value : values) PyTuple_SetItem(tuple.ptr(), i++, nb::cast(value).release().ptr());
+    return tuple;
 }
 
 std::optional<nb::tuple> continuation(const SuffixIndex& self, const std::vector<int>& context,
@@ -74,34 +78,62 @@ void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<in
     self.learn(tokens, likeliest, probs);
 }
 
-void learn_tree(LiveTable& self, std::vector<int> tail, const std::vector<int>& tokens,
-                const std::vector<int>& parents,
-                const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& ids,
-                const nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>& probs) {
-    const std::size_t num_rows = tokens.size() + 1, k = ids.shape(1);
-    if (parents.size() != tokens.size() || ids.shape(0) != num_rows ||
-        probs.shape(0) != num_rows || probs.shape(1) != k)
-        throw nb::value_error("a row for the tail and one for each node");
-    std::vector<std::vector<int>> tails{std::move(tail)};
-    std::vector<int> likeliest(k);
-    for (std::size_t row = 0; row < num_rows; ++row) {
-        if (row > 0) {
-            const int parent = parents[row - 1];
-            if (parent < -1 || parent >= static_cast<int>(row) - 1)
-                throw nb::value_error("parents come before their children");
-            tails.push_back(tails[static_cast<std::size_t>(parent + 1)]);
-            tails.back().push_back(tokens[row - 1]);
-        }
-        for (std::size_t i = 0; i < k; ++i) likeliest[i] = static_cast<int>(ids.data()[row * k + i]);
-        self.learn(tails[row], likeliest, {probs.data() + row * k, k});
-    }
-}
-
 nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
                      const std::vector<const SuffixIndex*>& indexes, int num_nodes,
                      double min_chance) {
     const GuessTree tree = grow_tree(context, file, live, indexes, num_nodes, min_chance);
     return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances));
+}
+
+template <class T>
+using Array2 = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
+
+// Tail, tokens, parents and the `TopK` of a verified tree.
+VerifiedTree verified_tree(nb::handle given) {
+    VerifiedTree tree{.tail = nb::cast<std::vector<int>>(given[0]),
+                      .tokens = nb::cast<std::vector<int>>(given[1]),
+                      .parents = nb::cast<std::vector<int>>(given[2])};
+    const nb::handle top = given[3];
+    const auto ids = nb::cast<Array2<std::int64_t>>(top[0], false);
+    const auto logits = nb::cast<Array2<float>>(top[1], false);
+    const auto log_sums = nb::cast<Array1<float>>(top[2], false);
+    const std::size_t num_rows = tree.tokens.size() + 1, k = ids.shape(1);
+    const auto has_shape = [&](const auto& array) {
+        return array.shape(0) == num_rows && array.shape(1) == k && (k < 2 || array.stride(1) == 1);
+    };
+    if (tree.parents.size() != tree.tokens.size() || !has_shape(ids) || !has_shape(logits) ||
+        log_sums.shape(0) != num_rows)
+        throw nb::value_error("a row for the tail and one for each node");
+    for (std::size_t i = 0; i < tree.parents.size(); ++i)
+        if (tree.parents[i] < -1 || tree.parents[i] >= static_cast<int>(i))
+            throw nb::value_error("parents come before their children");
+    tree.ids = ids.data();
+    tree.logits = logits.data();
+    tree.log_sums = log_sums.data();
+    tree.k = k;
+    tree.id_stride = ids.stride(0);
+    tree.logit_stride = logits.stride(0);
+    return tree;
+}
+
+// The arrays belong to the tuples in the list.
+void learn_trees(LiveTable& self, const nb::sequence& trees) {
+    std::vector<VerifiedTree> read;
+    for (nb::handle tree : trees) read.push_back(verified_tree(tree));
+    self.learn_trees(read);
+}
+
+// A tree for each text, which is document 0 of its index.
+nb::list grow_trees(const std::vector<const SuffixIndex*>& texts, const SuffixIndex& shared,
+                    const FileTable* file, const LiveTable& live,
+                    const std::vector<int>& num_nodes, double min_chance) {
+    if (num_nodes.size() != texts.size()) throw nb::value_error("as many budgets as texts");
+    nb::list trees;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+        trees.append(guess_tree(texts[i]->last_tokens(0), file, live, {&shared, texts[i]},
+                                num_nodes[i], min_chance));
+    }
+    return trees;
 }
 
 }  // namespace
@@ -143,8 +175,7 @@ NB_MODULE(_native, m) {
         .def(nb::init<int, std::size_t, std::uint32_t>(), "order"_a, "nbytes"_a,
              "most_age"_a = UINT32_MAX)
         .def("learn", &learn, "tokens"_a, "likeliest"_a, "probs"_a)
-        .def("learn_tree", &learn_tree, "tail"_a, "tokens"_a, "parents"_a, "ids"_a.noconvert(),
-             "probs"_a.noconvert())
+        .def("learn_trees", &learn_trees, "trees"_a)
         .def(
             "entries",
             [](const LiveTable& self, std::uint32_t since) {
@@ -173,5 +204,8 @@ NB_MODULE(_native, m) {
         .def("__sizeof__", &FileTable::nbytes);
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
           "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
+    m.def("grow_trees", &grow_trees, "texts"_a, "shared"_a, "file"_a.none(), "live"_a, "num_nodes"_a,
+          "min_chance"_a, "The likeliest continuations of each text, best first.");
     bind_decoder(m);
+    bind_networks(m);
 }

@@ -178,6 +178,32 @@ void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const Stored
     if (f.scales == Scales::HalfMin) put_half(scales + 32, lane, group.minimum);
 }
 
+// Copies what a tile holds of one lane, `nbytes` of each line of 16 lanes.
+void copy_lane(const std::uint8_t* from, int from_lane, std::uint8_t* to, int to_lane,
+               std::size_t nbytes, std::size_t num_lines) {
+    for (std::size_t i = 0; i < num_lines; ++i, from += kTile * nbytes, to += kTile * nbytes)
+        std::memcpy(to + to_lane * nbytes, from + from_lane * nbytes, nbytes);
+}
+
+void copy_row(const Linear& linear, const std::uint8_t* from, int from_lane, std::uint8_t* to,
+              int to_lane) {
+    const WeightFormat& f = *linear.format;
+    if (f.is_float()) {
+        copy_lane(from, from_lane, to, to_lane, f.bits / 8, linear.num_in);
+        return;
+    }
+    const std::size_t codes = codes_nbytes(f);
+    const bool has_min = f.scales != Scales::Half;
+    for (int g = 0; g < linear.num_in / f.group; ++g) {
+        const std::size_t at = group_offset(f, g);
+        copy_lane(from + at, from_lane, to + at, to_lane, 4, codes / kLine);
+        copy_lane(from + at + codes, from_lane, to + at + codes, to_lane,
+                  f.scales == Scales::Super ? 1 : 2, 1 + has_min);
+        if (f.scales == Scales::Super && g % 8 == 0)
+            copy_lane(from + at - kLine, from_lane, to + at - kLine, to_lane, 2, 2);
+    }
+}
+
 // A row's groups, as read(g) gives them, to lane `lane` of a tile.
 template <class Read>
 void write_row(const Linear& linear, std::uint8_t* tile, int lane, const Read& read) {
@@ -309,6 +335,23 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& so
                              return group;
                          });
                      });
+}
+
+Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows) {
+    Packed packed = blank(*linear.format, static_cast<int>(rows.size()), linear.num_in,
+                          linear.bias != nullptr);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i] < 0 || rows[i] >= linear.num_out)
+            throw std::invalid_argument("token id " + std::to_string(rows[i]) +
+                                        " is outside the vocabulary");
+        const std::size_t row = static_cast<std::size_t>(rows[i]);
+        copy_row(linear, linear.tiles + row / kTile * linear.tile_nbytes,
+                 static_cast<int>(row % kTile),
+                 packed.memory.as<std::uint8_t>() + i / kTile * linear.tile_nbytes,
+                 static_cast<int>(i % kTile));
+        if (linear.bias) packed.bias.as<float>()[i] = linear.bias[row];
+    }
+    return packed;
 }
 
 void unpack_row(const Linear& linear, int row, float* out) {

@@ -44,6 +44,9 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& co
 // std::invalid_argument for a width that the format cannot have.
 Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias);
 
+// Some outputs of a layer, as they are stored. Throws std::invalid_argument for one it has not.
+Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows);
+
 // The weights of one output, as the kernels mean them: exactly scale * (code - zero) + minimum.
 void unpack_row(const Linear& linear, int row, float* out);
 

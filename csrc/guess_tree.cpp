@@ -39,9 +39,17 @@ class Grower {
     // The chances of the next tokens: every level corrects what the levels before it say.
     const std::vector<std::pair<int, double>>& next(const Reached& here) {
         chances_.clear();
-        std::uint64_t hash = 0;
+        // Memory answers slowly beside the passes of a model: everything is asked for before the first is read.
+        hashes_.clear();
         for (std::size_t n = 1; n <= here.tail.size(); ++n) {
-            hash = grow_hash(hash, here.tail[here.tail.size() - n]);
+            const std::uint64_t shorter = hashes_.empty() ? 0 : hashes_.back();
+            hashes_.push_back(grow_hash(shorter, here.tail[here.tail.size() - n]));
+            if (file_) file_->prefetch_offset(hashes_.back());
+            live_.prefetch(hashes_.back());
+        }
+        for (std::uint64_t hash : hashes_)
+            if (file_) file_->prefetch_bucket(hash);
+        for (std::uint64_t hash : hashes_) {
             level_.total = 0;
             level_.tokens.clear();
             if (file_) file_->find(hash, 1.0, level_);
@@ -98,6 +106,7 @@ class Grower {
     const LiveTable& live_;
     const std::vector<const SuffixIndex*>& indexes_;
     Counts level_;
+    std::vector<std::uint64_t> hashes_;
     std::vector<std::pair<int, double>> chances_;
 };
 

@@ -9,27 +9,6 @@
 #include "model.h"
 
 namespace forerun {
-namespace {
-
-constexpr int kNobody = std::numeric_limits<std::int32_t>::max();
-
-// The order of `topk`: NaN first, then descending, of equal ones the lowest id.
-bool is_before(const Scored& a, const Scored& b) {
-    if (a.value > b.value || b.value > a.value) return a.value > b.value;
-    if (std::isnan(a.value) != std::isnan(b.value)) return std::isnan(a.value);
-    return a.id < b.id;
-}
-
-// Puts one more into a list of k.
-void insert(const Scored& scored, Scored* list, int k) {
-    if (!is_before(scored, list[k - 1])) return;
-    int i = k - 1;
-    for (; i > 0 && is_before(scored, list[i - 1]); --i) list[i] = list[i - 1];
-    list[i] = scored;
-}
-
-}  // namespace
-
 const Linear& Decoder::head_weights() const { return head_.tiles ? head_ : embed_; }
 
 void Decoder::run_head(const float* hidden, int num_rows, int num_units,
@@ -54,7 +33,7 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
     });
     std::fill_n(block_largest_, num_sums, -std::numeric_limits<float>::infinity());
     std::fill_n(block_sum_, num_sums, 0.0f);
-    std::fill_n(largest_, num_scored, Scored{-std::numeric_limits<float>::infinity(), kNobody});
+    std::fill_n(largest_, num_scored, kNobody);
     const int pieces[] = {num_rows_, std::min(32 * pool_.size(), num_units)};
     pool_.run(
         [](void* self, Worker& worker) { static_cast<Decoder*>(self)->run_head_phases(worker); },

@@ -142,6 +142,13 @@ void check_activate(const Kernels& kernels, Results& results) {
         }
 }
 
+void check_gate(const Kernels& kernels, Results& results) {
+    const std::vector<float> gate = awkward(), x = numbers(gate.size(), 2);
+    std::vector<float> out(gate.size());
+    kernels.gate(gate.data(), x.data(), static_cast<int>(gate.size()), out.data());
+    results.note(out);
+}
+
 void check_rotate(const Kernels& kernels, Results& results) {
     for (const int half : {5, 16, 24, 40}) {
         const std::vector<float> cos = numbers(2 * half, 2), sin = numbers(2 * half, 3);
@@ -310,6 +317,7 @@ constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(quantize, check_quantize),
                              CHECK(norm, check_norm),
                              CHECK(activate, check_activate),
+                             CHECK(gate, check_gate),
                              CHECK(rotate, check_rotate),
                              CHECK(scale, check_scale),
                              CHECK(exp_sum, check_exp_sum),

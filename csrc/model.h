@@ -18,6 +18,7 @@
 #include "cache.h"
 #include "formats.h"
 #include "runtime.h"
+#include "scored.h"
 #include "types.h"
 
 namespace forerun {
@@ -46,12 +47,6 @@ struct Weight {
     Linear* linear;  // one of these
     Norm* norm;
     Packed packed;
-};
-
-// A token and its logit.
-struct Scored {
-    float value;
-    std::int32_t id;
 };
 
 // The block of logits that the head holds aside.
@@ -109,6 +104,8 @@ class Decoder {
 
     std::size_t nbytes() const;
     const Shape& shape() const { return shape_; }
+    // The weights of the head: the embedding's where there are no others.
+    const Linear& head_weights() const;
     int num_threads() const { return pool_.size(); }
 
   private:
@@ -122,7 +119,6 @@ class Decoder {
     Weight& find(const std::string& name);
     void name_weights();
     void check_id(std::int64_t id) const;
-    const Linear& head_weights() const;
     bool quantizes_after_attention(const Layer& layer) const;
     int mlp_units() const;
 

@@ -176,6 +176,13 @@ Continuation SuffixIndex::make_tree(std::vector<Position> occurrences, int match
     return tree;
 }
 
+std::vector<int> SuffixIndex::last_tokens(int document) const {
+    const auto found = texts_.find(document);
+    if (found == texts_.end()) return {};
+    const Context context(found->second, max_depth_);
+    return {context.tokens.begin(), context.tokens.end()};
+}
+
 std::optional<int> SuffixIndex::token_at(Position position) const {
     const std::vector<int>& text = text_of(position);
     const std::size_t offset = offset_of(position);

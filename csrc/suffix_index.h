@@ -37,6 +37,8 @@ class SuffixIndex {
     std::vector<Occurrence> occurrences(const std::vector<int>& context, int most) const;
     std::optional<Continuation> continuation(const std::vector<int>& context, const Limits& limits,
                                              double score) const;
+    // The last tokens of a document, at most max_depth; none of an unknown one.
+    std::vector<int> last_tokens(int document) const;
     // The token at a place; none at the end of its document.
     std::optional<int> token_at(Position position) const;
     std::size_t num_tokens() const { return num_tokens_; }

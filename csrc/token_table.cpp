@@ -1,6 +1,7 @@
 #include "token_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -41,25 +42,77 @@ void LiveTable::learn(std::span<const int> tokens, std::span<const int> likelies
     const std::size_t most = std::min(tokens.size(), static_cast<std::size_t>(order_));
     for (std::size_t n = 1; n <= most; ++n) {
         hash = grow_hash(hash, tokens[tokens.size() - n]);
-        Entry& known = entry(hash);
-        known.total = known.total * kFade + 1.0f;
-        for (float& count : known.counts) count *= kFade;
-        for (std::size_t i = 0; i < likeliest.size(); ++i) {
-            const auto same = std::find(known.tokens, std::end(known.tokens), likeliest[i]);
-            if (same != std::end(known.tokens)) {
-                known.counts[same - known.tokens] += probs[i];
-                continue;
+        learn(hash, likeliest, probs);
+    }
+}
+
+// Memory answers slowly beside the passes of a model, so all contexts are asked for before the first is learned.
+void LiveTable::learn_trees(std::span<const VerifiedTree> trees) {
+    std::vector<std::uint64_t> hashes;  // of all rows, the shortest context of each first
+    std::vector<std::size_t> num_hashes;
+    std::vector<std::vector<int>> tails;
+    for (const VerifiedTree& tree : trees) {
+        tails.assign(1, tree.tail);
+        for (std::size_t row = 0; row <= tree.tokens.size(); ++row) {
+            if (row > 0) {
+                tails.push_back(tails[static_cast<std::size_t>(tree.parents[row - 1] + 1)]);
+                tails.back().push_back(tree.tokens[row - 1]);
             }
-            const auto blank = std::find(known.tokens, std::end(known.tokens), -1);
-            auto at = blank - known.tokens;
-            if (blank == std::end(known.tokens)) {
-                at = std::min_element(known.counts, std::end(known.counts)) - known.counts;
-                if (known.counts[at] >= probs[i]) continue;
+            const std::vector<int>& tail = tails[row];
+            num_hashes.push_back(std::min(tail.size(), static_cast<std::size_t>(order_)));
+            std::uint64_t hash = 0;
+            for (std::size_t n = 1; n <= num_hashes.back(); ++n) {
+                hashes.push_back(hash = grow_hash(hash, tail[tail.size() - n]));
+                prefetch(hash);
             }
-            known.tokens[at] = likeliest[i];
-            known.counts[at] = probs[i];
         }
     }
+    std::vector<int> likeliest;
+    std::vector<float> probs;
+    auto hash = hashes.begin();
+    auto num = num_hashes.begin();
+    for (const VerifiedTree& tree : trees) {
+        likeliest.resize(tree.k);
+        probs.resize(tree.k);
+        for (std::size_t row = 0; row <= tree.tokens.size(); ++row, ++num) {
+            const std::int64_t* ids = tree.ids + static_cast<std::ptrdiff_t>(row) * tree.id_stride;
+            const float* logits = tree.logits + static_cast<std::ptrdiff_t>(row) * tree.logit_stride;
+            for (std::size_t i = 0; i < tree.k; ++i) {
+                likeliest[i] = static_cast<int>(ids[i]);
+                const double above = static_cast<double>(logits[i]) - tree.log_sums[row];
+                probs[i] =
+                    std::isnan(above) ? 0.0f : static_cast<float>(std::exp(std::min(above, 0.0)));
+            }
+            for (std::size_t n = 0; n < *num; ++n) learn(*hash++, likeliest, probs);
+        }
+    }
+}
+
+void LiveTable::learn(std::uint64_t hash, std::span<const int> likeliest,
+                      std::span<const float> probs) {
+    Entry& known = entry(hash);
+    known.total = known.total * kFade + 1.0f;
+    for (float& count : known.counts) count *= kFade;
+    for (std::size_t i = 0; i < likeliest.size(); ++i) {
+        const auto same = std::find(known.tokens, std::end(known.tokens), likeliest[i]);
+        if (same != std::end(known.tokens)) {
+            known.counts[same - known.tokens] += probs[i];
+            continue;
+        }
+        const auto blank = std::find(known.tokens, std::end(known.tokens), -1);
+        auto at = blank - known.tokens;
+        if (blank == std::end(known.tokens)) {
+            at = std::min_element(known.counts, std::end(known.counts)) - known.counts;
+            if (known.counts[at] >= probs[i]) continue;
+        }
+        known.tokens[at] = likeliest[i];
+        known.counts[at] = probs[i];
+    }
+}
+
+void LiveTable::prefetch(std::uint64_t hash) const {
+    const Entry* entries = &entries_[place(hash)];
+    for (const Entry* e = entries; e < entries + kWays; ++e) __builtin_prefetch(e);
 }
 
 void LiveTable::find(std::uint64_t hash, double weight, Counts& found) const {
@@ -137,6 +190,14 @@ FileTable::FileTable(std::span<const std::uint32_t> offsets, std::span<const std
     if (offsets.size() < 2 || offsets.back() != data.size() ||
         !std::is_sorted(offsets.begin(), offsets.end()))
         throw std::invalid_argument("the offsets do not fit the data");
+}
+
+void FileTable::prefetch_offset(std::uint64_t hash) const {
+    __builtin_prefetch(&offsets_[place_of(hash, offsets_.size() - 1)]);
+}
+
+void FileTable::prefetch_bucket(std::uint64_t hash) const {
+    __builtin_prefetch(data_.data() + offsets_[place_of(hash, offsets_.size() - 1)]);
 }
 
 void FileTable::find(std::uint64_t hash, double weight, Counts& found) const {

@@ -18,6 +18,17 @@ struct Counts {
     std::vector<std::pair<int, double>> tokens;
 };
 
+// The verified rows of a tree: row 0 of `ids`, `logits` (1 + N, k) and `log_sums` (1 + N) follows `tail`, row
+// 1 + i node i. Strides are in elements.
+struct VerifiedTree {
+    std::vector<int> tail, tokens, parents;
+    const std::int64_t* ids;
+    const float* logits;
+    const float* log_sums;
+    std::size_t k;
+    std::ptrdiff_t id_stride, logit_stride;
+};
+
 // The hash of a context grown by one token to the left.
 inline std::uint64_t grow_hash(std::uint64_t hash, int token) {
     hash = (hash ^ (static_cast<std::uint64_t>(static_cast<std::int64_t>(token)) + 1)) *
@@ -34,6 +45,9 @@ class LiveTable {
     // The target's likeliest tokens after these, with their probabilities.
     void learn(std::span<const int> tokens, std::span<const int> likeliest,
                std::span<const float> probs);
+    void learn_trees(std::span<const VerifiedTree> trees);
+    // Brings what is known of a context nearer: `find` and `learn` are asked for it soon.
+    void prefetch(std::uint64_t hash) const;
     // Adds `weight` times what is known of a context.
     void find(std::uint64_t hash, double weight, Counts& found) const;
     // The bytes of the contexts learned after an age, those learned longest ago first.
@@ -55,6 +69,7 @@ class LiveTable {
     };
 
     Entry& entry(std::uint64_t hash);
+    void learn(std::uint64_t hash, std::span<const int> likeliest, std::span<const float> probs);
     void number_anew();
     std::size_t place(std::uint64_t hash) const;
 
@@ -71,6 +86,9 @@ class FileTable {
     FileTable(std::span<const std::uint32_t> offsets, std::span<const std::uint8_t> data,
               int token_nbytes);
     void find(std::uint64_t hash, double weight, Counts& found) const;
+    // Brings first where a context's bucket begins, then the bucket nearer.
+    void prefetch_offset(std::uint64_t hash) const;
+    void prefetch_bucket(std::uint64_t hash) const;
     std::size_t nbytes() const { return offsets_.size_bytes() + data_.size_bytes(); }
 
   private:

@@ -148,6 +148,8 @@ struct Kernels {
     void (*norm)(const float* x, const Norm&, int width, float* out);
     void (*activate)(Activation, const float* gate, const float* up, int count,
                      float* out);  // up may be null
+    // x times sigmoid(gate).
+    void (*gate)(const float* gate, const float* x, int count, float* out);
     void (*rotate)(const Rope&, int row, float* head);
     void (*scale)(float* x, int count, float factor);
     // The sum of weight e^(x - largest) over x (count), in whole tiles; weight null: ones. An

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,7 +136,7 @@ class Replay:
 
     def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         """The next token."""
-        return TopK(hidden, torch.ones(hidden.shape))
+        return TopK(hidden.numpy(), np.ones(hidden.shape, np.float32))
 
     def new_cache(self, num_slots: int, max_len: int) -> Lengths:
         """Lengths only."""

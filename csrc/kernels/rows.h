@@ -54,6 +54,12 @@ inline void activate(Activation kind, const float* gate, const float* up, int co
     }
 }
 
+// x sigmoid(gate), of an LSTM's cell.
+inline void gate(const float* gate, const float* x, int count, float* out) {
+    for (int i = 0; i < count; i += kTile)
+        store(out + i, mul(load(x + i), sigmoid(load(gate + i))));
+}
+
 // Columns column..column+count of one row as int8: scale = largest / 127, nearest, ties to even. A
 // group with NaN or infinity gets codes 0 and scale NaN, so that the row's results are NaN and no
 // other row's are.

@@ -17,6 +17,7 @@ constinit const Kernels kernels = {
     .quantize = quantize,
     .norm = norm,
     .activate = activate,
+    .gate = gate,
     .rotate = rotate,
     .scale = scale,
     .exp_sum = exp_sum,

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.batch import Segment
+from forerun.drafters._token_table import VerifiedTree
 from forerun.nn.config import ModelConfig
 
 def runnable_isas() -> list[str]: ...
@@ -36,14 +37,7 @@ class LiveTable:
     def learn(
         self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
     ) -> None: ...
-    def learn_tree(
-        self,
-        tail: Sequence[int],
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        ids: NDArray[np.int64],
-        probs: NDArray[np.float32],
-    ) -> None: ...
+    def learn_trees(self, trees: Sequence[VerifiedTree]) -> None: ...
     def entries(self, since: int = 0) -> bytes: ...
     def absorb(self, entries: bytes) -> None: ...
     @property
@@ -64,6 +58,14 @@ def grow_tree(
     num_nodes: int,
     min_chance: float,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]: ...
+def grow_trees(
+    texts: Sequence[SuffixIndex],
+    shared: SuffixIndex,
+    file: FileTable | None,
+    live: LiveTable,
+    num_nodes: Sequence[int],
+    min_chance: float,
+) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class Cache:
     def __init__(
@@ -145,3 +147,39 @@ class Decoder:
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
     def apply(self, name: str, x: NDArray[np.float32], out: NDArray[np.float32]) -> None: ...
     def nbytes(self) -> int: ...
+
+class DraftNetwork:
+    def set(self, name: str, format: str, num_in: int, rows: NDArray[np.uint8]) -> None: ...
+    def set_norm(
+        self,
+        name: str,
+        weight: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
+        eps: float,
+    ) -> None: ...
+    def set_tokens(self, ids: Sequence[int]) -> None: ...
+    def take_head(self) -> None: ...
+    def set_temperatures(self, temperatures: Sequence[float]) -> None: ...
+    def check(self) -> None: ...
+    def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
+    def nbytes(self) -> int: ...
+
+class RecurrentNetwork(DraftNetwork):
+    def __init__(
+        self,
+        runtime: Runtime,
+        target: Decoder,
+        inner_size: int,
+        num_predict: int,
+        max_depth: int,
+        is_lstm: bool,
+        scales_input: bool,
+    ) -> None: ...
+    def draft(
+        self,
+        hidden: NDArray[np.float32],
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...

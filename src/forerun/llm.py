@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ import torch
 from forerun.cache.base import KVCache
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, set_threads
-from forerun.core.errors import ConfigError, ForerunError, RequestError, refuse, shown, unknown
+from forerun.core.errors import ConfigError, ForerunError, RequestError, refuse, shown
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
@@ -122,7 +122,7 @@ class LLM:
         chat template. Without `sampling_params` the model's own settings hold, with at most 16 tokens
         (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
         """
-        _check_others(others, _NEUTRAL, ("prompts", "sampling_params", "use_tqdm"))
+        refuse(others, _NEUTRAL, "argument", ("prompts", "sampling_params", "use_tqdm"))
         encoded = [encode(each, self.tokenizer) for each in split(prompts)]
         return self._answer(encoded, sampling_params, use_tqdm)
 
@@ -144,7 +144,7 @@ class LLM:
         computed again. All else is as in `generate`.
         """
         own = inspect.signature(self.chat).parameters.keys() - {"others"}
-        _check_others(others, _NEUTRAL_IN_CHAT, own)
+        refuse(others, _NEUTRAL_IN_CHAT, "argument", own)
         is_many = isinstance(messages, list | tuple) and bool(messages)
         is_one = not is_many or isinstance(messages[0], Mapping | str)
         settings: dict[str, Any] = {"tools": tools, "chat_template": chat_template}
@@ -162,7 +162,7 @@ class LLM:
 
         Chat messages go through the model's template; all else is as in `generate`.
         """
-        _check_others(others, _NEUTRAL, ("prompt", "sampling_params"))
+        refuse(others, _NEUTRAL, "argument", ("prompt", "sampling_params"))
         return self.submit(prompt, sampling_params or self.default_params()).events()
 
     def submit(
@@ -293,16 +293,6 @@ def _one_each(
     if len(sampling_params) != num_prompts:
         raise RequestError(f"{num_prompts} prompts but {len(sampling_params)} sampling params")
     return sampling_params
-
-
-def _check_others(
-    others: Mapping[str, object], neutral: Mapping[str, Sequence[object]], own: Collection[str]
-) -> None:
-    """Raise RequestError for an argument that is unknown, or asks for something which does not exist here."""
-    for name, value in others.items():
-        if name not in neutral:
-            raise RequestError(unknown("argument", name, own))
-        refuse(name, value, neutral[name])
 
 
 def _watched(requests: Sequence[RequestHandle]) -> Iterable[RequestHandle]:

@@ -221,9 +221,9 @@ def test_a_drafter_gets_the_targets_likeliest_tokens_of_every_row(extra):
         assert outcome.likeliest(slice(None)) == outcome.top.ids[:, 0].tolist()
         if outcome.logits is not None:
             probs = outcome.logits.softmax(-1)
-            expected = probs.gather(-1, outcome.top.ids)
-            torch.testing.assert_close(outcome.top.probs(), expected)
-            assert torch.equal(outcome.top.values, outcome.logits.topk(3).values)
+            expected = probs.gather(-1, torch.from_numpy(outcome.top.ids))
+            torch.testing.assert_close(torch.from_numpy(outcome.top.probs()), expected)
+            assert outcome.top.values.tolist() == outcome.logits.topk(3).values.tolist()
 
 
 def test_more_likeliest_tokens_than_there_are_tokens_are_all_of_them():
@@ -232,7 +232,7 @@ def test_more_likeliest_tokens_than_there_are_tokens_are_all_of_them():
     for outcome in drafter.outcomes:
         assert outcome.top.ids.shape[1] == MODEL.config.vocab_size
         sums = outcome.top.probs().sum(-1)
-        torch.testing.assert_close(sums, torch.ones_like(sums))
+        assert sums == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

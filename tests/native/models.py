@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from forerun.cache.base import KVCache
@@ -112,6 +111,6 @@ def text(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(np.random.default_rng(seed).integers(0, VOCAB, length).tolist())
 
 
-def same_bits(a: Tensor, b: Tensor) -> bool:
+def same_bits(a: Tensor | np.ndarray, b: Tensor | np.ndarray) -> bool:
     """Equal to the last bit, NaN included."""
-    return a.shape == b.shape and bool((a.view(torch.int32) == b.view(torch.int32)).all())
+    return a.shape == b.shape and np.asarray(a).tobytes() == np.asarray(b).tobytes()

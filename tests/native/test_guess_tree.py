@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafters._guess_tree import grow_in_python
+from forerun.core.types import TopK
+from forerun.drafters._guess_tree import grow_trees_in_python
 from forerun.drafters._suffix_index import SuffixIndex
 from forerun.drafters._token_table import ENTRY, ENTRY_NBYTES, WAYS, FileTable, LiveTable
 
@@ -54,13 +55,12 @@ def packed(buckets, token_nbytes: int) -> tuple[np.ndarray, np.ndarray]:
     st.lists(ENTRIES, min_size=1, max_size=3),
     st.sampled_from([2, 3]),
     WORDS,
-    WORDS,
-    st.integers(0, 12),
+    st.lists(st.tuples(WORDS, st.integers(0, 12)), max_size=3),
     st.sampled_from([0.0, 0.001, 0.02, 0.3]),
     st.booleans(),
 )
-def test_the_native_tree_is_that_of_its_oracle(
-    rows, num_sets, order, buckets, token_nbytes, text, context, num_nodes, min_chance, has_file
+def test_the_native_trees_are_those_of_their_oracle(
+    rows, num_sets, order, buckets, token_nbytes, past, asked, min_chance, has_file
 ) -> None:
     from forerun.drafters._token_table import context_hashes
 
@@ -72,18 +72,63 @@ def test_the_native_tree_is_that_of_its_oracle(
     arrays = packed(buckets, token_nbytes)
     nbytes = num_sets * WAYS * ENTRY_NBYTES
     trees = []
-    for module, grow in ((_native, _native.grow_tree), (None, grow_in_python)):
+    num_nodes = [most for _, most in asked]
+    for module, grow in ((_native, _native.grow_trees), (None, grow_trees_in_python)):
         live = (module.LiveTable if module else LiveTable)(order, nbytes)
         learned(live, rows)
-        index = (module.SuffixIndex if module else SuffixIndex)(8)
-        index.extend(0, text)
-        index.extend(1, context)
+        new_index = module.SuffixIndex if module else SuffixIndex
+        shared, texts = new_index(8), [new_index(8) for _ in asked]
+        shared.extend(0, past)
+        for i, (text, (words, _)) in enumerate(zip(texts, asked, strict=True), 1):
+            text.extend(0, words)
+            shared.extend(i, words[:10])
         file = (
             (module.FileTable if module else FileTable)(*arrays, token_nbytes) if has_file else None
         )
         assert live.__sizeof__() == nbytes
-        trees.append(grow(context, file, live, [index], num_nodes, min_chance))
+        trees.append(grow(texts, shared, file, live, num_nodes, min_chance))
     assert trees[0] == trees[1]
+
+
+LOGITS = st.floats(width=32) | st.floats(-20, 2, width=32)
+
+
+@st.composite
+def verified_trees(draw) -> tuple:
+    """A tree and what the target said at its rows, of views that are not contiguous."""
+    num, k = draw(st.integers(0, 4)), draw(st.integers(1, 8))
+    tokens = draw(st.lists(st.integers(0, 4), min_size=num, max_size=num))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(num)]
+    rows = st.lists(
+        st.permutations(range(12)).map(lambda ids: ids[:k]), min_size=num + 1, max_size=num + 1
+    )
+    ids = np.pad(np.array(draw(rows)), ((0, 0), (0, 2)))[:, :k]
+    numbers = st.lists(LOGITS, min_size=num + 1, max_size=num + 1)
+    logits = np.array([draw(numbers) for _ in range(k)], np.float32).T.copy()
+    logits = np.pad(logits, ((0, 0), (1, 1)))[:, 1:-1]
+    top = TopK(ids, logits, np.array(draw(numbers), np.float32))
+    return draw(WORDS), tokens, parents, top
+
+
+@given(st.lists(verified_trees(), max_size=3), SETS, st.integers(1, 4))
+def test_the_native_table_learns_trees_as_its_oracle_does(trees, num_sets, order) -> None:
+    """Together or one by one, and as `TopK.probs` has the chances."""
+    nbytes = num_sets * WAYS * ENTRY_NBYTES
+    tables = [_native.LiveTable(order, nbytes) for _ in range(3)] + [LiveTable(order, nbytes)]
+    with np.errstate(all="ignore"):
+        for table in tables[::3]:
+            table.learn_trees(trees)
+        for tree in trees:
+            tables[1].learn_trees([tree])
+            tail, tokens, parents, top = tree
+            tails = [tail]
+            for token, parent in zip(tokens, parents, strict=True):
+                tails.append([*tails[1 + parent], token])
+            probs = top.probs()
+            for words, likeliest, row in zip(tails, top.ids.tolist(), probs.tolist(), strict=True):
+                tables[2].learn(words, likeliest, row)
+        found = [np.frombuffer(table.entries(), ENTRY).tolist() for table in tables]
+    assert str(found[0]) == str(found[1]) == str(found[2]) == str(found[3])
 
 
 @given(ROWS, ROWS, st.sampled_from([1, 2, 5]), st.integers(1, 4), st.integers(1, 60))
@@ -107,3 +152,19 @@ def test_what_cannot_be_is_refused() -> None:
         _native.LiveTable(1, WAYS * ENTRY_NBYTES, WAYS)
     with pytest.raises(ValueError, match="part of an entry"):
         _native.LiveTable(1, 0).absorb(b"torn")
+    table, none = _native.LiveTable(1, 0), np.zeros(1, np.float32)
+    row = np.zeros((1, 2), np.float32)
+    ids = row.astype(np.int64)
+    two = [np.repeat(each, 2, axis=0) for each in (ids, row, none)]
+    table.learn_trees([([1], [], [], TopK(ids, row, none)), ([1], [2], [-1], TopK(*two))])
+    turned = np.asfortranarray(two[0])[:1]
+    for tokens, parents, top, message in (
+        ([2], [-1], TopK(ids, row, none), "a row for"),
+        ([], [], TopK(ids[:, :1], row, none), "a row for"),
+        ([], [], TopK(turned, row, none), "a row for"),
+        ([2], [0], TopK(*two), "parents come"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            table.learn_trees([([1], tokens, parents, top)])
+    with pytest.raises(ValueError, match="budgets"):
+        _native.grow_trees([], _native.SuffixIndex(1), None, table, [1], 0.1)

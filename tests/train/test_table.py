@@ -16,6 +16,7 @@ from forerun.drafters._token_table import (
     context_hashes,
     new_file_table,
     new_live_table,
+    pack,
     unpack_count,
 )
 from forerun.train import table
@@ -80,7 +81,7 @@ def test_a_file_says_what_was_counted(texts, order: int, token_nbytes: int) -> N
 @given(st.integers(1, 10**7))
 def test_a_count_survives_in_a_byte(count: int) -> None:
     hashes, one = np.array([1 << 40], np.uint64), np.array([[7]])
-    _, data = table._pack(hashes, np.array([count]), one, np.array([[255]]), 2)
+    _, data = pack(hashes, np.array([count]), one, np.array([[255]]), 2)
     found = unpack_count(int(data[2]))
     assert found <= count
     assert found > count * 16 / 17 or count >= 1 << 16

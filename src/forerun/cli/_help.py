@@ -36,7 +36,7 @@ _TYPES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HelpEntry:
     """An argument, an option or a command; `also` are further names, `default` is empty if there is none."""
 
     group: str
@@ -83,17 +83,17 @@ def usage(command: TyperCommand | TyperGroup, context: Context) -> str:
     return " ".join(parts)
 
 
-def entries(command: TyperCommand | TyperGroup) -> list[Entry]:
+def entries(command: TyperCommand | TyperGroup) -> list[HelpEntry]:
     """What can be given to a command, in the order of its groups; then the commands below it."""
     hints = typing.get_type_hints(command.callback) if command.callback else {}
     found = [_entry(p, hints.get(p.name or "")) for p in command.params if not _is_hidden(p)]
-    found.append(Entry("Options", "-h, --help", "", "Show this page.", "", ()))
+    found.append(HelpEntry("Options", "-h, --help", "", "Show this page.", "", ()))
     below = command.commands if isinstance(command, TyperGroup) else {}
     for name, each in below.items():
         if not each.hidden:
             group = getattr(each, "rich_help_panel", None)
             group = group if isinstance(group, str) else "Commands"
-            found.append(Entry(group, name, "", _first_sentence(each.help or ""), "", ()))
+            found.append(HelpEntry(group, name, "", _first_sentence(each.help or ""), "", ()))
     groups = [*dict.fromkeys(("Arguments", "Options", *(entry.group for entry in found)))]
     return sorted(found, key=lambda entry: groups.index(entry.group))
 
@@ -113,10 +113,10 @@ def _metavar(argument: Any) -> str:
     return str(argument.metavar or argument.name.upper().replace("_", "-"))
 
 
-def _entry(parameter: Any, hint: object) -> Entry:
+def _entry(parameter: Any, hint: object) -> HelpEntry:
     text = " ".join((parameter.help or "").split())
     if parameter.param_type_name == "argument":
-        return Entry("Arguments", _metavar(parameter), "", text, "", ())
+        return HelpEntry("Arguments", _metavar(parameter), "", text, "", ())
     long = main_name(parameter)
     shorts = [name for name in parameter.opts if not name.startswith("--")]
     short = next((name for name in shorts if len(name) == 2 or name == parameter.opts[0]), None)
@@ -132,7 +132,7 @@ def _entry(parameter: Any, hint: object) -> Entry:
     no_default = default is None or default is False or callable(default) or default in ((), [])
     group = parameter.rich_help_panel or "Options"
     default = "" if no_default else str(default)
-    return Entry(group, names, takes, text, shown if isinstance(shown, str) else default, also)
+    return HelpEntry(group, names, takes, text, shown if isinstance(shown, str) else default, also)
 
 
 def type_name(hint: Any) -> str:
@@ -167,7 +167,7 @@ def paragraphs(text: str, indent: str = "") -> str:
     return "\n\n".join("\n".join(_wrap(part, _width(), indent)) for part in parts)
 
 
-def listing(found: Sequence[Entry]) -> str:
+def listing(found: Sequence[HelpEntry]) -> str:
     """The entries with a heading above each group."""
     groups = {entry.group: [each for each in found if each.group == entry.group] for entry in found}
     return "\n\n".join(
@@ -185,7 +185,7 @@ def _bold(text: str) -> str:
     return f"\033[1m{text}\033[0m" if has_colours else text
 
 
-def _lines(entry: Entry, width: int) -> Iterator[str]:
+def _lines(entry: HelpEntry, width: int) -> Iterator[str]:
     """The names, and the text beside them or below."""
     names = f"  {entry.names} {entry.takes}".rstrip()
     text = entry.text

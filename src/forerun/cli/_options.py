@@ -351,7 +351,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
 def _piped(*, wanted: bool) -> str | None:
     """What is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
 
-    A pipe that nobody writes to or closes would be waited for in silence: after a second that is said.
+    A pipe that stays open and empty would block in silence: after a second that is said.
     """
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode

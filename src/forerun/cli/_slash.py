@@ -10,21 +10,23 @@ from forerun.core.errors import ConfigError, unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     """What a command takes and does. An argument in brackets may be left out."""
 
     argument: str
     help: str
 
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    "help": Command("", "list these commands"),
-    "exit": Command("", "end the chat, as Ctrl-D does"),
-    "clear": Command("", "forget the conversation; the system message stays"),
-    "system": Command("[TEXT]", "set the system message; without TEXT show it"),
-    "drafter": Command("[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"),
-    "save": Command("FILE", "write the messages as JSON"),
-    "load": Command("FILE", "go on from messages that were saved"),
+COMMANDS: Final[Mapping[str, SlashCommand]] = {
+    "help": SlashCommand("", "list these commands"),
+    "exit": SlashCommand("", "end the chat, as Ctrl-D does"),
+    "clear": SlashCommand("", "forget the conversation; the system message stays"),
+    "system": SlashCommand("[TEXT]", "set the system message; without TEXT show it"),
+    "drafter": SlashCommand(
+        "[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"
+    ),
+    "save": SlashCommand("FILE", "write the messages as JSON"),
+    "load": SlashCommand("FILE", "go on from messages that were saved"),
 }
 ALIASES: Final[Mapping[str, str]] = {"?": "help", "quit": "exit", "bye": "exit"}
 """What llama.cpp and ollama call them."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
-from forerun.cli._help import Entry, listing, paragraphs
+from forerun.cli._help import HelpEntry, listing, paragraphs
 
 if TYPE_CHECKING:
     from forerun.drafters._describe import DrafterDoc
@@ -37,11 +37,11 @@ def command(
         typer.echo("\n" + paragraphs(hint + "forerun drafters NAME explains the options."))
 
 
-def _entry(doc: DrafterDoc) -> Entry:
+def _entry(doc: DrafterDoc) -> HelpEntry:
     """A drafter as a line of the list."""
     options = ", ".join(option.name for option in doc.options)
     text = f"{doc.summary} Options: {options or 'none'}."
-    return Entry("Drafters", doc.name, "", text, "", doc.aliases)
+    return HelpEntry("Drafters", doc.name, "", text, "", doc.aliases)
 
 
 def _show(doc: DrafterDoc) -> None:
@@ -54,5 +54,5 @@ def _show(doc: DrafterDoc) -> None:
         default = "required" if option.default is None else f"default: {option.default or 'none'}"
         text = f"{' '.join(option.help.split())} [{option.type}; {default}]"
         also = doc.option_aliases.get(option.name, ())
-        found.append(Entry("Options", option.name, "", text, "", also))
+        found.append(HelpEntry("Options", option.name, "", text, "", also))
     typer.echo("\n" + listing(found) if found else "No options.")

@@ -28,7 +28,7 @@ class Row:
     here: str
     copies: list[Entry]
     """Its packed copies."""
-    learned: list[_learned.Entry] = field(default_factory=list)
+    learned: list[_learned.LearnedFile] = field(default_factory=list)
     """What drafters learned while it ran with --learn."""
 
     @property

@@ -73,7 +73,7 @@ def command(
     origin = {"model": name, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}
     store = Store(origin, answers)
     _answer(llm, wanted, store, num_tokens)
-    texts = [(answer.prompt, answer.tokens) for answer in kept(store)]
+    texts = [*kept(store)]
     token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
     figures = _measure(texts, order, token_nbytes, size_mb)
     made = table.make(texts, order, _nbytes(size_mb), token_nbytes)

@@ -79,13 +79,24 @@ def as_typed(message: str, typed: Mapping[str, str]) -> str:
     return message
 
 
-def refuse(name: str, value: object, neutral: Sequence[object]) -> None:
-    """Raise RequestError for a value that asks for something which does not exist here; `neutral` ones ask nothing."""
-    if not any(value is each or value == each for each in neutral):
-        allowed = " or ".join(map(repr, neutral))
-        raise RequestError(
-            f"{name}={shown(value)} is not supported: leave it out, or give {allowed}"
-        )
+def refuse(
+    given: Mapping[str, object],
+    neutral: Mapping[str, Sequence[object]],
+    kind: str,
+    own: Iterable[str],
+) -> None:
+    """Raise RequestError for a name that is not in `neutral`, or a value that is not one of its neutral ones.
+
+    Neutral values ask for nothing. The message for a name calls it a `kind`, and lists our `own` names.
+    """
+    for name, value in given.items():
+        if name not in neutral:
+            raise RequestError(unknown(kind, name, own))
+        if not any(value is each or value == each for each in neutral[name]):
+            allowed = " or ".join(map(repr, neutral[name]))
+            raise RequestError(
+                f"{name}={shown(value)} is not supported: leave it out, or give {allowed}"
+            )
 
 
 def shown(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from forerun.core.errors import RequestError, refuse, unknown
+from forerun.core.errors import RequestError, refuse
 
 T = TypeVar("T")
 
@@ -41,10 +41,8 @@ def _named(cls: type[T]) -> type[T]:
 
     @functools.wraps(init)
     def read(self: T, **values: Any) -> None:
-        for name in values.keys() - known:
-            if name not in _NEUTRAL:
-                raise RequestError(unknown("sampling parameter", name, known))
-            refuse(name, values.pop(name), _NEUTRAL[name])
+        others = {name: values.pop(name) for name in values.keys() - known}
+        refuse(others, _NEUTRAL, "sampling parameter", known)
         init(self, **values)
 
     cls.__init__ = read  # type: ignore[method-assign,assignment]

@@ -5,10 +5,14 @@ Shapes: N nodes of a draft, V vocabulary, D hidden width, R rows of a pass (pend
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
@@ -102,17 +106,22 @@ class TopK(NamedTuple):
     """The likeliest tokens of some rows: `ids` (M, k) int64 and `values` (M, k) fp32, their logits, descending.
 
     `log_normaliser` (M,) fp32 is the logarithm of the sum of e^logit over the whole vocabulary; None if it was not
-    asked for.
+    asked for. All are on the host.
     """
 
-    ids: Tensor
-    values: Tensor
-    log_normaliser: Tensor | None = None
+    ids: NDArray[np.int64]
+    values: NDArray[np.float32]
+    log_normaliser: NDArray[np.float32] | None = None
 
-    def probs(self) -> Tensor:
-        """The tokens' probabilities (M, k), fp32, at most 1."""
+    def probs(self) -> NDArray[np.float32]:
+        """The tokens' probabilities (M, k), at most 1; 0 where there is no number.
+
+        They are rounded from fp64, where exp is the C library's, as in the native kernels.
+        """
         assert self.log_normaliser is not None, "the normaliser was not asked for"
-        return (self.values - self.log_normaliser[:, None]).exp().clamp(max=1)
+        above = self.values.astype(np.float64) - self.log_normaliser[:, None].astype(np.float64)
+        chances = [math.exp(min(x, 0.0)) if x == x else 0.0 for x in above.ravel().tolist()]
+        return np.array(chances, np.float32).reshape(above.shape)
 
     def part(self, rows: range, k: int | None = None) -> TopK:
         """Some rows, and only their first `k` columns."""

@@ -27,7 +27,6 @@ from forerun.drafters._token_table import (
     LiveTable,
     context_hashes,
 )
-from forerun.kernels import native
 
 if TYPE_CHECKING:
     from forerun.drafters._suffix_index import Index
@@ -54,13 +53,40 @@ def grow(
     num_nodes: int,
     min_chance: float,
 ) -> GuessTree:
-    """At most `num_nodes` nodes that are reached with a chance of at least `min_chance`."""
+    """At most `num_nodes` nodes that are reached with a chance of at least `min_chance`.
+
+    Tables and indexes are all native or all their oracles, as `new_live_table` and its like make them.
+    """
     grow_tree: Callable[..., GuessTree] = grow_in_python
-    if native.available():
+    if not isinstance(live, LiveTable):
         from forerun import _native
 
         grow_tree = _native.grow_tree
     return grow_tree(context, file, live, indexes, num_nodes, min_chance)
+
+
+def grower(live: AnyLiveTable) -> Callable[..., list[GuessTree]]:
+    """What grows a tree for each text of a step: `grow_trees_in_python`, or its twin where the table is native."""
+    if isinstance(live, LiveTable):
+        return grow_trees_in_python
+    from forerun import _native
+
+    return _native.grow_trees
+
+
+def grow_trees_in_python(
+    texts: Sequence[SuffixIndex],
+    shared: SuffixIndex,
+    file: FileTable | None,
+    live: LiveTable,
+    num_nodes: Sequence[int],
+    min_chance: float,
+) -> list[GuessTree]:
+    """A tree for each text, document 0 of its index: what its last tokens say in all indexes and tables."""
+    return [
+        grow_in_python(text.last_tokens(0), file, live, (shared, text), most, min_chance)
+        for text, most in zip(texts, num_nodes, strict=True)
+    ]
 
 
 def grow_in_python(

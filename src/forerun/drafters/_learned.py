@@ -99,7 +99,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LearnedFile:
     """A file, and the model that it is of; None if that cannot be read."""
 
     path: Path
@@ -118,18 +118,18 @@ def path_of(model: Path) -> Path:
     return folder() / f"{name_of(model)}-{digest}{SUFFIX}"
 
 
-def entries() -> list[Entry]:
+def entries() -> list[LearnedFile]:
     """All files. Raises LoadError."""
     try:
         return [
-            Entry(path, path.stat().st_size, _model_of(path))
+            LearnedFile(path, path.stat().st_size, _model_of(path))
             for path in sorted(folder().glob(f"*{SUFFIX}"))
         ]
     except OSError as error:
         raise LoadError(f"what was learned cannot be listed: {error}") from error
 
 
-def remove(entries: Sequence[Entry]) -> int:
+def remove(entries: Sequence[LearnedFile]) -> int:
     """Delete files; the bytes that were freed. What runs keeps only what it learns from now on. Raises LoadError."""
     try:
         for entry in entries:

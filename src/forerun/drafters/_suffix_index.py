@@ -42,11 +42,7 @@ Index: TypeAlias = "SuffixIndex | _native.SuffixIndex"
 
 def new_index(max_depth: int, capacity: int | None = None) -> Index:
     """An empty index: the native one where it was built."""
-    if not native.available():
-        return SuffixIndex(max_depth, capacity)
-    from forerun import _native
-
-    return _native.SuffixIndex(max_depth, capacity)
+    return native.twin(SuffixIndex)(max_depth, capacity)
 
 
 class SuffixIndex:
@@ -133,6 +129,10 @@ class SuffixIndex:
             if candidate[-1] > score:
                 best, score = candidate, candidate[-1]
         return best
+
+    def last_tokens(self, document: int) -> Sequence[int]:
+        """The last tokens of a document, at most `max_depth`; none of an unknown one."""
+        return self._documents.get(document, array("i"))[-self.max_depth :]
 
     def tokens(self, position: int, most: int) -> Sequence[int]:
         """Up to `most` tokens from a position on; fewer at the end of its document."""

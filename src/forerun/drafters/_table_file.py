@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class TableHeader:
     """What a table was made of."""
 
     model: str
@@ -120,7 +120,7 @@ def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None
     return None
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> TableHeader:
     """What a file says of itself. Raises LoadError."""
     return _read_head(path)[0]
 
@@ -150,7 +150,7 @@ def load(path: Path, vocabulary: Vocabulary) -> AnyFileTable:
 def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None:
     """Write a table whole or not at all. Raises OSError."""
     offsets, data = table.offsets.tobytes(), table.data.tobytes()
-    header = Header(
+    header = TableHeader(
         model=model,
         vocabulary=vocabulary,
         order=table.order,
@@ -165,13 +165,13 @@ def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None
     files.replace(path, _head(header), offsets, data)
 
 
-def _read_head(path: Path) -> tuple[Header, int]:
+def _read_head(path: Path) -> tuple[TableHeader, int]:
     """The header, and where the bytes begin."""
     try:
         with path.open("rb") as file:
             if file.readline(len(_MAGIC)) != _MAGIC:
                 raise ValueError("it is no table of tokens")
-            header, start = Header(**json.loads(file.readline(_LONGEST_HEAD))), file.tell()
+            header, start = TableHeader(**json.loads(file.readline(_LONGEST_HEAD))), file.tell()
             if start % _ALIGNED:
                 raise ValueError(f"its first line has {start - len(_MAGIC)} bytes")
             return header, start
@@ -181,7 +181,7 @@ def _read_head(path: Path) -> tuple[Header, int]:
         raise LoadError(f"{path} cannot be read as a table: {error}") from error
 
 
-def _head(header: Header) -> bytes:
+def _head(header: TableHeader) -> bytes:
     text = json.dumps(asdict(header)).encode()
     padding = -(len(_MAGIC) + len(text) + 1) % _ALIGNED
     return _MAGIC + text + b" " * padding + b"\n"

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core.types import TopK
 from forerun.kernels import native
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ ENTRY = np.dtype(
     ]
 )
 """An entry as bytes; a token -1 is none."""
+PER_BUCKET = 4
+"""Contexts of a file's bucket, on average: a bucket is read from its start."""
 WAYS = 4
 """Contexts that compete for the same place: the one learned longest ago gives way."""
 FADE = np.float32(0.7)
@@ -44,6 +47,10 @@ FADE = np.float32(0.7)
 _MASK = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
+VerifiedTree = tuple[Sequence[int], Sequence[int], Sequence[int], TopK]
+"""The last tokens before a draft, its tokens and parents, and what the target said at the root and at every node."""
+Hash = TypeVar("Hash", int, NDArray[Any])
+"""One, or an array of them as uint64."""
 Counts = tuple[float, list[tuple[int, float]]]
 """Times a context was seen, and the tokens that followed, each with its share of those times."""
 
@@ -52,9 +59,20 @@ def context_hashes(tokens: Sequence[int], order: int) -> Iterator[int]:
     """Hashes of the last 1, 2, ... `order` tokens; fewer if there are fewer tokens."""
     found = 0
     for token in reversed(tokens[-order:]):
-        found = (found ^ (token + 1)) * _MULTIPLIER & _MASK
-        found ^= found >> 29
+        found = grow_hash(found, token)
         yield found
+
+
+def grow_hash(hash: Hash, token: Hash) -> Hash:
+    """The hash of a context with one more token before it; 0 is that of no tokens."""
+    hash = (hash ^ (token + 1)) * _MULTIPLIER & _MASK
+    hash ^= hash >> 29
+    return hash
+
+
+def place_of(hash: Hash, num_places: int) -> Hash:
+    """Which of so many sets or buckets a context belongs to: by the high 32 bits of its hash."""
+    return (hash >> 32) * num_places >> 32
 
 
 class Table(Protocol):
@@ -107,24 +125,19 @@ class LiveTable:
         for hash in context_hashes(tokens, self.order):
             self._entry(hash).add(likeliest, probs)
 
-    def learn_tree(
-        self,
-        tail: Sequence[int],
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        ids: NDArray[np.int64],
-        probs: NDArray[np.float32],
-    ) -> None:
-        """The rows of a verified tree: row 0 of `ids` and `probs` (1 + N, k) follows `tail`, row 1 + i node i."""
-        tails = [[*tail]]
-        for token, parent in zip(tokens, parents, strict=True):
-            tails.append([*tails[1 + parent], token])
-        for each, likeliest, chances in zip(tails, ids.tolist(), probs.tolist(), strict=True):
-            self.learn(each, likeliest, chances)
+    def learn_trees(self, trees: Sequence[VerifiedTree]) -> None:
+        """The rows of verified trees: row 0 follows the tail, row 1 + i node i."""
+        for tail, tokens, parents, top in trees:
+            tails = [[*tail]]
+            for token, parent in zip(tokens, parents, strict=True):
+                tails.append([*tails[1 + parent], token])
+            rows = zip(tails, top.ids.tolist(), top.probs().tolist(), strict=True)
+            for each, likeliest, probs in rows:
+                self.learn(each, likeliest, probs)
 
     def find(self, hash: int) -> Counts | None:
         """What is known of a context."""
-        for entry in self._sets.get(self._place(hash), ()):
+        for entry in self._sets.get(place_of(hash, self._num_sets), ()):
             if entry.hash == hash:
                 counts = map(float, entry.counts)
                 return float(entry.total), [*zip(entry.tokens, counts, strict=True)]
@@ -152,12 +165,9 @@ class LiveTable:
     def __sizeof__(self) -> int:
         return self._num_sets * WAYS * ENTRY_NBYTES
 
-    def _place(self, hash: int) -> int:
-        return (hash >> 32) * self._num_sets >> 32
-
     def _entry(self, hash: int) -> _Entry:
         self.age += 1
-        entries = self._sets.setdefault(self._place(hash), [])
+        entries = self._sets.setdefault(place_of(hash, self._num_sets), [])
         known = next((entry for entry in entries if entry.hash == hash), None)
         if known is None:
             known = _Entry(hash, self.age)
@@ -188,7 +198,7 @@ class FileTable:
 
     def find(self, hash: int) -> Counts | None:
         """What is known of a context."""
-        bucket = (hash >> 32) * (len(self._offsets) - 1) >> 32
+        bucket = place_of(hash, len(self._offsets) - 1)
         at, stop = int(self._offsets[bucket]), int(self._offsets[bucket + 1])
         data, width = self._data, self._token_nbytes + 1
         while stop - at >= 4:
@@ -222,25 +232,50 @@ def unpack_count(packed: int) -> float:
     return ((16 + (packed & 15)) << (packed >> 4)) / 16
 
 
+def pack(
+    hashes: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    shares: NDArray[np.int64],
+    token_nbytes: int,
+) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+    """Offsets and data of a `FileTable` of C contexts; tokens and shares (C, k), a token -1 is none."""
+    num_buckets = max(1, len(hashes) // PER_BUCKET)
+    bucket = place_of(hashes, num_buckets).astype(np.int64)
+    order = np.lexsort((hashes, bucket))
+    hashes, counts, bucket = hashes[order], counts[order], bucket[order]
+    tokens, shares = tokens[order], shares[order]
+    num = (tokens >= 0).sum(1)
+    sizes = 4 + num * (token_nbytes + 1)
+    at = np.cumsum(sizes) - sizes
+    data = np.zeros(int(sizes.sum()), np.uint8)
+    data[at], data[at + 1] = hashes & np.uint64(255), hashes >> np.uint64(8) & np.uint64(255)
+    exponent = np.minimum(np.log2(counts).astype(np.int64), 15)
+    data[at + 2] = exponent << 4 | np.minimum((counts << 4) >> exponent, 31) - 16
+    data[at + 3] = num
+    place = at + 4
+    for rank in range(tokens.shape[1]):
+        has = tokens[:, rank] >= 0
+        for byte in range(token_nbytes):
+            data[place[has] + byte] = tokens[has, rank] >> (8 * byte) & 255
+        data[place[has] + token_nbytes] = shares[has, rank]
+        place = place + has * (token_nbytes + 1)
+    offsets = np.zeros(num_buckets + 1, np.uint32)
+    np.add.at(offsets, bucket + 1, sizes.astype(np.uint32))
+    return np.cumsum(offsets, dtype=np.uint32), data
+
+
 AnyLiveTable: TypeAlias = "LiveTable | _native.LiveTable"
 AnyFileTable: TypeAlias = "FileTable | _native.FileTable"
 
 
 def new_live_table(order: int, nbytes: int) -> AnyLiveTable:
     """An empty table: the native one where it was built."""
-    if not native.available():
-        return LiveTable(order, nbytes)
-    from forerun import _native
-
-    return _native.LiveTable(order, nbytes)
+    return native.twin(LiveTable)(order, nbytes)
 
 
 def new_file_table(
     offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
 ) -> AnyFileTable:
     """A table of bytes that are kept: the native one where it was built. Raises ValueError if they do not fit."""
-    if not native.available():
-        return FileTable(offsets, data, token_nbytes)
-    from forerun import _native
-
-    return _native.FileTable(offsets, data, token_nbytes)
+    return native.twin(FileTable)(offsets, data, token_nbytes)

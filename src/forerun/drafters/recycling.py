@@ -102,6 +102,7 @@ class Recycling(BaseDrafter):
         self.live, self._new_table = new_table(), new_table
         self.learned: Learned | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
+        self._grow = _guess_tree.grower(self.live)
 
     def keep_in(self, model: Path, vocabulary: str) -> None:
         """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
@@ -111,31 +112,36 @@ class Recycling(BaseDrafter):
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Follow a sequence; the prompt's last row is the first that is learned from."""
         self.texts.begin(seq, len(outcome.emitted))
-        self._learn(seq, EMPTY_DRAFT, outcome)
+        self.observe([seq], [EMPTY_DRAFT], [outcome])
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence, its likeliest nodes first."""
+        """One tree a sequence, its likeliest nodes first: what the tables, this text and other outputs say together."""
         self.texts.share(seqs)
-        return super().propose(seqs, budgets)
-
-    def propose_one(self, seq: Seq, budget: int) -> Draft:
-        """What the tables, this text and other outputs say together."""
-        tokens, parents, chances = _guess_tree.grow(
-            self.texts.context(seq),
+        most = self.options.num_draft
+        trees = self._grow(
+            [self.texts.own(seq) for seq in seqs],
+            self.texts.shared,
             self.table,
             self.live,
-            (self.texts.shared, self.texts.own(seq)),
-            min(budget, self.options.num_draft),
+            [min(budget, most) for budget in budgets],
             self.options.min_chance,
         )
-        return Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
+        return [
+            Draft(tokens, parents, None, chances) if tokens else EMPTY_DRAFT
+            for tokens, parents, chances in trees
+        ]
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
         """Learn from every row, also those below a rejected node."""
+        order, trees = self.options.order, []
         for seq, draft, outcome in zip(seqs, drafts, outcomes, strict=True):
-            self._learn(seq, draft, outcome)
+            assert outcome.top is not None, "asked for by `features`"
+            stop = len(seq.tokens) - len(outcome.emitted)
+            tail = seq.tokens[max(0, stop - order) : stop]
+            trees.append((tail, draft.tokens, draft.parents, outcome.top))
+        self.live.learn_trees(trees)
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's own index; its output stays shared."""
@@ -147,10 +153,3 @@ class Recycling(BaseDrafter):
         """The tables, the shared index when full, and the indexes of full sequences."""
         tables = (self.live, *([] if self.table is None else [self.table]))
         return sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)
-
-    def _learn(self, seq: Seq, draft: Draft, outcome: Outcome) -> None:
-        assert outcome.top is not None, "asked for by `features`"
-        num_before = len(seq.tokens) - len(outcome.emitted)
-        tail = seq.tokens[max(0, num_before - self.options.order) : num_before]
-        ids, probs = (t.cpu().contiguous().numpy() for t in (outcome.top.ids, outcome.top.probs()))
-        self.live.learn_tree(tail, draft.tokens, draft.parents, ids, probs)

@@ -2,7 +2,7 @@
 
 For every length p to which the last tokens match something seen, the occurrences vote: the tree of
 their continuations is grown from its most frequent nodes, and its score, the expected number of
-accepted tokens, says which p to trust. Agents, templates and edits repeat themselves across
+accepted tokens, says which p to use. Agents, templates and edits repeat themselves across
 requests, so finished outputs are remembered, the oldest forgotten first. Everything is counted,
 nothing is drawn: drafts are point masses.
 

@@ -89,8 +89,7 @@ class UserTokenizer:
 
         Other keywords are variables of the template. Raises RequestError if it refuses the messages.
         """
-        for name in variables.keys() & _NEUTRAL.keys():
-            refuse(name, variables.pop(name), _NEUTRAL[name])
+        _check({name: variables.pop(name) for name in variables.keys() & _NEUTRAL.keys()})
         settings = {"tools": tools, "chat_template": chat_template} | variables
         is_one = not conversation or is_message(conversation[0])
         texts = [
@@ -111,11 +110,8 @@ class UserTokenizer:
 
 
 def _check(others: dict[str, object]) -> None:
-    for name, value in others.items():
-        if name not in _NEUTRAL:
-            names = ("add_special_tokens", "return_tensors", "skip_special_tokens", *_NEUTRAL)
-            raise RequestError(unknown("argument of the tokenizer", name, names))
-        refuse(name, value, _NEUTRAL[name])
+    names = ("add_special_tokens", "return_tensors", "skip_special_tokens", *_NEUTRAL)
+    refuse(others, _NEUTRAL, "argument of the tokenizer", names)
 
 
 def _made(ids: list[int], kind: str | None) -> dict[str, Any]:

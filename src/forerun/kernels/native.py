@@ -5,7 +5,11 @@ Without it models run on torch in fp32: an installation without a compiler is co
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from forerun.core.device import native_problem
+
+T = TypeVar("T")
 
 REMEDY = "install a C++20 compiler (g++ 11, clang 14 or newer), then install forerun again"
 """What to do about it, for messages."""
@@ -19,6 +23,16 @@ def reason() -> str | None:
 def available() -> bool:
     """True if the native kernels can be used."""
     return reason() is None
+
+
+def twin(oracle: type[T]) -> type[T]:
+    """The native class of that name where it was built, which answers as its oracle does; else the oracle."""
+    if not available():
+        return oracle
+    from forerun import _native
+
+    found: type[T] = getattr(_native, oracle.__name__)
+    return found
 
 
 def summary() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,9 +125,9 @@ def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         ]
         ids = torch.stack(found) if found else logits.new_empty(0, k, dtype=torch.int64)
     # Row by row: torch sums one row in another order than several.
-    sums = [row.logsumexp(-1) for row in logits] if log_normaliser else None
-    norm = None if sums is None else torch.stack(sums) if sums else logits.new_empty(0)
-    return TopK(ids, logits.gather(-1, ids), norm)
+    sums = [row.logsumexp(-1).item() for row in logits] if log_normaliser else None
+    norm = None if sums is None else np.array(sums, np.float32)
+    return TopK(ids.cpu().numpy(), logits.gather(-1, ids).cpu().numpy(), norm)
 
 
 def _first_of_equals(row: Tensor, largest: Tensor) -> Tensor:

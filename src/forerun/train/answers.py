@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from typing import TYPE_CHECKING, cast
 
@@ -20,6 +19,7 @@ from forerun.core.types import TaskPrompt
 
 if TYPE_CHECKING:
     from forerun.engine.loop import EngineLoop, RequestHandle
+    from forerun.train.table import Text
 
 SAMPLED = (0.7, 1.0)
 """Temperatures of the answers that are not greedy."""
@@ -30,16 +30,8 @@ Encode = Callable[[str], Sequence[int]]
 """Token ids of a user's message, through the chat template where there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A prompt and what the model said to it, as token ids."""
-
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-
-
-def kept(store: Store) -> Iterator[Answer]:
-    """The answers that a store holds. Raises ConfigError for a row that is none."""
+def kept(store: Store) -> Iterator[Text]:
+    """The answers that a store holds, with their prompts. Raises ConfigError for a row that is none."""
     for key, row in store.results.items():
         ids = [row.get("prompt"), row.get("answer")]
         if not all(isinstance(each, list | tuple) for each in ids):
@@ -47,7 +39,7 @@ def kept(store: Store) -> Iterator[Answer]:
                 f"{store.path}: '{key}' is no answer: it needs prompt and answer, token ids"
             )
         prompt, tokens = cast(list[Sequence[int]], ids)
-        yield Answer(tuple(prompt), tuple(tokens))
+        yield tuple(prompt), tuple(tokens)
 
 
 def generate(
@@ -62,7 +54,7 @@ def generate(
     Rounds beyond the first ask the same prompts with other seeds and temperatures. Prompts that leave no room for
     an answer are passed over; it ends early if none can be answered.
     """
-    done = sum(len(answer.tokens) for answer in kept(store))
+    done = sum(len(tokens) for _, tokens in kept(store))
     yield done
     waiting = _requests(loop, encode, list(prompts), store)
     running: dict[str, tuple[float, RequestHandle]] = {}

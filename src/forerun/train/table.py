@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from forerun.drafters import _guess_tree
 from forerun.drafters._guess_tree import PRIOR
 from forerun.drafters._table_file import PackedTable
-from forerun.drafters._token_table import AnyFileTable, new_live_table
+from forerun.drafters._token_table import PER_BUCKET, AnyFileTable, grow_hash, new_live_table, pack
 
 NUM_KEPT = 4
 """Tokens of a context that go into a file."""
@@ -37,15 +37,12 @@ MEASURED_NODES, MIN_CHANCE = 5, 0.02
 
 MIN_SHARE = 5
 """Share of a context's occurrences that a token must have, in 255ths."""
-PER_BUCKET = 4
-"""Contexts of a bucket, on average: a bucket is read from its start."""
 
 Text = tuple[Sequence[int], Sequence[int]]
 """A prompt and the answer to it, as token ids."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK = 1 << 17
 
 
@@ -85,9 +82,7 @@ def count_contexts(texts: Iterable[Text], order: int) -> Counted:
     levels = []
     for n in range(1, order + 1):
         deep = np.flatnonzero(depth[places] >= n)
-        before = tokens[places[deep] - n].astype(np.uint64) + np.uint64(1)
-        grown = (hashes[deep] ^ before) * _MULTIPLIER
-        grown ^= grown >> np.uint64(29)
+        grown = grow_hash(hashes[deep], tokens[places[deep] - n].astype(np.uint64))
         again = _come_again(grown)
         deep, hashes = deep[again], grown[again]
         places = places[deep]
@@ -200,37 +195,8 @@ def cut(counted: Counted, nbytes: int, token_nbytes: int) -> PackedTable:
     density[: len(levels[0].counts)] += 1 + density.max(initial=0)
     order = np.argsort(-density, kind="stable")[: int((density > 0).sum())]
     order = order[: int(np.searchsorted(np.cumsum(sizes[order]), nbytes - 8, "right"))]
-    offsets, data = _pack(hashes[order], counts[order], tokens[order], shares[order], token_nbytes)
+    offsets, data = pack(hashes[order], counts[order], tokens[order], shares[order], token_nbytes)
     return PackedTable(offsets, data, len(levels), token_nbytes, counted.num_tokens, len(order))
-
-
-def _pack(
-    hashes: NDArray[np.uint64], counts: Ints, tokens: Ints, shares: Ints, token_nbytes: int
-) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-    """Offsets and data as `drafters._token_table.FileTable` reads them."""
-    num_buckets = max(1, len(hashes) // PER_BUCKET)
-    bucket = ((hashes >> np.uint64(32)) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
-    order = np.lexsort((hashes, bucket))
-    hashes, counts, bucket = hashes[order], counts[order], bucket[order]
-    tokens, shares = tokens[order], shares[order]
-    num = (tokens >= 0).sum(1)
-    sizes = 4 + num * (token_nbytes + 1)
-    at = np.cumsum(sizes) - sizes
-    data = np.zeros(int(sizes.sum()), np.uint8)
-    data[at], data[at + 1] = hashes & np.uint64(255), hashes >> np.uint64(8) & np.uint64(255)
-    exponent = np.minimum(np.log2(counts).astype(np.int64), 15)
-    data[at + 2] = exponent << 4 | np.minimum((counts << 4) >> exponent, 31) - 16
-    data[at + 3] = num
-    place = at + 4
-    for rank in range(tokens.shape[1]):
-        has = tokens[:, rank] >= 0
-        for byte in range(token_nbytes):
-            data[place[has] + byte] = tokens[has, rank] >> (8 * byte) & 255
-        data[place[has] + token_nbytes] = shares[has, rank]
-        place = place + has * (token_nbytes + 1)
-    offsets = np.zeros(num_buckets + 1, np.uint32)
-    np.add.at(offsets, bucket + 1, sizes.astype(np.uint32))
-    return np.cumsum(offsets, dtype=np.uint32), data
 
 
 def tokens_a_pass(texts: Iterable[Text], file: AnyFileTable | None, order: int) -> float:

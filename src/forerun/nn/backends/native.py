@@ -79,6 +79,11 @@ class NativeDecoder:
             self._native.set_rope(frequencies, config.rope.attention_factor)
 
     @property
+    def native(self) -> _native.Decoder:
+        """What computes; networks that draft read its embedding and its head."""
+        return self._native
+
+    @property
     def isa(self) -> str:
         """The instruction set whose kernels run."""
         return self.runtime.isa
@@ -187,11 +192,11 @@ class NativeDecoder:
         logits: Tensor | None = None,
     ) -> TopK:
         """The k likeliest tokens of each row; see `nn.model.Model`. No logits are written unless asked for."""
-        ids, values = torch.empty(len(hidden), k, dtype=torch.int64), torch.empty(len(hidden), k)
-        norm = torch.empty(len(hidden)) if log_normaliser else None
-        written = None if norm is None else norm.numpy()
+        shape = len(hidden), k
+        ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        norm = np.empty(len(hidden), np.float32) if log_normaliser else None
         every = None if logits is None else logits.numpy()
-        self._native.topk(_rows(hidden), ids.numpy(), values.numpy(), written, every)
+        self._native.topk(_rows(hidden), ids, values, norm, every)
         return TopK(ids, values, norm)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:

@@ -1,0 +1,122 @@
+// The Python face of the networks that draft.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "draft_network.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace forerun {
+namespace {
+
+template <class T>
+using Array1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Array2 = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+constexpr std::size_t kLargest = 1 << 28;
+
+void need(bool holds, const std::string& message) {
+    if (!holds) throw nb::value_error(message.c_str());
+}
+
+void set(DraftNetwork& self, const std::string& name, const std::string& format, std::size_t num_in,
+         const Array2<const std::uint8_t>& rows) {
+    const WeightFormat& f = weight_format(format);
+    need(rows.shape(0) >= 1 && rows.shape(0) <= kLargest && num_in >= 1 && num_in <= kLargest,
+         name + ": its shape is out of range");
+    need(rows.shape(1) == stored_row_nbytes(f, static_cast<int>(num_in)),
+         name + ": the data has not the size of its shape");
+    nb::gil_scoped_release unlocked;
+    self.set(name, pack(f, static_cast<int>(rows.shape(0)), static_cast<int>(num_in), rows.data(),
+                        nullptr, self.num_threads()));
+}
+
+void set_norm(DraftNetwork& self, const std::string& name, const Array1<const float>& weight,
+              const std::optional<Array1<const float>>& bias, float eps) {
+    std::span<const float> added;
+    if (bias) added = {bias->data(), bias->shape(0)};
+    self.set_norm(name, {weight.data(), weight.shape(0)}, added, eps);
+}
+
+// The weights of a matrix as the kernels mean them: for tests.
+void unpack(const DraftNetwork& self, const std::string& name, const Array2<float>& out) {
+    const Packed* packed = self.find(name);
+    need(packed && packed->linear.tiles, name + " is no matrix that was set");
+    const Linear& linear = packed->linear;
+    need(out.shape(0) == std::size_t(linear.num_out) && out.shape(1) == std::size_t(linear.num_in),
+         "out has the wrong shape");
+    for (int row = 0; row < linear.num_out; ++row)
+        unpack_row(linear, row, out.data() + row * out.shape(1));
+}
+
+std::vector<Question> questions_of(const std::vector<int>& tokens,
+                                   const std::vector<int>& num_nodes, std::size_t num_rows) {
+    need(tokens.size() == num_rows && num_nodes.size() == num_rows,
+         "a token and a number of nodes are needed for every row");
+    std::vector<Question> questions;
+    for (std::size_t i = 0; i < num_rows; ++i) questions.push_back({tokens[i], num_nodes[i]});
+    return questions;
+}
+
+nb::list listed(const std::vector<GuessTree>& trees) {
+    nb::list out;
+    for (const GuessTree& tree : trees)
+        out.append(nb::make_tuple(nb::tuple(nb::cast(tree.tokens)), nb::tuple(nb::cast(tree.parents)),
+                                  nb::tuple(nb::cast(tree.chances))));
+    return out;
+}
+
+nb::list draft(RecurrentNetwork& self, const Array2<const float>& hidden,
+               const std::vector<int>& tokens, const std::vector<int>& num_nodes, int num_steps,
+               double min_chance) {
+    need(hidden.shape(1) == static_cast<std::size_t>(self.target().shape().hidden_size),
+         "hidden must be (sequences, hidden size)");
+    const std::vector<Question> questions = questions_of(tokens, num_nodes, hidden.shape(0));
+    std::vector<GuessTree> trees;
+    {
+        nb::gil_scoped_release unlocked;
+        trees = self.draft(hidden.data(), questions, num_steps, min_chance);
+    }
+    return listed(trees);
+}
+
+}  // namespace
+
+void bind_networks(nb::module_& m) {
+    nb::class_<DraftNetwork>(m, "DraftNetwork", "What networks that draft for a decoder share.")
+        .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert())
+        .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none(), "eps"_a)
+        .def("set_tokens", &DraftNetwork::set_tokens, "ids"_a)
+        .def("take_head", &DraftNetwork::take_head)
+        .def("set_temperatures", &DraftNetwork::set_temperatures, "temperatures"_a)
+        .def("check", &DraftNetwork::check)
+        .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
+        .def("nbytes", &DraftNetwork::nbytes);
+
+    nb::class_<RecurrentNetwork, DraftNetwork>(m, "RecurrentNetwork",
+                                               "A network whose state goes from token to token.")
+        .def(
+            "__init__",
+            [](RecurrentNetwork* self, Runtime& runtime, Decoder& target, int inner_size,
+               int num_predict, int max_depth, bool is_lstm, bool scales_input) {
+                need(inner_size >= 1 && inner_size <= 1 << 20, "inner_size is out of range");
+                need(num_predict >= 1, "num_predict is out of range");
+                need(max_depth >= 1 && max_depth <= kMaxSteps, "max_depth is out of range");
+                new (self) RecurrentNetwork(runtime, target,
+                                            {inner_size, num_predict, max_depth, is_lstm, scales_input});
+            },
+            "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("draft", &draft, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
+             "min_chance"_a);
+}
+
+}  // namespace forerun

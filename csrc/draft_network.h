@@ -1,0 +1,187 @@
+// Networks that guess what a decoder says next: small, beside it on its threads, with its embedding
+// and rows of its head.
+//
+// A draft is one call: the network takes a token at a time (a step), its head says what may follow,
+// and the tree grows best first: the node that is likeliest to be reached is taken, and the network
+// steps over it while there are steps left. Sequences step side by side. A step's numbers do not
+// depend on the other sequences, on threads or on the instruction set.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "guess_tree.h"
+#include "model.h"
+
+namespace forerun {
+
+inline constexpr int kMaxSteps = 16;  // of a draft
+inline constexpr int kNext = 8;       // tokens after a step that may become nodes
+
+// What a draft starts from: the last token and how many nodes are wanted.
+struct Question {
+    int token, num_nodes;
+};
+
+class DraftNetwork {
+  public:
+    DraftNetwork(Runtime& runtime, Decoder& target);
+    virtual ~DraftNetwork() = default;
+    DraftNetwork(const DraftNetwork&) = delete;
+    DraftNetwork& operator=(const DraftNetwork&) = delete;
+
+    // Weights by name; `check` says whether they are what the network needs.
+    void set(const std::string& name, Packed packed);
+    void set_norm(const std::string& name, std::span<const float> weight,
+                  std::span<const float> bias, float eps);
+    // The tokens that heads have rows for, ascending; none: all. `take_head`: the rows of the
+    // target's head for them.
+    void set_tokens(std::vector<std::int64_t> ids) { ids_ = std::move(ids); }
+    void take_head();
+    // By depth, the last for all below: logits are divided by it before they become chances.
+    void set_temperatures(std::vector<float> temperatures);
+    // Throws std::invalid_argument naming a weight that is missing or has another shape.
+    virtual void check() = 0;
+
+    // A weight that was set, null if it was not; a norm's `linear` has no format.
+    const Packed* find(const std::string& name) const;
+    std::size_t nbytes() const;
+    const Decoder& target() const { return target_; }
+    int num_threads() const { return pool_.size(); }
+
+  protected:
+    // A token that a sequence's next step takes. `parent` is the step that guessed it, -1: none.
+    struct Next {
+        int parent = -1, token = 0, depth = 0;
+    };
+    // A node that may be taken; `serial` is its turn among equally likely ones.
+    struct Open {
+        double chance;
+        int serial, token, parent;
+        double p;
+        int step, depth;  // that guessed it, and its own
+    };
+    // A sequence's tree while it grows.
+    struct Growth {
+        Question question;
+        GuessTree tree;
+        std::vector<Open> heap;
+        int serial = 0, row = 0;
+        bool is_active = false;  // takes part in the next step, over `next`
+        Next next;
+        double reach = 1.0;  // chance that `next` is reached
+    };
+
+    const Linear& matrix(const std::string& name, int num_out, int num_in) const;
+    Norm norm(const std::string& name, int width) const;
+    bool has(const std::string& name) const { return find(name) != nullptr; }
+    void check_heads(int width, int num_heads);
+    void settle();  // what every destructor does first
+
+    // One draft. A step of the network is `num_phases` phases of `cell`, which leave the rows that
+    // the head reads in `head_rows_`.
+    std::vector<GuessTree> grow(std::span<const Question> questions, int num_steps, int max_depth,
+                                double min_chance);
+    virtual void lay_out(Scratch& scratch) = 0;
+    virtual void plan_cell(std::vector<int>& phases) = 0;
+    virtual void run_cell(Worker& worker, int step) = 0;
+
+    int num_sequences() const { return static_cast<int>(growths_.size()); }
+    // The rows of this step: the sequences that take part, in order.
+    int num_rows() const;
+    // Gives a sequence its row of this step; false if it takes no part.
+    bool take_row(int sequence);
+    // A row (width of the head) that the head reads.
+    void give_head(int row, const float* x);
+
+    Runtime& runtime_;
+    Decoder& target_;
+    const Kernels& kernels_;
+    Pool& pool_;
+    std::vector<Growth> growths_;
+    std::vector<int> row_depths_;
+    Rows head_rows_;
+
+  private:
+    void run(Worker& worker);
+    void read_head(int piece, int thread);
+    void learn_next(int sequence, int step);
+    void take_nodes(Growth& growth, int step);
+    static bool comes_later(const Open& a, const Open& b);
+    float log_sum(int row) const;
+    const Linear& head(int depth) const;
+
+    std::map<std::string, Packed> weights_;
+    std::map<std::string, float> eps_;
+    std::vector<std::int64_t> ids_;
+    std::vector<float> factors_{1.0f};  // of logits, by depth
+    std::vector<const Linear*> heads_;
+    int num_ids_ = 0, num_steps_ = 0, max_depth_ = 0;
+    double min_chance_ = 0.0;
+
+    float* aside_ = nullptr;      // (threads, kHeadRows, tiles of a block)
+    Scored* largest_ = nullptr;   // (threads, rows, kNext)
+    float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_)
+    int num_blocks_ = 0, block_stride_ = 0;
+};
+
+// `num_predict` decides on the weight of embeddings; a node may be as deep as `max_depth`.
+struct RecurrentShape {
+    int inner_size, num_predict, max_depth;
+    bool is_lstm, scales_input;
+};
+
+// IBM's MLP speculator (arXiv 2404.19124) and its LSTM cell: the state after a token is made of the
+// state before it and the token's embedding.
+//   mlp:  s = gelu(ln(P s + a e)),  a = sqrt((1 - w^2) inner / 2) / w,  w = 0.5^(0.5 / num_predict)
+//   lstm: f, i, o, g = P s + a e,  c = sig(f) c + sig(i) gelu(ln(g)),  s = sig(o) gelu(ln(c))
+class RecurrentNetwork : public DraftNetwork {
+  public:
+    RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape);
+    ~RecurrentNetwork() override { settle(); }
+
+    void check() override;
+    // `hidden` (sequences, D): the state that the target's head read before the last token.
+    std::vector<GuessTree> draft(const float* hidden, std::span<const Question> questions,
+                                 int num_steps, double min_chance);
+
+  protected:
+    void lay_out(Scratch& scratch) override;
+    void plan_cell(std::vector<int>& phases) override;
+    void run_cell(Worker& worker, int step) override;
+
+  private:
+    // The weights of a depth.
+    struct Cell {
+        const Linear *projection, *embedding;  // the embedding null: the target's
+        Norm norm;
+    };
+
+    const Cell& cell(int depth) const { return cells_[depth < num_cells() ? depth : num_cells() - 1]; }
+    int num_cells() const { return static_cast<int>(cells_.size()); }
+    int num_gates() const { return shape_.is_lstm ? 4 : 1; }
+    float* state(int sequence, int step) const;
+    void prepare(int sequence, int step);
+    void project(int piece, const Rows& rows);
+    void finish(int sequence, int step);
+    void embed(const Cell& cell, int token, float* out);
+
+    const RecurrentShape shape_;
+    const float emb_weight_;
+    std::vector<Cell> cells_;
+    const Linear* map_ = nullptr;  // of the target's embedding, or null
+    int emb_size_ = 0;             // of e: a gate's, the same for all, or that of all gates
+    Norm input_norm_, state_norm_;
+    std::vector<float> input_scale_;
+    const float* hidden_ = nullptr;
+
+    Rows first_rows_, rows_, map_rows_;
+    float *gates_ = nullptr, *embedded_ = nullptr, *states_ = nullptr;
+};
+
+}  // namespace forerun

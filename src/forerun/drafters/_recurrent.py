@@ -1,0 +1,261 @@
+"""Recurrent networks that draft: IBM's MLP speculator, and the same with an LSTM's cell.
+
+The state before the first guess is the target's own, as its head reads it. A step takes a token and makes the next
+state of the last one and of the token's embedding:
+
+    mlp:   s = gelu(ln(P s + a e)),          a = sqrt((1 - w^2) p / 2) / w,   w = 0.5^(0.5 / n)
+    lstm:  f, i, o, g = P s + a e (each),    c = sig(f) c + sig(i) gelu(ln(g)),   s = sig(o) gelu(ln(c))
+
+ln is x / sqrt(mean(x^2) + 1e-6) times a weight, plus a bias; gelu is the exact one. The head says what comes next.
+
+Sources: Wertheimer et al. (arXiv 2404.19124), fms-extras; the LSTM's cell: ArcticInference (`sum_lstm`).
+
+R rows of a step, D width of the target, p inner width, n depths that were trained, V' tokens of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from forerun.core.errors import LoadError
+from forerun.drafters import _best_first
+from forerun.drafters._best_first import MAX_STEPS, Step
+from forerun.drafters._guess_tree import GuessTree
+from forerun.formats.weights import FORMATS, StoredTensor
+from forerun.nn.backends.native import NativeDecoder
+from forerun.nn.model import Model
+from forerun.quant.rtn import HEAD_BITS, requantize
+
+if TYPE_CHECKING:
+    from forerun import _native
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A network's weights, by our names, whatever file they come from.
+
+    Of depth i: `proj.i` (p or 4 p, D or p), `ln.i` (p,) with `ln.i.bias`, `emb.i` (V, p), `head.i` (V', p); what a
+    depth has not is that of the depth before, and the target's where there is none. `map` (p, D) is applied to the
+    target's embedding. The LSTM also has `state_ln`; its embedding, or map, may be 4 p wide: each gate's own.
+    """
+
+    inner_size: int
+    num_predict: int
+    max_depth: int
+    is_lstm: bool
+    scales_input: bool
+    tensors: Mapping[str, Tensor]
+    tokens: Tensor | None = None
+    """The tokens of the head (V',) int64, ascending; None for all."""
+    temperatures: tuple[float, ...] = (1.0,)
+    """By depth, the last for all below: logits are divided by it before they become chances."""
+
+
+class Network(Protocol):
+    """What the drafter asks."""
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+    ) -> list[GuessTree]:
+        """A tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it."""
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes of the weights, the rows of the target's head included."""
+        ...
+
+
+def new_network(weights: Weights, target: Model, bits: int) -> Network:
+    """On the native kernels where the target runs on them. Raises LoadError naming the weight that is wrong."""
+    if isinstance(target, NativeDecoder):
+        return NativeNetwork(weights, target, bits)
+    return TorchNetwork(weights, target)
+
+
+class NativeNetwork:
+    """Beside a native target: its threads, its embedding, a copy of the rows of its head."""
+
+    def __init__(self, weights: Weights, target: NativeDecoder, bits: int) -> None:
+        from forerun import _native
+
+        w, temperatures = weights, weights.temperatures
+        try:
+            network = _native.RecurrentNetwork(
+                target.runtime,
+                target.native,
+                w.inner_size,
+                w.num_predict,
+                w.max_depth,
+                w.is_lstm,
+                w.scales_input,
+            )
+            if weights.tokens is not None:
+                network.set_tokens(weights.tokens.tolist())
+            for name, tensor in weights.tensors.items():
+                if tensor.dim() == 2:
+                    pack(network, name, tensor, bits)
+                elif not name.endswith(".bias"):
+                    bias = weights.tensors.get(f"{name}.bias")
+                    network.set_norm(
+                        name, floats(tensor), None if bias is None else floats(bias), EPS
+                    )
+            if "head.0" not in weights.tensors:
+                network.take_head()
+                divisor = target.config.logits_divisor
+                temperatures = tuple(divisor * each for each in temperatures)
+            network.set_temperatures(temperatures)
+            network.check()
+        except ValueError as error:
+            raise LoadError(str(error)) from error
+        self._native = network
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+    ) -> list[GuessTree]:
+        """See `Network`."""
+        rows = floats(hidden)
+        return self._native.draft(rows, tokens, num_nodes, min(num_steps, MAX_STEPS), min_chance)
+
+    def nbytes(self) -> int:
+        """See `Network`."""
+        return self._native.nbytes()
+
+
+def pack(network: _native.DraftNetwork, name: str, tensor: Tensor, bits: int) -> None:
+    """A matrix in groups of 4 or 8 bits where its width has them, else as fp16 or fp32."""
+    values = np.ascontiguousarray(tensor.detach().float().numpy())
+    if bits in HEAD_BITS and values.shape[1] % 32 == 0:
+        data = values.view(np.uint8)
+        packed = requantize(StoredTensor(name, values.shape, FORMATS["f32"], data), bits)
+        form, data = packed.format.name, np.ascontiguousarray(packed.data)
+    else:
+        form = "f16" if bits == 16 else "f32"
+        data = values.astype(np.float16 if bits == 16 else np.float32).view(np.uint8)
+    network.set(name, form, values.shape[1], data)
+
+
+def floats(tensor: Tensor) -> np.ndarray:
+    """The values, fp32, as the native kernels read them."""
+    return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+
+
+class TorchNetwork:
+    """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
+
+    def __init__(self, weights: Weights, target: Model) -> None:
+        width = weights.inner_size
+        self.weights, self.target = weights, target
+        decay = 0.5 ** (0.5 / weights.num_predict)
+        self.emb_weight = ((1 - decay**2) * width / 2) ** 0.5 / decay
+        self.device = target.embed(torch.zeros(0, dtype=torch.int64)).device
+        self.tensors = {name: t.float().to(self.device) for name, t in weights.tensors.items()}
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+    ) -> list[GuessTree]:
+        """See `Network`."""
+        states: list[dict[int, tuple[Tensor, Tensor]]] = []
+
+        def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
+            before = [
+                states[s.parent][s.sequence] if number else (hidden[s.sequence], None)
+                for s in steps
+            ]
+            after = [self.step(step, state, cell) for step, (state, cell) in zip(steps, before)]
+            states.append({step.sequence: pair for step, pair in zip(steps, after)})
+            rows = [self.likeliest(pair[0], step.depth) for step, pair in zip(steps, after)]
+            return torch.stack([ids for ids, _ in rows]), torch.stack([p for _, p in rows])
+
+        limits = (min(num_steps, MAX_STEPS), self.weights.max_depth, min_chance)
+        return _best_first.grow(tokens, num_nodes, *limits, take_steps)
+
+    def step(self, step: Step, state: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The state (p,) and the LSTM's cell (p,) after a token."""
+        depth, weights = step.depth, self.weights
+        state = state.float()
+        if depth == 0 and weights.scales_input:
+            state = state / (state.square().mean() + EPS).sqrt() / 2**0.5
+        gates = self._at("proj", depth) @ state
+        e = self.emb_weight * self._embed(step.token, depth)
+        gates = gates + e.repeat(len(gates) // len(e))
+        if not weights.is_lstm:
+            state = functional.gelu(self._norm("ln", depth, gates))
+            return state, state
+        forget, take, give, candidate = gates.chunk(4)
+        new = take.sigmoid() * functional.gelu(self._norm("ln", depth, candidate))
+        if cell is not None:
+            new = new + forget.sigmoid() * cell
+        norm = self._scaled(new, self.tensors["state_ln"], self.tensors.get("state_ln.bias"))
+        return give.sigmoid() * functional.gelu(norm), new
+
+    def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens (k,) after a state (p,) and their chances."""
+        tokens, temperatures = self.weights.tokens, self.weights.temperatures
+        if "head.0" in self.tensors:
+            logits = self._at("head", depth) @ state
+        elif tokens is None:
+            logits = self.target.head(state[None])[0]
+        else:
+            logits = self.target.head_rows(state[None], tokens.to(self.device))[0]
+        probs = (logits / temperatures[min(depth, len(temperatures) - 1)]).softmax(-1)
+        found = probs.sort(descending=True, stable=True)
+        ids = found.indices[: _best_first.NUM_NEXT]
+        return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
+
+    def nbytes(self) -> int:
+        """See `Network`; the head is the target's own."""
+        return sum(
+            tensor.nbytes for tensor in (*self.tensors.values(), *self.weights.tensors.values())
+        )
+
+    def _at(self, name: str, depth: int) -> Tensor:
+        return next(
+            t for i in range(depth, -1, -1) if (t := self.tensors.get(f"{name}.{i}")) is not None
+        )
+
+    def _embed(self, token: int, depth: int) -> Tensor:
+        if "emb.0" in self.tensors:
+            return self._at("emb", depth)[token]
+        row = self.target.embed(torch.tensor([token], device=self.device))[0]
+        return self.tensors["map"] @ row if "map" in self.tensors else row
+
+    def _norm(self, name: str, depth: int, x: Tensor) -> Tensor:
+        weight = self._at(name, depth)
+        bias = next(
+            (
+                b
+                for i in range(depth, -1, -1)
+                if (b := self.tensors.get(f"{name}.{i}.bias")) is not None
+            ),
+            None,
+        )
+        return self._scaled(x, weight, bias)
+
+    @staticmethod
+    def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = x / (x.square().mean() + EPS).sqrt() * weight
+        return y if bias is None else y + bias

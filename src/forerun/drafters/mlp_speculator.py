@@ -1,0 +1,114 @@
+"""MLP speculator: a small trained network guesses from the target's own last state, a token at a time.
+
+The state that the target's head read last, and the token that came of it, go through a cell of one layer; the result
+says which token may come next and is the state for the one after. There is no attention and no cache, so it costs
+next to nothing to begin, and the state is forgotten with each pass. The head is made of rows of the target's own. The
+tree grows best first by the network's own distribution, calibrated by depth. Nothing is drawn.
+
+Sources: Wertheimer et al., arXiv 2404.19124; the LSTM's cell: Snowflake ArcticInference; trees by confidence: EAGLE-2,
+arXiv 2406.16858.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from forerun.core.errors import ConfigError, check_least
+from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
+from forerun.drafters import _recurrent_files
+from forerun.drafters._best_first import MAX_STEPS
+from forerun.drafters._recurrent import Network, new_network
+from forerun.drafters.base import BaseDrafter, Target
+
+GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
+"""What `forerun autotune` tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which network, and how much it guesses."""
+
+    model: str
+    """A folder of `forerun train drafter`, or an mlp_speculator checkpoint of IBM or Snowflake."""
+    num_draft: int = 7
+    """Nodes of a tree at most."""
+    num_steps: int = 4
+    """Steps of the network in a draft at most: tokens after which it says what may come next."""
+    min_chance: float = 0.05
+    """Chance that a node is reached, at least."""
+    bits: Literal[4, 8, 16] = 8
+    """Bits of the network's weights; the head's rows keep those of the target."""
+
+    def __post_init__(self) -> None:
+        check_least("num_draft", self.num_draft, 1)
+        if not 1 <= self.num_steps <= MAX_STEPS:
+            raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
+        if not 0 <= self.min_chance <= 1:
+            raise ConfigError(f"min_chance must be 0 to 1, got {self.min_chance}")
+        _recurrent_files.check_folder(self.model)  # a wrong one is told before a model is loaded
+
+
+def build(options: Options, target: Target) -> MLPSpeculator:
+    """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
+    weights = _recurrent_files.read(options.model, target)
+    network = new_network(weights, target.model, options.bits)
+    return MLPSpeculator(options, network, target.model.config.hidden_size)
+
+
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: an untrained network."""
+    return Options(model=_recurrent_files.UNTRAINED, num_draft=12, min_chance=0)
+
+
+class MLPSpeculator(BaseDrafter):
+    """Keeps the target's last state of each sequence."""
+
+    features = LAST_HIDDEN
+
+    def __init__(self, options: Options, network: Network, width: int) -> None:
+        self.options, self.network, self.width = options, network, width
+        self.states: dict[int, Tensor] = {}
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """The state after the prompt."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.states[seq.id] = outcome.hidden[-1].clone()
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence, its likeliest nodes first, in one call for all."""
+        wanted = [min(budget, self.options.num_draft) for budget in budgets]
+        if not any(wanted):
+            return [EMPTY_DRAFT for _ in seqs]
+        trees = self.network.draft(
+            torch.stack([self.states[seq.id] for seq in seqs]),
+            [seq.tokens[-1] for seq in seqs],
+            wanted,
+            self.options.num_steps,
+            self.options.min_chance,
+        )
+        return [
+            Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
+            for tokens, parents, chances in trees
+        ]
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """The state of the last row that is committed: what the target's own token came of."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            row = (0, *(1 + i for i in outcome.path))[len(outcome.emitted) - 1]
+            self.states[seq.id] = outcome.hidden[row].clone()
+
+    def end(self, seq: Seq) -> None:
+        """Forget the state."""
+        self.states.pop(seq.id, None)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The weights, and a state a sequence."""
+        return self.network.nbytes() + 4 * num_seqs * self.width

@@ -1,0 +1,1 @@
+"""Networks that draft: what is trained, and the oracle of what runs natively."""

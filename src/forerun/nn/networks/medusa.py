@@ -1,0 +1,85 @@
+"""Medusa (Cai et al., arXiv 2401.10774): heads that each guess one token further from the target's last state alone.
+
+Head k reads h_t (after the final norm) and predicts token t+2+k, whatever the tokens between: y = x + silu(W x + b)
+for each of its blocks, then the rows of its own head, or the target's with `target_head`.
+Names are those of the published files: `{k}.{j}.linear.weight`, `.bias` of block j, `{k}.{n}.weight` of the head.
+
+D hidden width of the target, V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaConfig:
+    """Shapes; the names are those of published configurations where those have them."""
+
+    vocab_size: int
+    hidden_size: int
+    medusa_num_heads: int
+    medusa_num_layers: int = 1
+    draft_vocab_size: int = 0
+    """Rows of a head; 0 is `vocab_size`."""
+    target_head: bool = False
+
+
+class ResBlock(nn.Module):
+    """y = x + silu(W x + b), nothing at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        return x + functional.silu(self.linear(x))
+
+
+class Medusa(nn.Module):
+    """What is trained. `head` (V', D) is the target's rows, where the configuration takes those."""
+
+    target_rows: Tensor | None
+
+    def __init__(self, config: MedusaConfig, *, head: Tensor | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("target_rows", head, persistent=False)
+        rows = config.draft_vocab_size or config.vocab_size
+        for index in range(config.medusa_num_heads):
+            blocks: list[nn.Module] = [
+                ResBlock(config.hidden_size) for _ in range(config.medusa_num_layers)
+            ]
+            if not config.target_head:
+                blocks.append(nn.Linear(config.hidden_size, rows, bias=False))
+            self.add_module(str(index), nn.ModuleList(blocks))
+
+    def output(self, hidden: Tensor, index: int) -> Tensor:
+        """What head `index`'s rows multiply, of hidden states (..., D)."""
+        blocks = self.get_submodule(str(index))
+        assert isinstance(blocks, nn.ModuleList)
+        for block in blocks[: self.config.medusa_num_layers]:
+            hidden = block(hidden)
+        return hidden
+
+    def logits(self, hidden: Tensor, index: int) -> Tensor:
+        """Logits (..., V') of head `index`, of hidden states (..., D)."""
+        out = self.output(hidden, index)
+        if self.config.target_head:
+            assert self.target_rows is not None, "the target's head"
+            return functional.linear(out, self.target_rows)
+        rows: Tensor = self.get_submodule(f"{index}.{self.config.medusa_num_layers}")(out)
+        return rows
+
+    def step(self, hidden: Tensor) -> Tensor:
+        """Logits of all heads at once, (..., heads, V')."""
+        return torch.stack(
+            [self.logits(hidden, index) for index in range(self.config.medusa_num_heads)], -2
+        )

@@ -1,0 +1,199 @@
+"""The MLP speculator: which state it drafts from, and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from forerun.core.errors import ConfigError, LoadError
+from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafters import _network_folder
+from forerun.drafters.base import Target
+from forerun.drafters.mlp_speculator import MLPSpeculator, Options, build
+from tests.tiny import tiny_model
+
+WIDTH, VOCAB, INNER = 32, 24, 48
+
+
+def target(model=None):
+    return Target(model or tiny_model(3), None, 4, 256)
+
+
+def random(*shape):
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
+
+
+IBM = {
+    "architectures": ["MLPSpeculatorPreTrainedModel"],
+    "model_type": "mlp_speculator",
+    "emb_dim": WIDTH,
+    "inner_dim": INNER,
+    "vocab_size": VOCAB,
+    "n_predict": 3,
+    "n_candidates": 5,
+    "top_k_tokens_per_head": [4, 3, 2],
+    "scale_input": True,
+    "tie_weights": False,
+}
+
+
+def ibm_tensors(own, prefix="speculator."):
+    tensors = {}
+    for i in range(own):
+        tensors[f"{prefix}emb.{i}.weight"] = random(VOCAB, INNER) + i
+        tensors[f"{prefix}proj.{i}.weight"] = random(INNER, INNER if i else WIDTH) + i
+        tensors[f"{prefix}head.{i}.weight"] = random(VOCAB, INNER) * (4 - i)
+        tensors[f"{prefix}ln.{i}.weight"] = torch.full((INNER,), 1.0 + i)
+        tensors[f"{prefix}ln.{i}.bias"] = random(INNER)
+    return tensors
+
+
+LSTM = {
+    "model_type": "mlp_speculator",
+    "cell": "lstm",
+    "hidden_size": WIDTH,
+    "inner_dim": WIDTH,
+    "vocab_size": VOCAB,
+    "n_predict": 4,
+    "target_embedding": True,
+    "target_head": True,
+    "temperature": [0.9, 1.1],
+}
+LSTM_TENSORS = {
+    "projs.0.weight": random(4 * WIDTH, WIDTH),
+    "projs.1.weight": random(4 * WIDTH, WIDTH) / 2,
+    "emb_map.weight": random(4 * WIDTH, WIDTH) / 3,
+    "head_map.weight": torch.eye(WIDTH),
+    "cell_ln.0.weight": torch.ones(WIDTH),
+    "cell_ln.0.bias": torch.zeros(WIDTH),
+    "state_ln.0.weight": torch.ones(WIDTH),
+    "state_ln.0.bias": torch.zeros(WIDTH),
+    "draft_ids": torch.arange(0, VOCAB, 2),
+}
+
+
+def save(path, config, tensors):
+    _network_folder.write(path, config, tensors)
+    return str(path)
+
+
+def drafts(model, seed=0, nodes=8):
+    options = Options(model=model, bits=16, min_chance=0, num_draft=nodes)
+    drafter = build(options, target())
+    hidden = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return drafter.network.draft(hidden, [5], [nodes], 6, 0.0)[0]
+
+
+def test_a_draft_starts_from_the_last_committed_row(tmp_path):
+    drafter = build(Options(model="untrained"), target())
+    rows = torch.arange(4 * WIDTH).reshape(4, WIDTH).float()
+    seq = Seq(0, [1, 2, 3], None, 0)
+    drafter.begin(seq, Outcome((), (3,), hidden=rows))
+    assert drafter.states[0].equal(rows[3])
+    seq.tokens += [7, 8]
+    draft = Draft((6, 7, 9), (-1, -1, 1))
+    drafter.observe([seq], [draft], [Outcome((1,), (7, 8), hidden=rows)])
+    assert drafter.states[0].equal(rows[2])  # node 1 is row 2
+    seq.tokens += [4]
+    drafter.observe([seq], [draft], [Outcome((1,), (4,), hidden=rows)])  # cut: the last token was
+    assert drafter.states[0].equal(rows[0])
+    before = drafter.propose([seq], [7])
+    state = drafter.states[0]
+    drafter.end(seq)
+    drafter.begin(seq, Outcome((), (4,), hidden=state[None]))  # preempted, and back
+    assert drafter.propose([seq], [7]) == before
+
+
+@pytest.mark.parametrize("prefix", ["speculator.", ""])
+def test_ibm_checkpoints_are_read(tmp_path, prefix):
+    """Untied: as many of all as steps; tied and repeated or left out, it is the same."""
+    untied = drafts(save(tmp_path / "a", IBM, ibm_tensors(3, prefix)))
+    assert len(untied[0]) == 8
+    tied = IBM | {"tie_weights": True}
+    tensors = {n: t for n, t in ibm_tensors(3, prefix).items() if ".0." in n or "proj.1" in n}
+    repeated = dict(tensors)
+    for name, tensor in tensors.items():
+        if "proj" not in name:
+            repeated[name.replace(".0.", ".1.")] = repeated[name.replace(".0.", ".2.")] = tensor
+    repeated[f"{prefix}proj.2.weight"] = tensors[f"{prefix}proj.1.weight"]
+    short, long = save(tmp_path / "b", tied, tensors), save(tmp_path / "c", tied, repeated)
+    assert drafts(short) == drafts(long) != untied
+
+
+def test_ours_is_read_rounded_or_not(tmp_path):
+    whole = drafts(save(tmp_path / "a", LSTM, LSTM_TENSORS))
+    assert set(whole[0]) <= set(range(0, VOCAB, 2))
+    rounded = _network_folder.rounded(LSTM_TENSORS)
+    assert rounded["projs.0.weight"].dtype == torch.int8
+    again = drafts(save(tmp_path / "b", LSTM, rounded))
+    assert whole[:2] == again[:2]
+    assert whole[2] == pytest.approx(again[2], abs=0.02)
+    stored = _network_folder.read(tmp_path / "b", target()).tensors["projs.0.weight"]
+    error = (stored - LSTM_TENSORS["projs.0.weight"]).abs()
+    assert error.max() <= LSTM_TENSORS["projs.0.weight"].abs().max() / 127
+
+
+def test_temperature_flattens_the_chances(tmp_path):
+    cold = drafts(save(tmp_path / "a", LSTM | {"temperature": 0.5}, LSTM_TENSORS))
+    warm = drafts(save(tmp_path / "b", LSTM | {"temperature": [2.0]}, LSTM_TENSORS))
+    assert max(cold[2]) > max(warm[2])
+
+
+def without(name):
+    return {other: tensor for other, tensor in LSTM_TENSORS.items() if other != name}
+
+
+WRONG = [
+    ({"hidden_size": 64}, LSTM_TENSORS, "another model: it reads states of width 64, this model has 32"),
+    ({"vocab_size": 25}, LSTM_TENSORS, "another model: it reads a vocabulary of 25, this model has 24"),
+    ({"target": {"name": "big", "num_layers": 9}}, LSTM_TENSORS, "for big, whose num layers is 9"),
+    ({"n_predict": 0}, LSTM_TENSORS, "'n_predict' must be a whole number from 1 on, got 0"),
+    ({"cell": "gru"}, LSTM_TENSORS, "'cell' must be one of mlp, sum_rnn, lstm, sum_lstm"),
+    ({"temperature": [0.0]}, LSTM_TENSORS, "'temperature' must be numbers above 0"),
+    ({"tie_lstm_embs": 1}, LSTM_TENSORS, "'tie_lstm_embs' must be true or false"),
+    ({}, without("projs.1.weight"), "tensor 'speculator.projs.1.weight' is missing"),
+    ({}, LSTM_TENSORS | {"projs.0.weight": random(3, 4)}, "'projs.0.weight' is [3, 4], expected [128, 32]"),
+    ({}, LSTM_TENSORS | {"midlayer.q": random(3, 4)}, "tensor 'midlayer.q' is none of such"),
+    ({}, LSTM_TENSORS | {"draft_ids": torch.tensor([3, 3])}, "'draft_ids' must be ascending"),
+    ({}, LSTM_TENSORS | {"draft_ids": torch.tensor([3, 24])}, "ascending token ids below 24"),
+    ({}, LSTM_TENSORS | {"cell_ln.0.bias": torch.full((WIDTH,), torch.nan)}, "'cell_ln.0.bias' holds values"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "tensors", "message"), WRONG, ids=lambda x: str(x)[:40])
+def test_a_wrong_folder_is_told_in_a_line(tmp_path, config, tensors, message):
+    path = save(tmp_path, LSTM | config, tensors)
+    with pytest.raises(LoadError) as caught:
+        build(Options(model=path), target())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_folder_of_such_a_network_is_told_before_anything_is_loaded(tmp_path):
+    with pytest.raises(LoadError, match=r"has no config\.json"):
+        Options(model=str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(LoadError, match="holds model_type 'llama'; allowed: mlp_speculator"):
+        Options(model=str(tmp_path))
+    path = save(tmp_path / "cut", LSTM, LSTM_TENSORS)
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:99])
+    with pytest.raises(LoadError, match="cannot be read"):
+        build(Options(model=path), target())
+    for wrong in ({"num_draft": 0}, {"num_steps": 17}, {"min_chance": 2}):
+        with pytest.raises(ConfigError):
+            Options(model="untrained", **wrong)
+
+
+def test_the_weights_count():
+    model = tiny_model(3)
+    small, large = (
+        build(Options(model="untrained", bits=bits), target(model)).nbytes(0, 64)
+        for bits in (8, 16)
+    )
+    assert 0 < small < large
+    assert isinstance(drafter := build(Options(model="untrained"), target(model)), MLPSpeculator)
+    assert drafter.nbytes(3, 64) - drafter.nbytes(0, 64) == 3 * 4 * WIDTH

@@ -1,0 +1,175 @@
+"""Networks that draft, on the native kernels: the trees of the torch twin, and the row law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from forerun import _native
+from forerun.drafters._recurrent import NativeNetwork, TorchNetwork, Weights
+from forerun.nn.backends.native import load as load_native
+from tests.native.models import GATED, TYPES, VOCAB, random_weights, reference
+
+WIDTH = GATED.hidden_size
+TOKENS = torch.arange(0, VOCAB, 3)
+KINDS = {
+    "lstm": {"is_lstm": True},
+    "lstm, a map for each gate": {"is_lstm": True, "map_size": 4},
+    "lstm, its own embedding": {"is_lstm": True, "emb_size": 4},
+    "mlp": {},
+    "mlp, scaled, all tokens, wide": {"scales": True, "tokens": None, "inner": 96, "head": 1},
+    "mlp, each depth its own": {"emb_size": 1, "head": 3, "own": 3},
+}  # fmt: skip
+
+
+def weights_of(
+    *,
+    is_lstm=False,
+    inner=WIDTH,
+    map_size=1,
+    emb_size=0,
+    head=0,
+    own=1,
+    scales=False,
+    tokens=TOKENS,
+) -> Weights:
+    """A random network of three depths."""
+    generator = torch.Generator().manual_seed(3)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    gates = 4 if is_lstm else 1
+    tensors = {"proj.0": random(gates * inner, WIDTH) / 8}
+    for i in range(1, max(own, 2)):
+        tensors[f"proj.{i}"] = random(gates * inner, inner) / 8
+    for i in range(own):
+        tensors |= {f"ln.{i}": 1 + random(inner) / 4, f"ln.{i}.bias": random(inner) / 4}
+    if is_lstm:
+        tensors |= {"state_ln": 1 + random(inner) / 4, "state_ln.bias": random(inner) / 4}
+    for i in range(own if emb_size else 0):
+        tensors[f"emb.{i}"] = random(VOCAB, emb_size * inner) / 8
+    if not emb_size:
+        tensors["map"] = random(map_size * inner, WIDTH) / 8
+    for i in range(head):
+        tensors[f"head.{i}"] = random(VOCAB if tokens is None else len(tokens), inner) / 2
+    return Weights(inner, 3, 3, is_lstm, scales, tensors, tokens, (1.0, 0.8))
+
+
+def target(dtype="f32", **options):
+    return load_native(GATED, random_weights(GATED, dtype), **{"num_threads": 1, **options})
+
+
+def hidden(num_rows):
+    return torch.randn(num_rows, WIDTH, generator=torch.Generator().manual_seed(num_rows))
+
+
+def drafts(network, num_rows=1, num_nodes=9, num_steps=5, least=0.0):
+    tokens = [(7 * i + 1) % VOCAB for i in range(num_rows)]
+    return network.draft(hidden(num_rows), tokens, [num_nodes] * num_rows, num_steps, least)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trees_are_those_of_the_torch_twin(kind):
+    weights = weights_of(**KINDS[kind])
+    model = target()
+    native = drafts(NativeNetwork(weights, model, 32), 4)
+    torch_trees = drafts(TorchNetwork(weights, model), 4)
+    for (tokens, parents, chances), (tokens2, parents2, chances2) in zip(native, torch_trees):
+        assert (tokens, parents) == (tokens2, parents2)
+        assert chances == pytest.approx(chances2, abs=1e-4)
+    assert {len(tree[0]) for tree in native} == {9}
+    assert any(max(tree[1]) > 1 for tree in native)  # more than one step was used
+
+
+@pytest.mark.parametrize(("bits", "most"), [(16, 0.005), (8, 0.03), (4, 0.2)])
+def test_rounded_weights_and_int8_activations_move_chances_little(bits, most):
+    """8 bits: a group's codes are off by 0.4 % of its largest value at most, in weights and activations."""
+    weights = weights_of(**KINDS["lstm"])
+    (rounded,) = drafts(NativeNetwork(weights, target(), bits), num_steps=1, num_nodes=8)
+    (exact,) = drafts(TorchNetwork(weights, target()), num_steps=1, num_nodes=8)
+    chances = dict(zip(exact[0], exact[2], strict=True))
+    shared = [(p, chances[token]) for token, _, p in zip(*rounded, strict=True) if token in chances]
+    assert len(shared) >= 5
+    assert all(abs(a - b) < most for a, b in shared)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
+    network = NativeNetwork(weights_of(**KINDS[kind]), target("q8_0"), 8)
+    together = drafts(network, 5)
+    rows, tokens = hidden(5), [(7 * i + 1) % VOCAB for i in range(5)]
+    for i in range(5):
+        assert network.draft(rows[i : i + 1], [tokens[i]], [9], 5, 0.0) == [together[i]]
+    some = network.draft(rows, tokens, [9, 0, 4, 0, 9], 5, 0.0)
+    assert [some[0], some[4]] == [together[0], together[4]]
+    assert some[1] == some[3] == ((), (), ())
+    assert some[2] == tuple(part[:4] for part in together[2])
+
+
+@pytest.mark.parametrize("kind", ["lstm", "mlp, each depth its own"])
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_drafts_do_not_depend_on_threads_and_instruction_set(kind, bits):
+    weights = weights_of(**KINDS[kind])
+    expected = drafts(NativeNetwork(weights, target("q8_0", isa="portable"), bits), 3)
+    for isa in _native.runnable_isas():
+        for num_threads in (1, 2, 3):
+            model = target("q8_0", isa=isa, num_threads=num_threads)
+            assert drafts(NativeNetwork(weights, model, bits), 3) == expected
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_of_the_head_are_the_targets_own(dtype):
+    config = replace(GATED, hidden_size=256, intermediate_size=256, num_heads=8)
+    model = load_native(config, random_weights(config, dtype), num_threads=1)
+    network = _native.RecurrentNetwork(model.runtime, model.native, 256, 3, 3, False, False)
+    ids = [0, 3, 17, 18, 40, VOCAB - 1]
+    network.set_tokens(ids)
+    network.take_head()
+    rows, whole = np.empty((len(ids), 256), np.float32), np.empty((VOCAB, 256), np.float32)
+    network.unpack("head.0", rows)
+    model.native.unpack("head", whole)
+    assert (rows == whole[ids]).all()
+
+
+def test_nodes_below_the_least_chance_are_left_out():
+    network = NativeNetwork(weights_of(**KINDS["lstm"]), target(), 8)
+    (tokens, parents, chances) = drafts(network, least=0.05, num_nodes=40)[0]
+    reach = []
+    for parent, chance in zip(parents, chances, strict=True):
+        reach.append(chance * (reach[parent] if parent >= 0 else 1))
+    assert min(reach) >= 0.05
+    assert reach == sorted(reach, reverse=True)
+    assert 0 < len(tokens) < 40
+
+
+def test_states_that_are_not_finite_give_no_draft():
+    network = NativeNetwork(weights_of(**KINDS["lstm"]), target(), 8)
+    assert network.draft(torch.full((1, WIDTH), torch.nan), [1], [5], 3, 0.0) == [((), (), ())]
+
+
+def test_what_is_wrong_is_told():
+    model = target()
+    network = _native.RecurrentNetwork(model.runtime, model.native, 64, 3, 3, True, False)
+    with pytest.raises(ValueError, match=r"proj\.0 is missing"):
+        network.check()
+    network.set("proj.0", "f32", 64, np.zeros((64, 256), np.uint8))
+    with pytest.raises(ValueError, match=r"proj.0 is \(64, 64\), expected \(256, 64\)"):
+        network.check()
+    with pytest.raises(ValueError, match="max_depth"):
+        _native.RecurrentNetwork(model.runtime, model.native, 64, 3, 99, True, False)
+    whole = NativeNetwork(weights_of(**KINDS["lstm"]), model, 8)
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        whole.draft(hidden(1), [VOCAB], [5], 3, 0.0)
+
+
+def test_a_torch_target_has_the_torch_network():
+    config = replace(GATED, tied_head=True)
+    stored = random_weights(config)
+    weights = weights_of(**KINDS["lstm"])
+    ours = drafts(TorchNetwork(weights, reference(config, stored)), 2)
+    native = drafts(NativeNetwork(weights, load_native(config, stored, num_threads=1), 32), 2)
+    assert [tree[:2] for tree in ours] == [tree[:2] for tree in native]
