@@ -24,8 +24,8 @@ ANSWERS, BOUNDS = FIXTURES / "answers.jsonl.gz", FIXTURES / "bounds.txt"
 BATCHES = (1, 4, 8)
 NUM_ORDERS = 5
 TOLERANCE = 0.02
-TOLERANCE_OF_ONE = 0.07
-"""Of a kind in a single order."""
+TOLERANCE_OF_ONE, TOLERANCE_OF_ALL = 0.07, 0.03
+"""Of a kind, and of all prompts, in a single order."""
 AVX2 = CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08})
 AVX512 = CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6})
 
@@ -107,7 +107,7 @@ def test_no_kind_of_prompt_becomes_slower(name, num_seqs, bound):
 def test_all_prompts_in_one_order_are_about_as_fast(name, num_seqs, bound):
     found = speedups(name, num_seqs)
     slower = {kind: found[kind] for kind in found if found[kind] < bound[kind] - TOLERANCE_OF_ONE}
-    assert found["all"] >= bound["all"] - TOLERANCE
+    assert found["all"] >= bound["all"] - TOLERANCE_OF_ALL
     assert not slower, f"was {bound}"
 
 
