@@ -12,7 +12,8 @@
 
 namespace forerun {
 
-// One group of one output: codes, and fp16 scale and minimum (or their bytes, Scales::Super).
+// One group of one output: codes, and fp16 scale and minimum (minus the zero point, Scales::HalfZero;
+// the bytes of both, Scales::Super).
 struct StoredGroup {
     std::uint8_t codes[kGroup];
     std::uint16_t scale, minimum;
@@ -104,6 +105,7 @@ constexpr WeightFormat kFormats[] = {
     {"bf16", Tile::BF16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
     {"q4_0", Tile::Q4, kInt8, 4, 32, 8, Scales::Half, 32, 18, read_block<4, false>},
     {"q4_1", Tile::Q4M, kInt8, 4, 32, 0, Scales::HalfMin, 32, 20, read_block<4, true>},
+    {"q4_z", Tile::Q4Z, kInt8, 4, 32, 0, Scales::HalfZero, 32, 20, read_block<4, true>},
     {"q5_0", Tile::Q5, kInt8, 6, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
     {"q5_1", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
     {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
@@ -117,7 +119,7 @@ constexpr WeightFormat kFormats[] = {
 int codes_nbytes(const WeightFormat& f) { return kTile * f.group * f.bits / 8; }
 
 int group_nbytes(const WeightFormat& f) {
-    const int scales = f.scales == Scales::None ? 0 : f.scales == Scales::HalfMin ? 64 : 32;
+    const int scales = f.scales == Scales::None ? 0 : has_pair(f.scales) ? 64 : 32;
     return codes_nbytes(f) + scales;
 }
 
@@ -175,7 +177,7 @@ void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const Stored
         return;
     }
     put_half(scales, lane, group.scale);
-    if (f.scales == Scales::HalfMin) put_half(scales + 32, lane, group.minimum);
+    if (has_pair(f.scales)) put_half(scales + 32, lane, group.minimum);
 }
 
 // Copies what a tile holds of one lane, `nbytes` of each line of 16 lanes.
@@ -314,7 +316,7 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint
 
 Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& source,
             const float* bias, int num_threads) {
-    const bool has_min = format.scales == Scales::HalfMin;
+    const bool has_min = has_pair(format.scales);
     if (!(has_min || format.scales == Scales::Half) || has_min != (source.mins != nullptr))
         throw std::invalid_argument(std::string(format.name) + " has no tiles for such codes");
     if (source.group <= 0 || source.group % format.group || num_in % source.group)
@@ -380,8 +382,8 @@ void unpack_row(const Linear& linear, int row, float* out) {
             minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
         } else {
             scale = half_to_float(half_at(scales + 2 * lane));
-            if (f.scales == Scales::HalfMin)
-                minimum = half_to_float(half_at(scales + 32 + 2 * lane));
+            if (has_pair(f.scales)) minimum = half_to_float(half_at(scales + 32 + 2 * lane));
+            if (f.scales == Scales::HalfZero) minimum *= scale;
         }
         for (int i = 0; i < f.group; ++i)
             *out++ = scale * static_cast<float>(read_code(f, at, lane, i) - f.zero) + minimum;

@@ -27,7 +27,8 @@ struct Packed {
 };
 
 // Weights as scale * code + minimum: codes (num_out, num_in), and scales and minima (num_out,
-// num_in / group), which are rounded to fp16.
+// num_in / group), which are rounded to fp16. Where a format has zero points, `mins` are minus those,
+// and weights are scale * (code + min).
 struct Codes {
     const std::int8_t* codes;
     const float *scales, *mins;  // mins null: none

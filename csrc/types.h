@@ -18,22 +18,27 @@ inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attent
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
-enum class Tile : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4K, Q5, Q5M, Q6, Q8 };
+enum class Tile : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q6, Q8 };
 
 // What a tile kernel reads of its rows: floats, or int8 with a scale per group of 32. This is the
 // place for int8 with a scale per row, or one that calibration has fixed.
 enum class Activations : std::uint8_t { Float, Int8Groups };
 
-// Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; a byte each of scale and
-// minimum, times fp16 factors of 256 inputs.
-enum class Scales : std::uint8_t { None, Half, HalfMin, Super };
+// Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; with minus its zero point,
+// a whole number as fp16; a byte each of scale and minimum, times fp16 factors of 256 inputs.
+enum class Scales : std::uint8_t { None, Half, HalfMin, HalfZero, Super };
+
+// Whether a second fp16 stands beside each scale.
+constexpr bool has_pair(Scales scales) {
+    return scales == Scales::HalfMin || scales == Scales::HalfZero;
+}
 
 struct StoredGroup;
 
 // How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum. The table
 // of all is in formats.cpp.
 struct WeightFormat {
-    const char* name;  // GGUF's, in lower case
+    const char* name;  // GGUF's, in lower case, but q4_z is our own
     Tile tile;
     Activations activations;
     int bits;   // of a value in a tile: 5-bit codes take 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forerun.core import spellings
+from forerun.core import request_spellings, spellings
 from forerun.core.spellings import Spelling
 
 HEAD = """# Names of other engines
@@ -37,10 +37,12 @@ def page() -> str:
     ]
     parts += ["| method | drafter |", "|---|---|"]
     parts += [f"| `{theirs}` | `{ours}` |" for theirs, ours in spellings.METHODS.items()]
+    requests = "\n## Of requests\n\nFields of the JSON that `forerun serve` reads ([serving](serving.md)).\n"
     not_yet = ", ".join(f"`{name}`" for name in spellings.NOT_YET)
     parts += [f"\nNot supported yet: {not_yet}.\n", "## Short flags\n"]
     parts += ["| flag | name above |", "|---|---|"]
     parts += [f"| `{flag}` | `{name}` |" for flag, name in spellings.SHORT.items()]
+    parts += [requests, _tables(request_spellings.REQUEST).rstrip()]
     return "\n".join(parts) + "\n"
 
 

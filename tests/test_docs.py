@@ -38,7 +38,9 @@ def test_the_readmes_speeds_are_those_of_its_measurements(tmp_path):
     assert text.endswith("\nb\n")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/python.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/quickstart.md", "docs/python.md", "docs/serving.md"]
+)
 def test_the_examples_of_a_page_run(page, default_model, capsys):
     blocks = python_blocks(page)
     assert blocks

@@ -1,8 +1,8 @@
 // Linear layers: 16 outputs at a time, a few rows at a time, each row exactly as if it were alone.
 //
 // A tile holds 16 outputs. Per group of inputs it stores the codes, then 16 fp16 scales, then
-// (formats with a minimum) 16 fp16 minima, so that one stream of bytes is read in order. A 64-byte
-// line of codes holds, for each output, 4 bytes:
+// (formats with a minimum or a zero point) 16 fp16 of those, so that one stream of bytes is read in
+// order. A 64-byte line of codes holds, for each output, 4 bytes:
 //   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines a group of 32
 //   5 and 6 bits: the low 4 bits likewise; then lines of 2-bit tops, each the tops of 16 inputs
 //   8 bits: inputs k..k+3, code + 128
@@ -96,13 +96,13 @@ struct Code8 {
 };
 
 // Integer codes times int8 rows: acc = acc + float(dot) * (scale * row scale), then + min * row
-// sum, group by group.
-template <class Code, bool HAS_MIN>
+// sum, group by group. Where zero points are stored, min = scale * -zero, which fp32 holds exactly.
+template <class Code, Scales SCALES>
 struct IntegerTile {
     template <int M>
     static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
                     F (&acc)[M]) {
-        constexpr int nbytes = Code::nbytes + (HAS_MIN ? 64 : 32);
+        constexpr int nbytes = Code::nbytes + (has_pair(SCALES) ? 64 : 32);
         constexpr int parts = kGroup / Code::group;  // of a group of activations
         const std::size_t first = rows.first_group(row);
         const std::int8_t* x = rows.q + first * kGroup;
@@ -115,9 +115,9 @@ struct IntegerTile {
             prefetch(w, (nbytes + 63) / 64);
             Code::dot(w, x + part * Code::group, dot);
             const F weight_scale = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes));
-            if constexpr (HAS_MIN) {
-                const F weight_min =
-                    load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
+            if constexpr (has_pair(SCALES)) {
+                F weight_min = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
+                if constexpr (SCALES == Scales::HalfZero) weight_min = mul(weight_scale, weight_min);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
                     acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
@@ -249,11 +249,17 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
                    int num_rows, const Output& output) {
     constexpr decltype(&forerun::FORERUN_ISA::linear) kernels[] = {
         // in the order of enum Tile
-        linear_tiles<FloatTile<Float32>>,        linear_tiles<FloatTile<Float16>>,
-        linear_tiles<FloatTile<BFloat16>>,       linear_tiles<IntegerTile<Code4, false>>,
-        linear_tiles<IntegerTile<Code4, true>>,  linear_tiles<SuperTile>,
-        linear_tiles<IntegerTile<Code5, false>>, linear_tiles<IntegerTile<Code5, true>>,
-        linear_tiles<IntegerTile<Code6, false>>, linear_tiles<IntegerTile<Code8, false>>};
+        linear_tiles<FloatTile<Float32>>,
+        linear_tiles<FloatTile<Float16>>,
+        linear_tiles<FloatTile<BFloat16>>,
+        linear_tiles<IntegerTile<Code4, Scales::Half>>,
+        linear_tiles<IntegerTile<Code4, Scales::HalfMin>>,
+        linear_tiles<IntegerTile<Code4, Scales::HalfZero>>,
+        linear_tiles<SuperTile>,
+        linear_tiles<IntegerTile<Code5, Scales::Half>>,
+        linear_tiles<IntegerTile<Code5, Scales::HalfMin>>,
+        linear_tiles<IntegerTile<Code6, Scales::Half>>,
+        linear_tiles<IntegerTile<Code8, Scales::Half>>};
     kernels[static_cast<int>(linear.format->tile)](linear, tile, num_tiles, rows, row, num_rows,
                                                    output);
 }

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from forerun.core.types import Draft, Event, Features, FinishReason, Outcome, Seq
     from forerun.engine.outputs import CompletionOutput, RequestOutput
     from forerun.llm import LLM
+    from forerun.server.async_llm import AsyncLLM
 
     __version__: str
 
 __all__ = [
+    "AsyncLLM",
     "CapacityError",
     "CompletionOutput",
     "ConfigError",
@@ -61,6 +63,7 @@ _NAMES_OF_MODULE = {
     "forerun.core.types": {"Draft", "Event", "Features", "FinishReason", "Outcome", "Seq"},
     "forerun.engine.outputs": {"CompletionOutput", "RequestOutput"},
     "forerun.llm": {"LLM"},
+    "forerun.server.async_llm": {"AsyncLLM"},
 }
 
 

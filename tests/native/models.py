@@ -32,14 +32,14 @@ GATED = ModelConfig(
     rope=RopeConfig(10000.0, 32),
 )
 
-QUANTIZED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+QUANTIZED = ("q4_0", "q4_1", "q4_z", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 TYPES = ("f32", "f16", "bf16", *QUANTIZED)
 
-_FACTORS = {"q4_k": (0, 4), "q5_k": (0, 4), "q6_k": (208, 210)}
+_FACTORS = {"q4_z": (0, 2), "q4_k": (0, 4), "q5_k": (0, 4), "q6_k": (208, 210)}
 
 
 def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
-    """Values as a checkpoint would store them; the K types, which nothing here can write, as random blocks."""
+    """Values as a checkpoint would store them; the types that nothing here can write as random blocks."""
     if dtype in _FACTORS:
         data = _random_blocks(values.shape, dtype)
     else:
@@ -60,6 +60,9 @@ def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     first, stop = _FACTORS[dtype]
     factors = random.uniform(2e-4, 2e-3, (*data.shape[:2], (stop - first) // 2)).astype(np.float16)
     data[:, :, first:stop] = factors.view(np.uint8)
+    if FORMATS[dtype].has_zero:
+        zeros = -random.integers(0, 16, (*data.shape[:2], 1)).astype(np.float16)
+        data[:, :, stop : stop + 2] = zeros.view(np.uint8)
     return data.reshape(shape[0], -1)
 
 

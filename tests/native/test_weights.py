@@ -130,14 +130,15 @@ def test_zero_and_tiny_rows_are_zero() -> None:
     assert (apply(decoder, x) == 0).all()
 
 
-@pytest.mark.parametrize("form", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q6_k"])
+@pytest.mark.parametrize("form", ["q4_0", "q4_1", "q4_z", "q5_0", "q5_1", "q8_0", "q6_k"])
 def test_codes_and_blocks_of_a_weight_become_the_same_tiles(form: str) -> None:
     weight = weight_of(form)
     codes = weight.codes()
     scales = np.ascontiguousarray(codes.scales)
     decoder = decoder_with(weight)
     expected = [*decoder._native.packed("layers.0.q")[2].tobytes()]
-    decoder._native.set_codes("layers.0.q", form, codes.codes, scales, codes.mins, None)
+    mins = codes.mins if codes.zeros is None else -codes.zeros
+    decoder._native.set_codes("layers.0.q", form, codes.codes, scales, mins, None)
     assert [*decoder._native.packed("layers.0.q")[2].tobytes()] == expected
 
 
@@ -157,6 +158,7 @@ def test_groups_of_codes_may_be_wider_than_those_of_tiles() -> None:
     [
         ("q4_0", 16, True, "no tiles for such codes"),
         ("q4_1", 16, False, "no tiles for such codes"),
+        ("q4_z", 16, False, "no tiles for such codes"),
         ("q4_k", 16, True, "no tiles for such codes"),
         ("f16", 16, False, "no tiles for such codes"),
         ("q4_0", 32, False, "multiples of 32"),

@@ -82,7 +82,6 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before=False is not supported"),
         ("opt", {"layer_norm_elementwise_affine": False}, "elementwise_affine=False"),
         ("gpt_bigcode", {"multi_query": False}, "multi_query=False is not supported"),
-        ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantized with 'awq'"),
         ("llama", {"hidden_act": "mish"}, "activation 'mish' is not supported"),
         ("llama", {"rms_norm_eps": None}, "lacks 'rms_norm_eps'"),
         ("llama", {"num_key_value_heads": 3}, "4 query heads cannot share 3"),

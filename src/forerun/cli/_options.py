@@ -34,6 +34,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.spellings import configuration, known_names, note, plain, read_object
 from forerun.core.textfile import read_text
 from forerun.formats.generation import FILTERS, SETTINGS
+from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
@@ -52,6 +53,9 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "seed": ("-s", "--seed"),
     "stop": ("--stop", "-r", "--reverse-prompt"),
     "ignore_eos": ("--ignore-eos",),
+    "served_model_name": ("-a", "--served-model-name", "--alias"),
+    "allowed_origins": ("--allowed-origins", "--allowed-origin"),
+    "log_requests": ("--log-requests",),
 }
 """Of fields that have more spellings than their own name."""
 
@@ -76,6 +80,12 @@ METAVARS: Mapping[str, str] = {
     "device": "DEVICE",
     "backend": "auto|native|torch",
     "head_bits": "4|8",
+    "served_model_name": "NAME",
+    "allowed_origins": "ORIGIN",
+    "api_key": "KEY",
+    "body_timeout": "SECONDS",
+    "drain_timeout": "SECONDS",
+    "stream_interval": "SECONDS",
 }
 """What help says a field takes, where its type alone does not."""
 
@@ -168,6 +178,17 @@ def answering(**defaults: object) -> Callable[[Command], Command]:
         return merged
 
     return _derive("params", SamplingParams, every, dict.fromkeys(own) | defaults, build)
+
+
+def serving() -> Callable[[Command], Command]:
+    """Give a command the options of ServerConfig, which it gets as `settings`."""
+
+    def build(values: dict[str, Any], arguments: Arguments) -> ServerConfig:
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return ServerConfig(**{**values, **lists})
+
+    names = [field.name for field in fields(ServerConfig)]
+    return _derive("settings", ServerConfig, names, {}, build)
 
 
 def _read(values: dict[str, Any], arguments: Arguments) -> SamplingParams:
@@ -267,6 +288,8 @@ def _group(name: str, cls: type[object]) -> str:
     """The heading of a field's option in help."""
     if cls is SamplingParams:
         return "Sampling"
+    if cls is ServerConfig:
+        return "Bounds" if name.startswith("max_") or name == "body_timeout" else "Listening"
     is_drafting = "draft" in name or name in ("controller", "speculative_config")
     return "Drafting" if is_drafting else "Model and machine"
 

@@ -22,8 +22,8 @@ from forerun.core.errors import ForerunError
 NOT_GROUPED = ("check_drafter",)
 """Commands of their own, though their first word is another command."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Answers": ("generate", "chat", "demo"),
-    "Models": ("models", "pull", "rm", "check"),
+    "Answers": ("generate", "chat", "serve", "demo"),
+    "Models": ("models", "pull", "rm", "check", "quantize"),
     "Drafters": ("drafters", "autotune", "train", "check_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }

@@ -145,7 +145,7 @@ CONFIGURATION: Mapping[str, Mapping[str, Spelling]] = {
         "generation_config": _no_effect(
             "a model's own settings are the default, SamplingParams() has vLLM's", "auto"
         ),
-        "served_model_name": _no_effect("nothing is served"),
+        "served_model_name": _no_effect("only forerun serve gives a model names"),
         "runner": _no_effect("models generate", "auto", "generate"),
         "task": _no_effect("models generate", "auto", "generate"),
         "enable_lora": _flag("adapters are not supported; merge them into the model", "false"),

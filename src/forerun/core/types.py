@@ -198,6 +198,8 @@ class Seq:
     seed: int
     num_prompt: int = field(init=False)
     slot: int = -1
+    num_reused: int = 0
+    """Prompt tokens whose rows the cache held already when it began."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:

@@ -35,6 +35,7 @@ class Scheduler:
             seq.slot, num_reused = opened
             self.num_queried += len(seq.tokens)
             self.num_reused += num_reused
+            seq.num_reused = min(num_reused, seq.num_prompt)
             self.running.append(seq)
 
     def release(self, seq: Seq) -> None:

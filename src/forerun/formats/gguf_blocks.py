@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class BlockTensor(StoredTensor):
-    """A quantized tensor of a GGUF file."""
+    """A quantized tensor of a GGUF file, or one in blocks of our own `q4_z`."""
 
     def codes(self) -> Codes:
         """Codes, scales and minima; a vector is one row."""
@@ -33,7 +33,8 @@ class BlockTensor(StoredTensor):
         return Codes(
             codes.reshape(num_rows, -1),
             scales.reshape(num_rows, -1),
-            None if mins is None else mins.reshape(num_rows, -1),
+            None if mins is None or format.has_zero else mins.reshape(num_rows, -1),
+            -mins.reshape(num_rows, -1) if mins is not None and format.has_zero else None,
         )
 
     def dequantize(self) -> Tensor:
@@ -52,11 +53,13 @@ def _unpack_blocks(
 ) -> tuple[NDArray[np.int8], Floats, Floats | None]:
     """Of blocks of 32, (N, B, bytes): scale f16, minimum f16 if any, fifth bits (32) if any, codes.
 
+    In place of a minimum `q4_z` has minus its zero point.
     Low nibbles are codes 0 to 15, high ones 16 to 31. Without a minimum codes are stored plus
     2 ** (bits - 1), but 8-bit ones are signed.
     """
-    floats, packed = _halves(blocks, 1 + format.has_min)
-    scales, mins = floats[..., 0], floats[..., 1] if format.has_min else None
+    has_pair = format.has_min or format.has_zero
+    floats, packed = _halves(blocks, 1 + has_pair)
+    scales, mins = floats[..., 0], floats[..., 1] if has_pair else None
     if format.bits == 8:
         return packed.view(np.int8), scales, None
     if format.bits == 5:
@@ -64,7 +67,7 @@ def _unpack_blocks(
         codes: Bytes = _nibbles(packed[..., 4:]) | fifth << np.uint8(4)
     else:
         codes = _nibbles(packed)
-    zero = 0 if format.has_min else 1 << (format.bits - 1)
+    zero = 0 if has_pair else 1 << (format.bits - 1)
     return codes.view(np.int8) - np.int8(zero), scales, mins
 
 

@@ -14,6 +14,7 @@ from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.formats import generation
 from forerun.formats.base import Checkpoint
+from forerun.formats.hf_quantized import join, quantization_config
 from forerun.formats.hf_tokenizer import read_json, tokenizer_from_folder
 from forerun.formats.tokenizer import Tokenizer
 from forerun.formats.weights import FORMATS, StoredTensor, WeightFormat
@@ -44,8 +45,17 @@ class HfCheckpoint(Checkpoint):
             raise LoadError(f"{path / 'config.json'} names no architectures")
         self.architecture = str(architectures[0])
         self._tensors: dict[str, StoredTensor] = {}
-        for file in _weight_files(path):
-            self._tensors |= _read_tensors(file)
+        for file, names in _weight_files(path).items():
+            stored = _read_tensors(file)
+            lacking = names - stored.keys()
+            if lacking:
+                raise LoadError(
+                    f"{file} has no tensor '{min(lacking)}', which the index says it has"
+                )
+            self._tensors |= stored
+        quantization = quantization_config(self.config, read_json(path / "quant_config.json"))
+        if quantization is not None:
+            self._tensors = join(path, quantization, self._tensors)
 
     def tensor(self, name: str) -> StoredTensor:
         """One tensor as stored. Raises LoadError with the closest names, or naming its type."""
@@ -68,17 +78,20 @@ class HfCheckpoint(Checkpoint):
         return generation.from_hf(read_json(path), str(path))
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files: those of the index, or the single one."""
+def _weight_files(folder: Path) -> dict[Path, set[str]]:
+    """The safetensors files: those of the index with the tensors it says they have, or the single one."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict):
             raise LoadError(f"{index} has no weight_map")
-        return [folder / name for name in sorted(set(weight_map.values()))]
+        files: dict[Path, set[str]] = {}
+        for name, file in weight_map.items():
+            files.setdefault(folder / str(file), set()).add(name)
+        return files
     single = folder / "model.safetensors"
     if single.is_file():
-        return [single]
+        return {single: set()}
     if any(folder.glob("pytorch_model*.bin")):
         raise LoadError(
             f"{folder} holds pytorch_model.bin, which can run code when it is read: convert it to "

@@ -25,18 +25,19 @@ Rows = slice | NDArray[np.int64]
 class WeightFormat:
     """How numbers are stored. A row is a sequence of blocks of `block` weights in `block_nbytes` bytes.
 
-    With a group g, weight w of a row is `scale[w // g] * code[w] + min[w // g]`; without, it is a
-    floating-point number.
+    With a group g, weight w of a row is `scale[w // g] * code[w] + min[w // g]`, or with zero points
+    `scale[w // g] * (code[w] - zero[w // g])`; without a group it is a floating-point number.
     """
 
     name: str
-    """In lower case, as GGUF spells it."""
+    """In lower case, as GGUF spells it; GGUF has no zero points, so `q4_z` is our name."""
     bits: int
     """Of one code, or of one floating-point number."""
     group: int | None = None
     has_min: bool = False
     block: int = 1
     block_nbytes: int = 0
+    has_zero: bool = False
 
     @property
     def bits_per_weight(self) -> float:
@@ -52,6 +53,7 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("bf16", 16, block_nbytes=2),
         WeightFormat("q4_0", 4, 32, False, 32, 18),
         WeightFormat("q4_1", 4, 32, True, 32, 20),
+        WeightFormat("q4_z", 4, 32, False, 32, 20, has_zero=True),
         WeightFormat("q5_0", 5, 32, False, 32, 22),
         WeightFormat("q5_1", 5, 32, True, 32, 24),
         WeightFormat("q8_0", 8, 32, False, 32, 34),
@@ -60,21 +62,27 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("q6_k", 6, 16, False, 256, 210),
     )
 }
-"""The formats that can be read, by name; safetensors files have the first three."""
+"""The formats that can be read, by name; safetensors files have the first three, GGUF all but `q4_z`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Integer codes (N, K) int8, scales (N, K / g) fp32, minima (N, K / g) fp32 or None: scale * code + min."""
+    """Integer codes (N, K) int8, scales (N, K / g) fp32, minima (N, K / g) fp32 or None: scale * code + min.
+
+    Or zero points (N, K / g), whole numbers in fp32: scale * (code - zero).
+    """
 
     codes: NDArray[np.int8]
     scales: NDArray[np.float32]
     mins: NDArray[np.float32] | None
+    zeros: NDArray[np.float32] | None = None
 
     def values(self) -> NDArray[np.float32]:
         """The weights (N, K), fp32, rounded after the product and after the sum."""
         num_rows, num_groups = self.scales.shape
         values = self.codes.reshape(num_rows, num_groups, -1).astype(np.float32)
+        if self.zeros is not None:
+            values -= self.zeros[..., None]
         values *= self.scales[..., None]
         if self.mins is not None:
             values += self.mins[..., None]
@@ -85,7 +93,7 @@ class Codes:
 class StoredTensor:
     """A tensor as stored, row by row, so that taking rows keeps their quantization exactly.
 
-    This one holds f32, f16 or bf16 numbers; `gguf_blocks.BlockTensor` holds codes.
+    This one holds f32, f16 or bf16 numbers; `gguf_blocks.BlockTensor` and `coded.CodedTensor` hold codes.
     """
 
     name: str
@@ -123,6 +131,10 @@ class StoredTensor:
         else:
             values = data.view(np.float16 if self.format.name == "f16" else np.float32)
         return torch.from_numpy(values.astype(np.float32)).reshape(self.shape)
+
+    def plain(self) -> StoredTensor:
+        """This tensor with what takes long to unpack unpacked; here, itself."""
+        return self
 
     def release(self) -> None:
         """Give the memory of a mapped tensor back to the system; it can still be read, from the file again."""

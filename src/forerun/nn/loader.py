@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 import torch
 
 from forerun.core import registry
-from forerun.core.errors import ConfigError, LoadError, shown, unknown
+from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.kernels import native
 from forerun.nn.arch._common import Arch, TensorSource
 from forerun.nn.arch._settings import Settings
@@ -92,13 +92,6 @@ def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
     Raises LoadError if the metadata are incomplete or wrong, or do not fit the checkpoint's tensors.
     """
     arch, settings = find_arch(checkpoint), Settings(checkpoint)
-    quantization = checkpoint.kind == "hf" and settings.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else "?"
-        raise LoadError(
-            f"Hugging Face weights quantized with {shown(method)} are not supported: "
-            "use the original or a GGUF file"
-        )
     config = arch.config(settings)
     _check_tensors(checkpoint, arch, config, settings)
     return config, arch
@@ -117,10 +110,15 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
 
 
 def stored_weights(
-    checkpoint: Checkpoint, arch: Arch, config: ModelConfig
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, part: str = ""
 ) -> Iterator[tuple[str, StoredTensor]]:
-    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one."""
+    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one.
+
+    `part` is a weight's name or, with a dot at its end, that of a layer: only those then.
+    """
     for name, shape in weight_shapes(config).items():
+        if part not in ("", name) and not (part.endswith(".") and name.startswith(part)):
+            continue
         for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config):
             yield canonical, source.take(checkpoint.tensor(located), config)
 

@@ -70,6 +70,7 @@ def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
 def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:
     """In parallel, some rows at a time: a large vocabulary needs no fp32 copy of itself."""
     starts = range(0, stored.shape[0], _ROWS_AT_A_TIME)
+    stored = stored.plain()
 
     def rounded(start: int) -> np.ndarray:
         rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME))

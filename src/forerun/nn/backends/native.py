@@ -21,6 +21,7 @@ from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
 from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
+from forerun.formats.coded import CodedTensor
 from forerun.kernels import native
 from forerun.nn.backends.base import Progress
 from forerun.nn.config import ModelConfig, weight_shapes
@@ -100,8 +101,12 @@ class NativeDecoder:
         try:
             if len(stored.shape) == 1:
                 self._native.set_norm(name, _floats(stored), offset)
+            elif isinstance(stored, CodedTensor) and stored.format.group is not None:
+                codes = stored.codes()
+                mins = codes.mins if codes.zeros is None else -codes.zeros
+                self._native.set_codes(name, form, codes.codes, codes.scales, mins, offset)
             else:
-                rows = np.ascontiguousarray(stored.data)
+                rows = np.ascontiguousarray(stored.plain().data)
                 self._native.set(name, form, stored.shape[1], rows, offset)
         except ValueError as error:
             raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error

@@ -1,0 +1,79 @@
+"""`forerun serve`: an HTTP server with OpenAI's API."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forerun.cli import _options as opt
+from forerun.core.config import DEFAULT_MODEL, EngineConfig
+from forerun.core.errors import ConfigError
+from forerun.core.textfile import read_text
+from forerun.server.config import ServerConfig
+
+
+@opt.engine()
+@opt.serving()
+def command(
+    config: EngineConfig,
+    settings: ServerConfig,
+    name: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="The model, instead of --model.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Read the key here: all users of a machine can see its command lines.",
+            rich_help_panel="Listening",
+        ),
+    ] = None,
+    no_shared_drafts: Annotated[
+        bool,
+        typer.Option(
+            "--no-shared-drafts",
+            help="Never draft from what other requests said; auto is suffix then.",
+            rich_help_panel="Drafting",
+        ),
+    ] = False,
+) -> None:
+    """Serve a model over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
+
+    Requests that come at once share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a
+    second one ends at once.
+    """
+    try:
+        from forerun.server.run import serve
+        from forerun.server.sharing import without_sharing
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"forerun serve needs {error.name}: pip install 'forerun[serve]' brings it"
+        ) from error
+
+    if api_key_file is not None:
+        if settings.api_key is not None:
+            raise ConfigError("give the key with --api-key or --api-key-file, not both")
+        settings = replace(settings, api_key=read_text(api_key_file).strip())
+    if name is not None:
+        if config.model not in (name, DEFAULT_MODEL):
+            raise ConfigError(f"two models, {name} and {config.model}: give one")
+        config = replace(config, model=name)
+    if no_shared_drafts:
+        config = without_sharing(config)
+    _log_to_stderr(settings.log_requests)
+    serve(lambda: opt.load(config), config.model, settings, _say)
+
+
+def _log_to_stderr(with_requests: bool) -> None:
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    if with_requests:
+        logging.getLogger("forerun.requests").setLevel(logging.INFO)
+
+
+def _say(line: str) -> None:
+    os.write(2, f"{line}\n".encode())  # also inside of a signal's handler

@@ -1,0 +1,101 @@
+"""The parts of a model outside its blocks, some rows at a time: embedding, positions, last norm, head.
+
+H texts of T tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.errors import LoadError
+from forerun.formats.checkpoint import Checkpoint
+from forerun.kernels import reference as ops
+from forerun.nn.arch._common import Arch
+from forerun.nn.config import ModelConfig, weight_shapes
+from forerun.nn.hf_export import named
+from forerun.nn.loader import stored_weights
+
+_ROWS_AT_A_TIME = 8192
+_TOKENS_AT_A_TIME = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Those of a checkpoint."""
+
+    checkpoint: Checkpoint
+    arch: Arch
+    config: ModelConfig
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """What the first block reads of texts of equal length: (H, T, D), fp32."""
+        config = self.config
+        if not len(texts):
+            return torch.empty(0, 1, config.hidden_size)
+        stored = dict(stored_weights(self.checkpoint, self.arch, config, "embed"))["embed"]
+        ids = np.array(texts)
+        states = stored.rows(ids.reshape(-1)).dequantize() * config.embedding_multiplier
+        states = states.view(*ids.shape, -1)
+        if config.learned_position_offset is not None:
+            table = dict(stored_weights(self.checkpoint, self.arch, config, "positions"))
+            first = config.learned_position_offset
+            states += table["positions"].rows(slice(first, first + ids.shape[1])).dequantize()
+        return states
+
+    def loss(self, states: Tensor, ids: Tensor) -> float:
+        """Mean negative log-probability, in nats, of each text's tokens but the first; states (H, T, D), ids (H, T)."""
+        config = self.config
+        rows = self._norm(states[:, :-1].flatten(0, 1))
+        targets = ids[:, 1:].flatten()
+        name = "embed" if config.tied_head else "head"
+        stored = dict(stored_weights(self.checkpoint, self.arch, config, name))
+        total = torch.full((len(rows),), -torch.inf)
+        chosen = torch.zeros(len(rows))
+        for start in range(0, config.vocab_size, _TOKENS_AT_A_TIME):
+            stop = min(start + _TOKENS_AT_A_TIME, config.vocab_size)
+            logits = rows @ stored[name].rows(slice(start, stop)).dequantize().T
+            if f"{name}.bias" in stored:
+                logits += stored[f"{name}.bias"].dequantize()[start:stop]
+            logits /= config.logits_divisor
+            total = torch.logaddexp(total, logits.logsumexp(-1))
+            here = (targets >= start) & (targets < stop)
+            chosen[here] = logits[here, targets[here] - start]
+        return float((total - chosen).double().mean())
+
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """All of them as fp16, by the name in a Hugging Face folder. Raises LoadError for what fp16 cannot hold."""
+        for name in weight_shapes(self.config):
+            if name.startswith("layers."):
+                continue
+            for short, stored in stored_weights(self.checkpoint, self.arch, self.config, name):
+                out = np.empty(stored.shape, np.float16)
+                step = _ROWS_AT_A_TIME if len(stored.shape) > 1 else len(out)
+                for start in range(0, len(out), step):
+                    part = stored if step == len(out) else stored.rows(slice(start, start + step))
+                    out[start : start + step] = _fp16(stored.name, part.dequantize())
+                stored.release()
+                for located, array in named(self.arch, self.config, None, {short: out}).items():
+                    assert isinstance(array, np.ndarray)
+                    yield located, array
+
+    def _norm(self, x: Tensor) -> Tensor:
+        parts = dict(stored_weights(self.checkpoint, self.arch, self.config, "norm"))
+        weight = parts["norm"].dequantize()
+        if self.config.norm == "rms":
+            return ops.rms_norm(x, weight, self.config.norm_eps)
+        bias = parts["norm.bias"].dequantize() if "norm.bias" in parts else None
+        return ops.layer_norm(x, weight, bias, self.config.norm_eps)
+
+
+def _fp16(name: str, values: Tensor) -> np.ndarray:
+    halves = values.to(torch.float16)
+    if not torch.isfinite(halves).all():
+        raise LoadError(
+            f"tensor '{name}' holds numbers that fp16, which the layouts ask for, cannot hold"
+        )
+    return halves.numpy()

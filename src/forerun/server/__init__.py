@@ -1,0 +1,1 @@
+"""The service: one engine thread, an asyncio front, OpenAI's API."""

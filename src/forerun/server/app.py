@@ -1,0 +1,301 @@
+"""The routes. Each reads its body, asks the service, and writes; what goes wrong is OpenAI's error JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+import forerun
+from forerun.core.errors import CapacityError, RequestError
+from forerun.formats.prompt import Encoded, encode_chat
+from forerun.llm import LLM
+from forerun.server.answers import CHAT, COMPLETION, Head, Words
+from forerun.server.errors import ApiError, of_exception, of_status
+from forerun.server.http import EventStream, Guarded, answer, read_object, refusal, watched
+from forerun.server.schema import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    StreamOptions,
+    TokenizeRequest,
+    read,
+)
+from forerun.server.service import Service
+from forerun.server.worker import AsyncRequest, Closed
+from forerun.server.writer import Writer
+
+_log = logging.getLogger(__name__)
+
+CLOSE_S = 1.0
+"""The time that a step has left when the server ends."""
+
+Handler = Callable[[Service, Request], Coroutine[Any, Any, Response]]
+
+
+def new_app(service: Service) -> FastAPI:
+    """The application; the model begins to load when it starts."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.worker.start()
+        yield
+        await asyncio.to_thread(service.worker.close, CLOSE_S)
+
+    app = FastAPI(
+        title="forerun",
+        version=forerun.__version__,
+        lifespan=lifespan,
+        docs_url=None,  # those pages load their scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for path, body, handler in (
+        ("/v1/completions", CompletionRequest, completions),
+        ("/v1/chat/completions", ChatRequest, chat_completions),
+        ("/tokenize", TokenizeRequest, tokenize),
+        ("/detokenize", DetokenizeRequest, detokenize),
+    ):
+        _add(app, service, "POST", path, handler, body)
+    for path, get in (
+        ("/health", health),
+        ("/v1/models", models),
+        ("/v1/models/{name:path}", model),
+        ("/metrics", metrics),
+        ("/version", version),
+    ):
+        _add(app, service, "GET", path, get)
+    _add_errors(app)
+    if service.config.api_key is not None:
+        app.add_middleware(Guarded, api_key=service.config.api_key)
+    if service.config.allowed_origins:  # outermost: a browser asks without the key first
+        origins = [*service.config.allowed_origins]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+async def completions(service: Service, request: Request) -> Response:
+    """Continue a text."""
+    given = await read_object(request, service.config)
+    body, typed = read(CompletionRequest, given)
+    llm, name = service.llm(), service.name(body.model)
+    if body.echo and body.stream and body.logprobs is not None:
+        raise ApiError(400, "echo with logprobs is not streamed: leave out stream", param="stream")
+    params = body.params(llm.default_params(), typed)
+    bos = None if body.add_special_tokens else False
+
+    def encode() -> list[Encoded]:
+        return [
+            Encoded(llm.tokenizer.encode(one, bos=bos), one)
+            if isinstance(one, str)
+            else Encoded(one)
+            for one in body.prompts()
+        ]
+
+    prompts = await service.encode(encode)
+    running = await service.submit(prompts, params, stream=body.stream)
+    head = Head(COMPLETION, name, forerun.__version__)
+    return await _written(service, request, running, body, head, with_prompt=body.echo)
+
+
+async def chat_completions(service: Service, request: Request) -> Response:
+    """Answer a conversation."""
+    given = await read_object(request, service.config)
+    body, typed = read(ChatRequest, given)
+    llm, name = service.llm(), service.name(body.model)
+    defaults = llm.default_params()
+    defaults.max_tokens = None
+    params = body.params(defaults, typed)
+    settings: dict[str, Any] = body.chat_template_kwargs or {}
+    settings |= {"add_generation_prompt": body.add_generation_prompt}
+    prompts = await service.encode(lambda: [encode_chat(body.messages, llm.tokenizer, **settings)])
+    running = await service.submit(prompts, params, stream=body.stream)
+    head = Head(CHAT, name, forerun.__version__)
+    return await _written(service, request, running, body, head)
+
+
+async def _written(
+    service: Service,
+    request: Request,
+    running: AsyncRequest,
+    body: CompletionRequest | ChatRequest,
+    head: Head,
+    *,
+    with_prompt: bool = False,
+) -> Response:
+    tokenizer = service.llm().tokenizer
+    writer = Writer(
+        request=running,
+        head=head,
+        words=Words(tokenizer.text_of, tokenizer.token_bytes),
+        observe=service.metrics.follow(running),
+        options=body.stream_options or StreamOptions(),
+        with_ids=body.return_token_ids,
+        with_prompt=with_prompt,
+    )
+    if body.stream:
+        return EventStream(writer.stream(), running.cancel)
+    async with watched(request.receive, running.cancel):
+        return answer(await writer.whole())
+
+
+async def tokenize(service: Service, request: Request) -> Response:
+    """Token ids of a text or a conversation."""
+    body, _ = read(TokenizeRequest, await read_object(request, service.config))
+    llm = service.llm()
+    given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
+    if len(given) != 1:
+        raise ApiError(400, "give one of prompt, messages and content", param="prompt")
+    (ids,) = await service.encode(lambda: [_tokenized(body, llm)])
+    tokens: list[Any] = ids.token_ids
+    texts = [llm.tokenizer.text_of(token) for token in tokens]
+    document = {"count": len(tokens), "max_model_len": llm.max_len, "tokens": tokens}
+    if body.with_pieces:
+        document["tokens"] = [
+            {"id": i, "piece": text} for i, text in zip(tokens, texts, strict=True)
+        ]
+    if body.return_token_strs:
+        document["token_strs"] = texts
+    return answer(document)
+
+
+def _tokenized(body: TokenizeRequest, llm: LLM) -> Encoded:
+    if body.messages is not None:
+        return encode_chat(
+            body.messages, llm.tokenizer, add_generation_prompt=body.add_generation_prompt
+        )
+    text = body.prompt if body.content is None else body.content
+    special = body.add_special_tokens if body.content is None else body.add_special
+    return Encoded(llm.tokenizer.encode(text or "", bos=None if special else False))
+
+
+async def detokenize(service: Service, request: Request) -> Response:
+    """The text of token ids, as vLLM (`prompt`) and llama-server (`content`) call it."""
+    body, _ = read(DetokenizeRequest, await read_object(request, service.config))
+    tokenizer = service.llm().tokenizer
+    for token in body.tokens:
+        if tokenizer.token_bytes(token) is None:
+            raise ApiError(400, f"token id {token} is not in the vocabulary", param="tokens")
+    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
+    return answer({"prompt": text, "content": text})
+
+
+async def health(service: Service, request: Request) -> Response:
+    """200 when requests are answered, 503 while the model loads."""
+    service.llm()
+    return answer({"status": "ok"})
+
+
+async def version(service: Service, request: Request) -> Response:
+    """Which forerun this is."""
+    return answer({"version": forerun.__version__})
+
+
+async def models(service: Service, request: Request) -> Response:
+    """What is served."""
+    return answer({"object": "list", "data": [_model(service, name) for name in service.names]})
+
+
+async def model(service: Service, request: Request) -> Response:
+    """One of the served names."""
+    return answer(_model(service, service.name(request.path_params["name"])))
+
+
+def _model(service: Service, name: str) -> dict[str, object]:
+    llm = service.llm()
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "forerun",
+        "max_model_len": llm.max_len,
+        "drafter": llm.drafter_spec.name,
+    }
+
+
+async def metrics(service: Service, request: Request) -> Response:
+    """Counts and histograms for Prometheus."""
+    found = await asyncio.to_thread(service.llm().get_metrics)
+    kind = "text/plain; version=0.0.4; charset=utf-8"
+    return Response(service.metrics.page(found), headers={"content-type": kind})
+
+
+def _add(
+    app: FastAPI,
+    service: Service,
+    method: str,
+    path: str,
+    handler: Handler,
+    body: type[BaseModel] | None = None,
+) -> None:
+    """A route; its body is read by `read`, so the document of the API is told of it here."""
+
+    async def endpoint(request: Request) -> Response:
+        return await handler(service, request)
+
+    extra: dict[str, Any] = {}
+    if body is not None:
+        content = {"application/json": {"schema": _inlined(body.model_json_schema())}}
+        extra["requestBody"] = {"required": True, "content": content}
+    app.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        name=handler.__name__,
+        description=handler.__doc__,
+        openapi_extra=extra,
+        response_class=Response,
+    )
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema without references to parts of itself: in the document they would lead nowhere."""
+    parts = schema.pop("$defs", {})
+
+    def put(value: Any) -> Any:
+        if isinstance(value, list):
+            return [put(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            return put(parts[value["$ref"].rpartition("/")[2]])
+        return {key: put(one) for key, one in value.items()}
+
+    found: dict[str, Any] = put(schema)
+    return found
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Everything that goes wrong is answered in one form."""
+
+    async def told(request: Request, error: Exception) -> Response:
+        return refusal(of_exception(error))
+
+    async def of_route(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = f"there is no {request.url.path}; /openapi.json lists the routes"
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            message = f"{request.method} is not possible on {request.url.path} (allowed: {allowed})"
+        found = of_status(error.status_code, message)
+        found.headers = error.headers or {}
+        return refusal(found)
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=400)  # nobody reads it
+
+    for kind in (ApiError, RequestError, CapacityError, Closed, Exception):
+        app.add_exception_handler(kind, told)
+    app.add_exception_handler(HTTPException, of_route)
+    app.add_exception_handler(ClientDisconnect, gone)

@@ -1,0 +1,84 @@
+"""AsyncLLM: the engine for programs that use asyncio.
+
+    async with AsyncLLM("smollm2-135m-instruct") as llm:
+        async for event in llm.stream("The capital of France is", SamplingParams(max_tokens=8)):
+            print(event.text, end="")
+
+A thread of its own runs the model, so the event loop stays free; requests made at once share the passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+from forerun.core.config import DEFAULT_MODEL, EngineConfig
+from forerun.core.params import SamplingParams
+from forerun.core.types import Event
+from forerun.engine.outputs import RequestOutput
+from forerun.formats.prompt import Encoded, Prompt, encode
+from forerun.llm import LLM
+from forerun.server.worker import AsyncRequest, Worker
+
+
+class AsyncLLM:
+    """A model that answers many requests at once. The loading begins with it and is waited for by the first request."""
+
+    def __init__(self, model: str | EngineConfig | LLM = DEFAULT_MODEL, **overrides: Any) -> None:
+        """The arguments are those of `LLM`; one that is loaded already is taken as it is."""
+        self._worker = Worker(_loader(model, overrides))
+        self._worker.start()
+
+    async def ready(self) -> LLM:
+        """Wait until the model is loaded; the LLM that answers. Raises LoadError, ConfigError."""
+        if (llm := self._worker.llm) is not None:
+            return llm
+        return await asyncio.to_thread(self._worker.wait_until_loaded)
+
+    async def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> AsyncIterator[Event]:
+        """Complete one prompt, yielding what each step made final, as `LLM.stream`.
+
+        Leaving the loop cancels the rest before the engine's next step. Raises RequestError, CapacityError.
+        """
+        request = await self._submit(prompt, sampling_params)
+        async for news in request.news():
+            for one in news:
+                yield one.event
+
+    async def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> RequestOutput:
+        """Complete one prompt to the end; `asyncio.gather` of several runs them together.
+
+        Cancelling the task ends the request. Raises RequestError, CapacityError.
+        """
+        request = await self._submit(prompt, sampling_params)
+        async for _ in request.news():
+            pass
+        return request.handles[0].output()
+
+    def close(self) -> None:
+        """End all requests and the thread."""
+        self._worker.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    async def _submit(self, prompt: Prompt, params: SamplingParams | None) -> AsyncRequest:
+        llm = await self.ready()
+        encoded: Encoded = await asyncio.to_thread(encode, prompt, llm.tokenizer)
+        request = self._worker.submit([encoded], params or llm.default_params())
+        await request.accepted()
+        return request
+
+
+def _loader(model: str | EngineConfig | LLM, overrides: dict[str, Any]) -> Callable[[], LLM]:
+    if isinstance(model, LLM):
+        return lambda: model
+    return lambda: LLM(model, **overrides)

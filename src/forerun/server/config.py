@@ -1,0 +1,62 @@
+"""How a server listens and what it allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.core.errors import ConfigError, check_least
+from forerun.core.params import MAX_N
+
+LOCAL = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The bounds of a server. Raises ConfigError for a number out of range."""
+
+    host: str = LOCAL
+    """Address to listen on; 0.0.0.0 is every network of this machine."""
+    port: int = 8000
+    """Port to listen on; 0 takes one that is free."""
+    api_key: str | None = None
+    """Key that every request but those to /health must send."""
+    served_model_name: tuple[str, ...] = ()
+    """What requests may call the model; default: the model as it was given."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages may call the server from a browser; none by default."""
+    max_prompt_len: int | None = None
+    """Tokens of a prompt, at most; default: as many as the context holds."""
+    max_n: int = 16
+    """Completions of a prompt that a request may ask for."""
+    max_queue: int = 256
+    """Sequences that may wait for a place; more are refused with 429."""
+    max_body_mb: float = 4.0
+    """Size of a request's body, in MB."""
+    body_timeout: float = 30.0
+    """Seconds in which a request's body must arrive."""
+    drain_timeout: float = 30.0
+    """Seconds that running requests have left after SIGTERM or Ctrl-C."""
+    stream_interval: float = 0.02
+    """Seconds between two sends of a stream, at least; what comes sooner is sent with the next."""
+    log_requests: bool = False
+    """One line for each request that has ended: its figures, none of its words."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be from 0 to 65535, got {self.port}")
+        if not 1 <= self.max_n <= MAX_N:
+            raise ConfigError(f"max_n must be from 1 to {MAX_N}, got {self.max_n}")
+        check_least("max_prompt_len", self.max_prompt_len, 1)
+        check_least("max_queue", self.max_queue, 0)
+        check_least("drain_timeout", self.drain_timeout, 0)
+        check_least("stream_interval", self.stream_interval, 0)
+        for name in ("max_body_mb", "body_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.api_key is not None and not self.api_key.strip():
+            raise ConfigError("the API key is empty")
+
+    @property
+    def max_body_nbytes(self) -> int:
+        """The largest body that is read."""
+        return int(self.max_body_mb * 1e6)

@@ -1,0 +1,87 @@
+"""Errors as OpenAI writes them: an HTTP status and `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from forerun.core.errors import CapacityError, RequestError
+from forerun.server.worker import Closed
+
+INVALID = "invalid_request_error"
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An answer that says what is wrong. `more` stands beside OpenAI's four fields."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    type: str = INVALID
+    headers: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    def document(self) -> dict[str, object]:
+        """The body of the answer."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**error, **self.more}}
+
+
+def too_long(num_prompt: int, limit: int, context: int) -> ApiError:
+    """A prompt longer than the context, or than the server allows; `n_ctx` is llama-server's."""
+    most = f"This model's maximum context length is {context} tokens"
+    if limit < context - 1:
+        most = f"This server's maximum prompt length is {limit} tokens"
+    return ApiError(
+        400,
+        f"{most}. However, your prompt has {num_prompt} tokens. Please shorten it, or start the "
+        "server with a larger --max-model-len or --max-prompt-len.",
+        param="messages",
+        code="context_length_exceeded",
+        more={"n_prompt_tokens": num_prompt, "n_ctx": context},
+    )
+
+
+def loading() -> ApiError:
+    """The model is not there yet."""
+    return ApiError(
+        503,
+        "Loading model",
+        code="loading_model",
+        type="unavailable_error",
+        headers={"retry-after": "1"},
+    )
+
+
+def busy(num_waiting: int, limit: int) -> ApiError:
+    """Too many sequences wait."""
+    return ApiError(
+        429,
+        f"{num_waiting} sequences are waiting, the server lets {limit} wait (--max-queue): "
+        "try again later",
+        code="rate_limit_exceeded",
+        type="rate_limit_error",
+        headers={"retry-after": "1"},
+    )
+
+
+def of_status(status: int, message: str | None = None) -> ApiError:
+    """The error of an HTTP status."""
+    kind = INVALID if status < 500 else "server_error"
+    return ApiError(status, message or HTTPStatus(status).phrase, type=kind)
+
+
+def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
+    """What a client is told of an error; nothing of one that is a bug of ours."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestError | CapacityError):
+        name = re.match(r"([a-z_]+)(?: must be|=)", str(error))
+        return ApiError(400, str(error), param=name[1] if name else param)
+    if isinstance(error, Closed):
+        return ApiError(503, "The server is shutting down", type="unavailable_error")
+    return of_status(500, "The engine failed while it worked on this request; see the server's log")

@@ -1,0 +1,142 @@
+"""What lies between uvicorn and the routes: bodies within bounds, the key, streams that watch their client."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from forerun.server.config import ServerConfig
+from forerun.server.errors import ApiError
+
+STALLED_S = 60.0
+"""A client that takes nothing for so long has gone."""
+OPEN_ROUTES = ("/health",)
+"""Routes that need no key."""
+
+
+def to_json(document: object) -> bytes:
+    """JSON in UTF-8; a lone surrogate stays an escape."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+def answer(document: object) -> Response:
+    """An answer of JSON."""
+    return Response(to_json(document), media_type="application/json")
+
+
+def refusal(error: ApiError) -> Response:
+    """The answer that an error is."""
+    body = to_json(error.document())
+    return Response(body, error.status, dict(error.headers), "application/json")
+
+
+async def read_object(request: Request, config: ServerConfig) -> dict[str, Any]:
+    """The JSON object in a request's body. Raises ApiError for one that is too large, too slow or no object."""
+    limit = config.max_body_nbytes
+    try:
+        async with asyncio.timeout(config.body_timeout):
+            body = await _read(request, limit)
+    except TimeoutError:
+        message = f"the body did not arrive within {config.body_timeout:g} s"
+        raise ApiError(408, message, headers={"connection": "close"}) from None
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return found
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    too_large = ApiError(
+        413,
+        f"the body is larger than {limit / 1e6:g} MB, which this server allows (--max-body-mb)",
+        headers={"connection": "close"},
+    )
+    stated = request.headers.get("content-length", "0")
+    if stated.isdecimal() and int(stated) > limit:
+        raise too_large
+    parts, nbytes = [], 0
+    async for part in request.stream():
+        nbytes += len(part)
+        if nbytes > limit:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+class Guarded:
+    """Lets only those in who send the key, `Authorization: Bearer KEY` or `X-Api-Key: KEY`."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self.app, self.api_key = app, api_key.strip().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] != "http" or scope["path"] in OPEN_ROUTES or self._knows(scope):
+            await self.app(scope, receive, send)
+            return
+        error = ApiError(
+            401,
+            "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+            headers={"www-authenticate": "Bearer"},
+        )
+        await refusal(error)(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        given = dict(scope["headers"])
+        word, _, key = given.get(b"authorization", b"").partition(b" ")
+        keys = [key.strip()] if word.lower() == b"bearer" else []
+        keys.append(given.get(b"x-api-key", b""))
+        return any([hmac.compare_digest(key, self.api_key) for key in keys])  # noqa: C419  # all
+
+
+class EventStream(Response):
+    """Sends what an iterator gives as it comes; when the client goes, `leave` is called and the iterator ends."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], leave: Callable[[], object]) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self.chunks, self.leave = chunks, leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the head, the chunks and the end."""
+        async with watched(receive, self.leave):
+            head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(head)
+            async for chunk in self.chunks:
+                async with asyncio.timeout(STALLED_S):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def watched(receive: Receive, leave: Callable[[], object]) -> AsyncIterator[None]:
+    """Inside, a client that goes away has `leave` called, and so has an error. The body must have been read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        leave()
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    except BaseException:
+        leave()
+        raise
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,128 @@
+"""Prometheus' view of a server: the engine's counts under vLLM's names, and histograms of what clients wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from forerun.engine import metrics
+from forerun.engine.metrics import PREFIX, Counter, Gauge
+from forerun.server.worker import AsyncRequest, News
+
+_FIRST_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),
+    *(0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0),
+)
+_NEXT_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15),
+    *(0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0),
+)
+_WHOLE_S = (
+    *(0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
+    *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0),
+)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
+
+HELP = {
+    "num_requests_running": "Sequences that run.",
+    "num_requests_waiting": "Sequences that wait for a place.",
+    "kv_cache_usage_perc": "Share of the cache's rows that running sequences hold.",
+    "prompt_tokens": "Prompt tokens of all requests.",
+    "generation_tokens": "Tokens generated.",
+    "prefix_cache_queries": "Tokens of sequences that began.",
+    "prefix_cache_hits": "Tokens of them that the cache held already.",
+    "request_success": "Sequences that ended, by reason.",
+    "spec_decode_num_drafts": "Drafts verified.",
+    "spec_decode_num_draft_tokens": "Tokens drafted.",
+    "spec_decode_num_accepted_tokens": "Drafted tokens that were accepted.",
+    "spec_decode_num_accepted_tokens_per_pos": "Drafts whose token at this position was accepted.",
+}
+
+
+class ServerMetrics:
+    """What is observed of requests, and `read` of the engine's counts when it is asked for."""
+
+    def __init__(self, model: str) -> None:
+        self.registry = CollectorRegistry()
+        self._labels = {"model_name": model, "engine": "0"}
+        self._first = self._histogram(
+            "time_to_first_token_seconds", "Seconds from a request to its first token.", _FIRST_S
+        )
+        self._next = self._histogram(
+            "inter_token_latency_seconds",
+            "Seconds of a step, for each token that it emitted.",
+            _NEXT_S,
+        )
+        self._whole = self._histogram(
+            "e2e_request_latency_seconds", "Seconds from a request to its end.", _WHOLE_S
+        )
+        self._prompt = self._histogram(
+            "request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
+        )
+        self._generation = self._histogram(
+            "request_generation_tokens", "Tokens generated for a request.", _TOKENS
+        )
+
+    def page(self, found: Sequence[metrics.Metric]) -> bytes:
+        """The text that Prometheus reads, with the engine's counts of this moment."""
+        registry = CollectorRegistry()
+        registry.register(_Engine(found, self._labels))
+        return generate_latest(registry) + generate_latest(self.registry)
+
+    def follow(self, request: AsyncRequest) -> Callable[[News], None]:
+        """What is to be called with each piece of news of a request."""
+        last_s: dict[int, float] = {}
+
+        def observe(news: News) -> None:
+            num_tokens = len(news.event.token_ids)
+            before = last_s.get(news.completion)
+            if before is None and num_tokens:
+                self._first.observe(news.time_s - request.start_s)
+            elif before is not None:
+                for _ in range(num_tokens):
+                    self._next.observe((news.time_s - before) / num_tokens)
+            if num_tokens:
+                last_s[news.completion] = news.time_s
+
+        return observe
+
+    def finish(self, request: AsyncRequest, end_s: float) -> None:
+        """Count a request that has ended."""
+        self._whole.observe(end_s - request.start_s)
+        for handle in request.handles:
+            self._prompt.observe(handle.runs[0].seq.num_prompt)
+            for run in handle.runs:
+                self._generation.observe(len(run.seq.tokens) - run.seq.num_prompt)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        made = Histogram(
+            PREFIX + name, text, [*self._labels], registry=self.registry, buckets=buckets
+        )
+        return made.labels(**self._labels)
+
+
+class _Engine(Collector):
+    """The engine's counts as families of Prometheus."""
+
+    def __init__(self, found: Sequence[metrics.Metric], labels: Mapping[str, str]) -> None:
+        self._found, self._labels = found, labels
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for one in self._found:
+            own = {**one.labels, **self._labels}
+            if isinstance(one, Counter | Gauge):
+                rows = [({**own}, float(one.value))]
+            else:
+                rows = [({**own, "position": str(i)}, float(n)) for i, n in enumerate(one.values)]
+            if not rows:
+                continue
+            made = GaugeMetricFamily if isinstance(one, Gauge) else CounterMetricFamily
+            text, names = HELP[one.name.removeprefix(PREFIX)], [*rows[0][0]]
+            family = families.setdefault(one.name, made(one.name, text, labels=names))
+            for labels, value in rows:
+                family.add_metric([labels[name] for name in names], value)
+        yield from families.values()

@@ -1,0 +1,129 @@
+"""Listening, and the way a server ends: SIGTERM and Ctrl-C let running requests finish, a second one does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from forerun.core.errors import ConfigError
+from forerun.llm import LLM
+from forerun.server.app import new_app
+from forerun.server.config import ServerConfig
+from forerun.server.service import Service
+
+BACKLOG = 1024
+IDLE_S = 30
+"""How long a connection without a request stays open."""
+GRACE_S = 2
+"""After the time for draining, for the last words to running requests."""
+
+_log = logging.getLogger(__name__)
+
+
+def serve(
+    load: Callable[[], LLM],
+    model: str,
+    config: ServerConfig,
+    say: Callable[[str], object] = lambda line: None,
+) -> None:
+    """Serve a model until a signal comes; `say` is told where, and when it is ready.
+
+    Raises ConfigError if the address cannot be had, and what `load` raises.
+    """
+    listener = bind(config.host, config.port)
+    service = Service(load, model, config)
+    port = listener.getsockname()[1]
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    say(f"listening on http://{host}:{port}")
+    if config.api_key is None and not config.host.startswith(("127.", "::1", "localhost")):
+        say("no key is asked for: who reaches this address can use it (--api-key-file)")
+    server = Server(service, say)
+    service.on_loaded = server.loaded
+    server.run(sockets=[listener])
+    if service.worker.error is not None:
+        raise service.worker.error
+    if not service.worker.close(0):  # it still loads, or a step takes long: do not wait
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises ConfigError for an address that cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except (OSError, UnicodeError) as error:
+        listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} of {host} is in use: give another one with --port, or 0 for any"
+            ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host}, port {port}: {reason}") from error
+    return listener
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with our manners at the end."""
+
+    def __init__(self, service: Service, say: Callable[[str], object]) -> None:
+        config = service.config
+        super().__init__(
+            uvicorn.Config(
+                new_app(service),
+                access_log=False,
+                log_config=None,
+                log_level=logging.WARNING,
+                lifespan="on",
+                backlog=BACKLOG,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=round(config.drain_timeout) + GRACE_S,
+                server_header=False,
+                ws="none",
+            )
+        )
+        self._service, self._say = service, say
+
+    def loaded(self) -> None:
+        """The engine thread tells that loading has ended."""
+        llm = self._service.worker.llm
+        if llm is None:
+            self.should_exit = True
+            return
+        places = llm.config.max_num_seqs
+        self._say(
+            f"ready: {', '.join(self._service.names)}, drafter {llm.drafter_spec.name}, "
+            f"{places} sequence{'s' * (places > 1)} of {llm.max_len} tokens"
+        )
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A first signal ends it when the requests have ended, a second one at once."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
+        num_running = self._service.num_running
+        if num_running:
+            limit = f"{self._service.config.drain_timeout:g} s"
+            word = signal.Signals(sig).name
+            those = "1 request has" if num_running == 1 else f"{num_running} requests have"
+            self._say(f"{word}: {those} {limit} to end; again {word} ends at once")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests end for so long, then end them."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._service.config.drain_timeout, self._service.cancel_all)
+        await super().shutdown(sockets)
+        timer.cancel()

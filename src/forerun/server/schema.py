@@ -1,0 +1,218 @@
+"""The bodies of requests. What values may be, `SamplingParams` checks; here are names and types.
+
+The fields of sampling are those of `SamplingParams`; other engines' names are read first (`core/request_spellings.py`).
+A field that is unknown is an error that names the allowed ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from forerun.core import options, request_spellings
+from forerun.core.errors import RequestError, as_typed, shown, unknown
+from forerun.core.params import SamplingParams
+from forerun.server.errors import ApiError, of_exception
+
+Body = TypeVar("Body", bound=BaseModel)
+
+PROMPT = str | list[str] | list[int] | list[list[int]]
+_TYPES: Mapping[str, Any] = {
+    "stop": str | list[str],
+    "stop_token_ids": list[int],
+    "logit_bias": dict[str, float],
+}
+"""Of fields that JSON writes otherwise."""
+_ELSEWHERE = ("logprobs", "detokenize")
+"""Fields that not every route has, or none."""
+_WORDS: Mapping[str, str] = {
+    "prompt": "a text, token ids, or a list of either",
+    "stop": "a text or a list of texts",
+    "messages": 'a list of {"role": ..., "content": ...}',
+    "logit_bias": "an object of token ids and numbers",
+}
+
+
+class _Strict(BaseModel):
+    """Numbers are numbers, texts are texts, and what is unknown is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(_Strict):
+    """What a stream tells besides the text."""
+
+    include_usage: bool = False
+    """A last chunk with the usage of the whole request."""
+    continuous_usage_stats: bool = False
+    """The usage so far in every chunk."""
+    include_obfuscation: bool = False
+    """Nothing is obfuscated."""
+
+
+def _sampling_fields() -> dict[str, Any]:
+    hints = typing.get_type_hints(SamplingParams)
+    return {
+        one.name: (
+            _TYPES.get(one.name, hints[one.name]) | None,
+            Field(default=None, description=" ".join(one.help.split())),
+        )
+        for one in options.describe(SamplingParams)
+        if one.name not in _ELSEWHERE
+    }
+
+
+class _Answer(_Strict):
+    """What every route that answers takes."""
+
+    model: str | None = None
+    """One of /v1/models; left out, the one that is served."""
+    stream: bool = False
+    """Send the answer as it comes, as server-sent events."""
+    stream_options: StreamOptions | None = None
+    """What the stream tells besides the text."""
+    return_token_ids: bool = False
+    """Add the ids of the prompt's and the answer's tokens."""
+
+    def params(self, defaults: SamplingParams, typed: Mapping[str, str]) -> SamplingParams:
+        """The parameters, those that are not given from `defaults`. Raises ApiError."""
+        names = {field.name for field in dataclasses.fields(SamplingParams)}
+        given = {
+            name: getattr(self, name)
+            for name in names & self.model_fields_set
+            if getattr(self, name) is not None
+        }
+        given |= self.scores()
+        for name in ("max_tokens", "seed"):
+            if given.get(name) == -1:  # none, as in llama-server
+                given[name] = None
+        try:
+            return dataclasses.replace(defaults, **given)
+        except (RequestError, ValueError) as error:
+            message = as_typed(str(error), {ours: typed.get(ours, ours) for ours in given})
+            if isinstance(error, ValueError):
+                message = f"logit_bias must be {_WORDS['logit_bias']}"
+            raise of_exception(RequestError(message)) from error
+
+    def scores(self) -> dict[str, int | None]:
+        """The log-probabilities that are asked for, as fields of SamplingParams."""
+        raise NotImplementedError
+
+
+if TYPE_CHECKING:
+    _SampledAnswer = _Answer
+else:
+    _SampledAnswer = create_model("_SampledAnswer", __base__=_Answer, **_sampling_fields())
+
+
+class CompletionRequest(_SampledAnswer):
+    """A text to continue."""
+
+    prompt: PROMPT
+    """One prompt or several, as text or token ids."""
+    logprobs: int | None = None
+    """Log-probabilities of the tokens and of this many likeliest ones."""
+    echo: bool = False
+    """Put the prompt before the answer."""
+    add_special_tokens: bool = True
+    """Begin with the model's BOS token, if it wants one."""
+
+    def scores(self) -> dict[str, int | None]:
+        """With `echo`, the prompt's tokens are scored too."""
+        own = {"logprobs": self.logprobs} if self.logprobs is not None else {}
+        return own | ({"prompt_logprobs": self.logprobs} if own and self.echo else {})
+
+    def prompts(self) -> list[str | list[int]]:
+        """The single prompts."""
+        given: Any = self.prompt
+        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        return given if is_many else [given]
+
+
+class ChatRequest(_SampledAnswer):
+    """A conversation to answer."""
+
+    messages: list[dict[str, Any]]
+    """The turns so far."""
+    logprobs: bool | None = None
+    """Log-probabilities of the answer's tokens."""
+    top_logprobs: int | None = None
+    """And of this many likeliest ones."""
+    add_generation_prompt: bool = True
+    """End the prompt where the answer begins."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """What the model's template reads besides."""
+
+    def scores(self) -> dict[str, int | None]:
+        """As chat completions ask for them."""
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+            return {}
+        return {"logprobs": self.top_logprobs or 0}
+
+
+class TokenizeRequest(_Strict):
+    """A text or a conversation to take apart: vLLM's fields, and llama-server's `content`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool = True
+    """Begin with the model's BOS token, if it wants one."""
+    add_special: bool = False
+    """The same, for `content`."""
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    """Add the tokens' texts."""
+    with_pieces: bool = False
+    """Tokens as objects of `id` and `piece`, as llama-server has them."""
+
+
+class DetokenizeRequest(_Strict):
+    """Token ids to put together."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+def read(body: type[Body], given: Mapping[str, object]) -> tuple[Body, dict[str, str]]:
+    """A request, and what its fields were called. Raises ApiError that names the first wrong one."""
+    typed: dict[str, str] = {}
+    fields = {**given}
+    try:
+        if issubclass(body, _Answer):
+            fields, typed = request_spellings.read(given)
+        return body.model_validate(fields), typed
+    except RequestError as error:
+        raise of_exception(error) from error
+    except ValidationError as error:
+        raise _told(error, body, typed) from None
+
+
+def _told(error: ValidationError, body: type[BaseModel], typed: Mapping[str, str]) -> ApiError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = [part for part in first["loc"] if not _is_alternative(part)]
+    field = str(path[0]) if path else ""
+    name = ".".join(map(str, [typed.get(field, field), *path[1:]]))
+    if first["type"] == "extra_forbidden":
+        allowed = StreamOptions.model_fields if len(path) > 1 else body.model_fields
+        message = unknown("field", str(path[-1]), allowed, request_spellings.names())
+    elif first["type"] == "missing":
+        message = f"{name} is missing: it must be {_WORDS.get(name, 'given')}"
+    elif field in _WORDS:
+        message = f"{name} must be {_WORDS[field]}, got {shown(first['input'])}"
+    else:
+        what = first["msg"].removeprefix("Input should be ")
+        message = f"{name} must be {what}, got {shown(first['input'])}"
+    return ApiError(400, message, param=name)
+
+
+def _is_alternative(part: int | str) -> bool:
+    """True for what pydantic calls the member of a union, which is no part of the path."""
+    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))

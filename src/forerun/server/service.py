@@ -1,0 +1,126 @@
+"""What all routes share: the model behind its worker, the bounds, and the way from a request to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from forerun.core.errors import shown
+from forerun.core.params import SamplingParams
+from forerun.formats.prompt import Encoded
+from forerun.llm import LLM
+from forerun.server.answers import timings
+from forerun.server.config import ServerConfig
+from forerun.server.errors import ApiError, busy, loading, too_long
+from forerun.server.metrics import ServerMetrics
+from forerun.server.worker import AsyncRequest, Closed, Worker
+
+_log = logging.getLogger("forerun.requests")
+
+
+class Service:
+    """One model that is served."""
+
+    def __init__(self, load: Callable[[], LLM], model: str, config: ServerConfig) -> None:
+        """`model` is what it is called where `config` has no names for it."""
+        self.config = config
+        self.names = config.served_model_name or (_public(model),)
+        self.created = int(time.time())
+        self.metrics = ServerMetrics(self.names[0])
+        self.on_loaded: Callable[[], object] = lambda: None
+        """Called by the engine thread when loading has ended, well or not."""
+        self.worker = Worker(load, lambda: self.on_loaded())
+        self._running: dict[AsyncRequest, int] = {}
+
+    def llm(self) -> LLM:
+        """The model. Raises ApiError while it is not there."""
+        if self.worker.llm is None:
+            raise loading()
+        return self.worker.llm
+
+    def name(self, asked: str | None) -> str:
+        """The name under which a request is answered. Raises ApiError for a model that is not served."""
+        if asked is None or asked in self.names:
+            return asked or self.names[0]
+        served = ", ".join(self.names)
+        raise ApiError(
+            404,
+            f"the model {shown(asked)} is not served here (served: {served})",
+            param="model",
+            code="model_not_found",
+        )
+
+    async def encode(self, encode: Callable[[], list[Encoded]]) -> list[Encoded]:
+        """Prompts as token ids, made in another thread: a long text would keep all others waiting."""
+        return await asyncio.to_thread(encode)
+
+    async def submit(
+        self, prompts: Sequence[Encoded], params: SamplingParams, *, stream: bool
+    ) -> AsyncRequest:
+        """Hand prompts to the engine. Raises ApiError for what is out of bounds, RequestError for what is wrong."""
+        self._check(prompts, params)
+        interval_s = self.config.stream_interval if stream else math.inf
+        request = self.worker.submit(prompts, params, self._ended, interval_s)
+        self._running[request] = len(prompts) * params.n
+        await request.accepted()
+        return request
+
+    @property
+    def num_running(self) -> int:
+        """Requests that have not ended."""
+        return len(self._running)
+
+    def cancel_all(self) -> None:
+        """End what runs: the time for draining is over."""
+        for request in [*self._running]:
+            request.cancel(Closed("the server is shutting down"))
+
+    def _check(self, prompts: Sequence[Encoded], params: SamplingParams) -> None:
+        llm, most = self.llm(), self.config.max_n
+        if params.n > most:
+            message = f"n must be from 1 to {most} (--max-n), got {params.n}"
+            raise ApiError(400, message, param="n")
+        limit = min(self.config.max_prompt_len or llm.max_len, llm.max_len - 1)
+        for prompt in prompts:
+            if len(prompt.token_ids) > limit:
+                raise too_long(len(prompt.token_ids), limit, llm.max_len)
+        num_new, num_slots = len(prompts) * params.n, llm.config.max_num_seqs
+        if num_new > num_slots + self.config.max_queue:
+            raise ApiError(
+                400,
+                f"{num_new} completions are more than this server runs and lets wait "
+                f"({num_slots} and {self.config.max_queue}): ask for fewer at once",
+                param="prompt" if len(prompts) > 1 else "n",
+            )
+        num_running = sum(self._running.values())
+        if num_running + num_new > num_slots + self.config.max_queue:
+            raise busy(max(0, num_running - num_slots), self.config.max_queue)
+
+    def _ended(self, request: AsyncRequest) -> None:
+        self._running.pop(request, None)
+        if not request.handles:
+            return
+        now_s = time.perf_counter()
+        self.metrics.finish(request, now_s)
+        if self.config.log_requests:
+            _log.info("%s", _line(timings(request, now_s)))
+
+
+def _line(found: dict[str, object]) -> str:
+    """A request's figures, without a word of it."""
+    return (
+        f"prompt {found['prompt_n']} tokens (+{found['cache_n']} cached) in "
+        f"{found['prompt_ms']:.0f} ms, answer {found['predicted_n']} tokens at "
+        f"{found['predicted_per_second']} tok/s, accepted {found['draft_n_accepted']} of "
+        f"{found['draft_n']} drafted, {found['tokens_per_pass']} tokens a pass"
+    )
+
+
+def _public(model: str) -> str:
+    """A model's name for clients; of a file, not where it lies."""
+    path = Path(model).expanduser()
+    return path.name.removesuffix(".gguf") if path.exists() else model

@@ -1,0 +1,39 @@
+"""Drafting without memory of other requests, for who serves people that must not learn of each other by time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
+from forerun.drafters._spec import DrafterSpec
+
+_FORGETFUL = ("none", "prompt_lookup", "lookahead", "draft_model", "early_exit")
+"""Drafters that know nothing of other requests."""
+
+
+def without_sharing(config: EngineConfig) -> EngineConfig:
+    """The configuration with a drafter that never drafts from another request's tokens; `suffix` for auto.
+
+    Raises ConfigError for a drafter that learns from all requests.
+    """
+    spec = DrafterSpec.of_config(config)
+    if spec.is_auto:
+        spec = DrafterSpec.of("suffix")
+    parts = spec.parts or (spec,)
+    for part in parts:
+        if part.name not in _FORGETFUL and part.name != "suffix":
+            raise ConfigError(
+                f"drafter {part.name} learns from all requests, which --no-shared-drafts rules out "
+                f"(allowed: suffix, {', '.join(_FORGETFUL)})"
+            )
+    if config.learn:
+        raise ConfigError("give --learn or --no-shared-drafts, not both")
+    drafter = ("++" if spec.is_union else "+").join(map(_alone, parts))
+    return replace(config, drafter=drafter, draft_model=None, num_draft=None, draft_options={})
+
+
+def _alone(part: DrafterSpec) -> str:
+    if part.name != "suffix":
+        return part.text()
+    return replace(part, options={**part.options, "shared_tokens": 0}).text()

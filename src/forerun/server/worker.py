@@ -1,0 +1,300 @@
+"""One thread that owns a model: it loads it, steps its engine while there is work, and sleeps while there is none.
+
+Others hand it jobs, which run between two steps: a new request, the end of one. What a step brought is handed to the
+event loops of the requests, with one call a loop and step. So a request that is cancelled costs no further step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from forerun.core.errors import ForerunError
+from forerun.core.params import SamplingParams
+from forerun.core.types import Event
+from forerun.engine.loop import RequestHandle
+from forerun.formats.prompt import Encoded
+from forerun.llm import LLM
+
+_log = logging.getLogger(__name__)
+
+
+class Closed(ForerunError):
+    """The worker ends, and no request goes on."""
+
+
+class News(NamedTuple):
+    """An event, the index of its completion among all of the request, and when its step ended (`time.perf_counter`).
+
+    The completions of the first prompt come first.
+    """
+
+    completion: int
+    event: Event
+    time_s: float
+
+
+class AsyncRequest:
+    """A request of one prompt or several, as its event loop sees it; all but `end` is called in that loop."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        loop: asyncio.AbstractEventLoop,
+        on_over: Callable[[AsyncRequest], object] = lambda request: None,
+        interval_s: float = 0.0,
+    ) -> None:
+        self.interval_s = interval_s
+        """What comes sooner after the last news is told with the next."""
+        self.sent_s = 0.0
+        """When the engine thread sent the last."""
+        self.start_s = time.perf_counter()
+        self.error: BaseException | None = None
+        """What ended it before its time."""
+        self.handles: list[RequestHandle] = []
+        """What the engine made of its prompts, once it has been accepted."""
+        self.loop = loop
+        self._worker, self._on_over = worker, on_over
+        self._news: deque[News] = deque()
+        self._is_over = False
+        self._is_cancelled = False
+        self._accepted: asyncio.Future[None] = loop.create_future()
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken it. Raises RequestError and CapacityError if it does not."""
+        try:
+            await self._accepted
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    async def news(self) -> AsyncIterator[list[News]]:
+        """What came, as many steps together as came since it was last asked for. Raises what ended the request."""
+        try:
+            while self._news or not self._is_over:
+                if not self._news:
+                    self._waiter = self.loop.create_future()
+                    await self._waiter
+                found = [*self._news]
+                self._news.clear()
+                if found:
+                    yield found
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.cancel()
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End it before the next step; harmless if it has ended. `error` is raised to who reads the news."""
+        if not (self._is_over or self._is_cancelled):
+            self._is_cancelled, self.error = True, self.error or error
+            self._worker.drop(self)
+
+    def end(self) -> None:
+        """End what the engine runs of it; the engine thread does that."""
+        for handle in self.handles:
+            handle.cancel()
+
+    def deliver(self, news: list[News], is_over: bool, error: BaseException | None) -> None:
+        """Take what the engine thread sent."""
+        self._news += news
+        self.error = self.error or error
+        if is_over and not self._is_over:
+            self._is_over = True
+            self._on_over(self)
+        if not self._accepted.done():
+            if self.error is not None and is_over:
+                self._accepted.set_exception(self.error)
+            else:
+                self._accepted.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Job(NamedTuple):
+    """A request to take up; without prompts, one to end."""
+
+    request: AsyncRequest
+    prompts: Sequence[Encoded] = ()
+    params: SamplingParams | None = None
+
+
+class _Mail(NamedTuple):
+    """What the engine thread has for a request."""
+
+    request: AsyncRequest
+    news: list[News]
+    is_over: bool
+    error: BaseException | None = None
+
+
+class Worker:
+    """The engine thread. `llm` is there once the model is loaded, `error` if it cannot be."""
+
+    def __init__(
+        self, load: Callable[[], LLM], on_loaded: Callable[[], object] = lambda: None
+    ) -> None:
+        """`on_loaded` is called by the thread when loading has ended, well or not."""
+        self.llm: LLM | None = None
+        self.error: BaseException | None = None
+        self._load, self._on_loaded = load, on_loaded
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        """None only wakes the thread."""
+        self._requests: dict[AsyncRequest, list[News]] = {}
+        """Those the engine runs, with what they have not been told. The engine thread's own."""
+        self._is_closing = False
+        self._is_loaded = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="forerun-engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to load."""
+        self._thread.start()
+
+    def wait_until_loaded(self) -> LLM:
+        """The model, once it is loaded. Raises what loading raised."""
+        self._is_loaded.wait()
+        if self.llm is None:
+            raise self.error or Closed("closed before the model was loaded")
+        return self.llm
+
+    def submit(
+        self,
+        prompts: Sequence[Encoded],
+        params: SamplingParams,
+        on_over: Callable[[AsyncRequest], object] = lambda request: None,
+        interval_s: float = 0.0,
+    ) -> AsyncRequest:
+        """Hand over a request of the running event loop; `accepted` tells what the engine says of it.
+
+        `on_over` is called in that loop when the request has ended, however that came. News is sent not more often than
+        every `interval_s`, the first at once: to wake an event loop takes as long as much of a small model's step.
+        """
+        request = AsyncRequest(self, asyncio.get_running_loop(), on_over, interval_s)
+        self._jobs.put(_Job(request, prompts, params))
+        if not self._thread.is_alive():
+            self._refuse_jobs()
+        return request
+
+    def drop(self, request: AsyncRequest) -> None:
+        """End a request before the next step."""
+        self._jobs.put(_Job(request))
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """End all requests and the thread; False if it still runs after the time."""
+        self._is_closing = True
+        self._jobs.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.llm = self._load()
+        except BaseException as error:
+            self.error = error
+        self._is_loaded.set()
+        self._on_loaded()
+        if self.llm is not None:
+            self._serve(self.llm)
+        self._end_all()
+
+    def _serve(self, llm: LLM) -> None:
+        engine = llm.loop.engine
+        while not self._is_closing:
+            for job in self._new_jobs(wait=not engine.has_work):
+                self._do(job, llm)
+            if engine.has_work and not self._is_closing:
+                self._step(llm)
+            self._send(self._mail())
+
+    def _new_jobs(self, *, wait: bool = False) -> Iterator[_Job]:
+        try:
+            while True:
+                job = self._jobs.get(block=wait)
+                wait = False
+                if job is not None:
+                    yield job
+        except queue.Empty:
+            return
+
+    def _do(self, job: _Job, llm: LLM) -> None:
+        request, news, index = job.request, list[News](), dict[int, int]()
+        if job.params is None:
+            request.end()
+            return
+
+        def take(event: Event) -> None:
+            news.append(News(index[event.seq_id], event, time.perf_counter()))
+
+        try:
+            for prompt in job.prompts:
+                handle = llm.loop.submit(prompt.token_ids, job.params, take, prompt=prompt.text)
+                request.handles.append(handle)
+                for run in handle.runs:
+                    index[run.seq.id] = len(index)
+        except Exception as error:
+            request.end()
+            self._send([_Mail(request, [], True, error)])
+            return
+        self._requests[request] = news
+        self._send([_Mail(request, [], False)])
+
+    def _step(self, llm: LLM) -> None:
+        """One step. An error in it has ended what ran; the next requests get another chance."""
+        try:
+            llm.loop.step()
+        except Exception:
+            _log.exception("a step of the engine failed, %d requests end", len(self._requests))
+
+    def _mail(self) -> list[_Mail]:
+        """What there is to tell; who has ended is forgotten."""
+        mail, now_s = [], time.perf_counter()
+        for request, news in [*self._requests.items()]:
+            is_over = all(each.is_finished for each in request.handles)
+            if is_over or (news and now_s - request.sent_s >= request.interval_s):
+                request.sent_s = now_s
+                error = next((each.error for each in request.handles if each.error), None)
+                mail.append(_Mail(request, [*news], is_over, error))
+                news.clear()
+            if is_over:
+                del self._requests[request]
+        return mail
+
+    def _send(self, mail: list[_Mail]) -> None:
+        """One call a loop; requests of a loop that is closed end."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Mail]] = {}
+        for one in mail:
+            by_loop.setdefault(one.request.loop, []).append(one)
+        for loop, own in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_hand_out, own)
+            except RuntimeError:
+                for one in own:
+                    self.drop(one.request)
+
+    def _end_all(self) -> None:
+        """Nothing runs any more: whoever waits is told why."""
+        for request in self._requests:
+            request.end()
+        self._send([one._replace(error=one.error or self._why_closed()) for one in self._mail()])
+        self._refuse_jobs()
+
+    def _refuse_jobs(self) -> None:
+        error = self._why_closed()
+        jobs = [job for job in self._new_jobs() if job.params is not None]
+        self._send([_Mail(job.request, [], True, error) for job in jobs])
+
+    def _why_closed(self) -> BaseException:
+        return self.error or Closed("the engine is shutting down")
+
+
+def _hand_out(mail: list[_Mail]) -> None:
+    for request, news, is_over, error in mail:
+        request.deliver(news, is_over, error)

@@ -1,0 +1,67 @@
+"""A server in this process on a port of its own, over the default model, that always drafts in full."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from forerun.llm import LLM
+from forerun.server.config import ServerConfig
+from forerun.server.run import Server, bind
+from forerun.server.service import Service
+
+
+@pytest.fixture(scope="session")
+def llm(default_model) -> LLM:
+    """Nothing shared between requests: a repeated one is guessed right and wrong as the first."""
+    drafter = "prompt_lookup:ngram_min=1"
+    sizes = {"max_model_len": 512, "max_num_seqs": 4}
+    return LLM(str(default_model), drafter=drafter, controller=False, **sizes)
+
+
+@contextmanager
+def running(load: Callable[[], LLM], **settings: object) -> Iterator[tuple[str, Service]]:
+    """The address of a server, and its service; with the model loaded unless `wait` is false."""
+    wait = settings.pop("wait", True)
+    config = ServerConfig(**{"served_model_name": ("tiny",), "drain_timeout": 5, **settings})
+    listener = bind(config.host, 0)
+    port = listener.getsockname()[1]
+    service = Service(load, "tiny", config)
+    server = Server(service, lambda line: None)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        while wait and service.worker.llm is None and thread.is_alive():
+            time.sleep(0.005)
+        while not server.started:
+            time.sleep(0.005)
+        yield f"http://127.0.0.1:{port}", service
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def served(llm) -> Iterator[tuple[str, Service]]:
+    with running(lambda: llm) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def url(served) -> str:
+    return served[0]
+
+
+@pytest.fixture(scope="session")
+def client(url):
+    """OpenAI's own client."""
+    import openai
+
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
+        yield made

@@ -1,0 +1,118 @@
+"""AsyncLLM: what `LLM` says, event by event, from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from forerun import AsyncLLM, CapacityError, LoadError, RequestError, SamplingParams
+
+PROMPT = [{"role": "user", "content": "Write a list of ten animals. Then write the list again."}]
+GREEDY = SamplingParams(temperature=0, max_tokens=32)
+
+
+def test_streams_and_answers_are_those_of_the_llm(llm):
+    (expected,) = llm.generate([PROMPT], GREEDY)[0].outputs
+
+    async def run():
+        async with AsyncLLM(llm) as made:
+            events = [event async for event in made.stream(PROMPT, GREEDY)]
+            both = await asyncio.gather(*(made.generate(PROMPT, GREEDY) for _ in range(2)))
+            return events, [one.outputs[0] for one in both]
+
+    events, both = asyncio.run(run())
+    assert "".join(event.text for event in events) == expected.text
+    assert [one.token_ids for one in both] == [expected.token_ids] * 2
+    assert both[0].stats.accepted > 0
+    assert both[0].stats.rejected > 0
+
+
+def test_leaving_a_stream_ends_it_before_the_next_step(llm):
+    async def run():
+        async with AsyncLLM(llm) as made:
+            stream = made.stream(PROMPT, SamplingParams(temperature=0, max_tokens=400))
+            first = await anext(stream)
+            await stream.aclose()
+            passes = llm.engine.stats.passes
+            await made.generate("Hello", SamplingParams(max_tokens=1))
+            return first, passes
+
+    first, passes = asyncio.run(run())
+    assert first.finish_reason is None
+    assert not llm.engine.has_work
+    assert llm.engine.stats.passes <= passes + 1  # the step that ran
+
+
+def test_a_cancelled_task_frees_its_place(llm):
+    async def run():
+        async with AsyncLLM(llm) as made:
+            long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await made.generate(PROMPT, long)
+            await made.generate("Hello", SamplingParams(max_tokens=1))
+
+    asyncio.run(run())
+    assert not llm.engine.has_work
+
+
+def test_errors_are_told_to_who_asked(llm):
+    async def run():
+        async with AsyncLLM(llm) as made:
+            with pytest.raises(CapacityError, match="the context holds 512"):
+                await made.generate("word " * 600)
+            with pytest.raises(RequestError, match="the prompt is empty"):
+                await made.generate([])
+            return (await made.generate("Hello", GREEDY)).outputs[0].text
+
+    assert asyncio.run(run())
+
+    async def missing():
+        async with AsyncLLM("/no/such/model.gguf") as made:
+            await made.generate("Hello")
+
+    with pytest.raises(LoadError):
+        asyncio.run(missing())
+
+
+def test_a_step_that_fails_ends_its_requests_and_no_later_ones(llm, monkeypatch, caplog):
+    step = llm.engine.step
+    fails = threading.Event()
+
+    def failing():
+        if fails.is_set():
+            fails.clear()
+            raise RuntimeError("broken step")
+        return step()
+
+    async def run():
+        async with AsyncLLM(llm) as made:
+            fails.set()
+            with pytest.raises(RuntimeError, match="broken step"):
+                await made.generate(PROMPT, GREEDY)
+            return (await made.generate(PROMPT, GREEDY)).outputs[0].token_ids
+
+    expected = llm.generate([PROMPT], GREEDY)[0].outputs[0].token_ids
+    monkeypatch.setattr(llm.engine, "step", failing)
+    assert asyncio.run(run()) == expected
+    assert "a step of the engine failed" in caplog.text
+
+
+def test_requests_of_a_closed_engine_are_refused(llm):
+    async def run():
+        made = AsyncLLM(llm)
+        await made.ready()
+        running = asyncio.create_task(
+            made.generate(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True))
+        )
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(made.close)
+        with pytest.raises(Exception, match="shutting down"):
+            await running
+        with pytest.raises(Exception, match="shutting down"):
+            await made.generate(PROMPT)
+
+    asyncio.run(run())
+    assert not llm.engine.has_work

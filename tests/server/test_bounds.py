@@ -1,0 +1,242 @@
+"""What the server refuses, in OpenAI's words; what it keeps to itself; and clients that go away."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.drafters.base import BaseDrafter
+from forerun.engine.guard import Guard
+from forerun.server.config import ServerConfig
+from forerun.server.run import bind
+from tests.server.conftest import running
+
+LONG = {"prompt": "Once", "max_tokens": 450, "ignore_eos": True, "temperature": 2}
+FIELDS = {"message", "type", "param", "code"}
+
+
+def told(answer: httpx.Response) -> dict:
+    """The error of an answer, which has OpenAI's form."""
+    error = answer.json()["error"]
+    assert error.keys() >= FIELDS
+    assert answer.headers["content-type"] == "application/json"
+    assert "\n" not in error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v1/completions", {}, 400, "prompt is missing"),
+        ("/v1/completions", {"prompt": {}}, 400, "prompt must be a text, token ids, or a list"),
+        ("/v1/completions", {"prompt": [[1], "a"]}, 400, "prompt must be a text, token ids"),
+        ("/v1/completions", {"prompt": ""}, 400, "prompt is empty"),
+        ("/v1/completions", {"prompt": [10**9]}, 400, "token id 1000000000 is not in the voc"),
+        ("/v1/completions", {"prompt": "a", "n": 17}, 400, "n must be from 1 to 16 (--max-n)"),
+        ("/v1/completions", {"prompt": "a", "n": "2"}, 400, "n must be a valid integer, got '2'"),
+        ("/v1/completions", {"prompt": "a", "top_kk": 2}, 400, "did you mean 'top_k'? (allowed:"),
+        ("/v1/completions", {"prompt": "a", "guided_json": {}}, 400, "structured output is not"),
+        ("/v1/completions", {"prompt": "a", "best_of": 3}, 400, "(allowed: 1)"),
+        ("/v1/completions", {"prompt": ["a"] * 300}, 400, "300 completions are more than"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias must be"),
+        ("/v1/completions", {"prompt": "a", "n_predict": 0}, 400, "n_predict must be a whole"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "max_tokens": 3, "max_completion_tokens": 4},
+            400,
+            "max_completion_tokens and max_tokens differ",
+        ),
+        ("/v1/chat/completions", {"messages": []}, 400, "the conversation is empty"),
+        ("/v1/chat/completions", {"messages": [{"role": "user"}]}, 400, "needs role and content"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "part of type 'image_url'",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "prediction": {"content": "b"}},
+            400,
+            "no drafter takes a predicted output",
+        ),
+        ("/v1/chat/completions", {"messages": "hi"}, 400, "messages must be a list of"),
+        ("/tokenize", {}, 400, "give one of prompt, messages and content"),
+        ("/detokenize", {"tokens": [10**9]}, 400, "not in the vocabulary"),
+        ("/nowhere", {}, 404, "there is no /nowhere"),
+        ("/health", {}, 405, "POST is not possible on /health (allowed: GET)"),
+    ],
+)
+def test_what_is_wrong_is_named(url, path, body, status, words):
+    answer = httpx.post(url + path, json=body, timeout=60)
+    error = told(answer)
+    assert answer.status_code == status
+    assert words in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b'"a"', b"\xff", b"[" * 100_000, b'{"n": 1' + b"0" * 5000 + b"}"]
+)
+def test_a_body_that_is_no_object_is_refused(url, body):
+    answer = httpx.post(f"{url}/v1/completions", content=body, timeout=60)
+    assert answer.status_code == 400
+    assert told(answer)["message"].startswith("the body")
+
+
+def test_fields_without_effect_change_nothing(url):
+    body = {"prompt": "One two three", "max_tokens": 4, "temperature": 0}
+    more = {"user": "me", "store": False, "top_n_sigma": -1.0, "cache_prompt": True, "seed": None}
+    answers = [
+        httpx.post(f"{url}/v1/completions", json=each, timeout=60).json()["choices"]
+        for each in (body, body | more)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_a_body_that_is_too_large_or_half_sent_is_refused(llm):
+    with running(lambda: llm, max_body_mb=0.01, body_timeout=0.3) as (url, _):
+        large = json.dumps({"prompt": "a" * 20_000})
+        answer = httpx.post(f"{url}/v1/completions", content=large)
+        assert answer.status_code == 413
+        assert "larger than 0.01 MB" in told(answer)["message"]
+        pieces = (b"x" * 1000 for _ in range(20))  # sent in chunks, of no stated length
+        assert httpx.post(f"{url}/v1/completions", content=pieces).status_code == 413
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as half:
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n{")
+            half.settimeout(20)
+            assert half.recv(12) == b"HTTP/1.1 408"
+        assert httpx.get(f"{url}/health").status_code == 200
+
+
+def test_the_queue_and_the_prompt_have_bounds(llm):
+    with running(lambda: llm, max_queue=0, max_prompt_len=20) as (url, service):
+        answer = httpx.post(f"{url}/v1/completions", json={"prompt": "word " * 30})
+        error = told(answer)
+        assert answer.status_code == 400
+        assert "maximum prompt length is 20 tokens" in error["message"]
+        assert error["n_ctx"] == 512
+        many = LONG | {"n": 4, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=many, timeout=60) as first:
+            parts = first.iter_bytes()  # kept: without it the response is closed
+            next(parts)
+            refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=60)
+            assert refused.status_code == 429
+            assert told(refused)["code"] == "rate_limit_exceeded"
+            assert refused.headers["retry-after"] == "1"
+        wait_until(lambda: not service.num_running)
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "a"}).status_code == 200
+
+
+def test_the_key_guards_every_route_but_health(llm):
+    with running(lambda: llm, api_key="secret") as (url, _):
+        paths = [*httpx.get(f"{url}/openapi.json", headers={"x-api-key": "secret"}).json()["paths"]]
+        assert "/metrics" in paths
+        for path in (*paths, "/openapi.json", "/nowhere"):
+            answer = httpx.get(url + path)
+            assert answer.status_code == (200 if path == "/health" else 401), path
+        assert told(answer)["code"] == "invalid_api_key"
+        for headers in ({"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+            assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 401
+        for headers in ({"authorization": "bearer secret"}, {"x-api-key": "secret"}):
+            assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
+
+
+def test_pages_of_other_origins_are_let_in_only_if_told(llm, url):
+    asked = {"origin": "http://a.example", "access-control-request-method": "POST"}
+    assert "access-control-allow-origin" not in httpx.options(url, headers=asked).headers
+    origins = {"allowed_origins": ("http://a.example",), "api_key": "secret"}
+    with running(lambda: llm, **origins) as (own, _):
+        answer = httpx.options(f"{own}/v1/completions", headers=asked)
+        assert answer.headers["access-control-allow-origin"] == "http://a.example"
+        other = httpx.options(f"{own}/v1/completions", headers=asked | {"origin": "http://b.c"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def wait_until(holds, seconds=20.0):
+    end_s = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_vanishes_frees_its_place(served, llm, stream):
+    url, service = served
+    aborted = llm.loop.served.finished["abort"]
+    body = json.dumps(LONG | {"stream": stream}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+        client.sendall(head.encode() + body)
+        wait_until(lambda: llm.engine.requests)
+    wait_until(lambda: not service.num_running)
+    assert not llm.engine.has_work
+    assert llm.loop.served.finished["abort"] == aborted + 1
+
+
+def test_no_word_of_a_prompt_is_logged(llm, caplog):
+    caplog.set_level(logging.DEBUG)
+    body = {"prompt": "swordfish", "max_tokens": 2, "stop": "herring", "user": "haddock"}
+    with running(lambda: llm, log_requests=True) as (url, _):
+        assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
+        httpx.post(f"{url}/v1/completions", json=body | {"prompt": {"swordfish": 1}})
+    ours = [one for one in caplog.records if one.name.startswith(("forerun", "uvicorn"))]
+    assert any("answer 2 tokens" in one.getMessage() for one in ours)
+    logged = " ".join(one.getMessage() for one in ours)
+    assert not any(word in logged for word in ("swordfish", "herring", "haddock"))
+
+
+def test_health_is_503_until_the_model_is_there(llm):
+    go = threading.Event()
+
+    def load():
+        go.wait(20)
+        return llm
+
+    with running(load, wait=False) as (url, service):
+        for path in ("/health", "/v1/models", "/metrics"):
+            answer = httpx.get(url + path)
+            assert answer.status_code == 503
+            assert told(answer)["type"] == "unavailable_error"
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "a"}).status_code == 503
+        assert httpx.get(f"{url}/version").status_code == 200
+        go.set()
+        wait_until(lambda: service.worker.llm is not None)
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+
+
+class Broken(BaseDrafter):
+    def propose_one(self, seq, budget):
+        raise RuntimeError("broken drafter")
+
+
+def test_a_drafter_that_raises_costs_no_answer(llm):
+    broken = llm.with_drafter(Broken())
+    engine = broken.engine
+    engine.drafter = Guard(engine.drafter, engine.stats, llm.model.config.vocab_size)
+    body = {"prompt": "One two three one two", "max_tokens": 8, "temperature": 0}
+    with running(lambda: broken) as (url, _):
+        found = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
+    params = SamplingParams(temperature=0, max_tokens=8)
+    assert found["choices"][0]["text"] == llm.generate(body["prompt"], params)[0].outputs[0].text
+    assert engine.stats.drafter_errors > 0
+
+
+def test_an_address_that_cannot_be_had_is_told_in_words():
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use"):
+            bind("127.0.0.1", port)
+    with pytest.raises(ConfigError, match="cannot listen on 203"):
+        bind("203.0.113.1", 0)
+    for wrong in ({"port": 70_000}, {"max_n": 0}, {"max_body_mb": 0}, {"api_key": " "}):
+        with pytest.raises(ConfigError):
+            ServerConfig(**wrong)

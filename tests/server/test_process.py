@@ -1,0 +1,126 @@
+"""`forerun serve` as a process: how it begins and how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.server.test_bounds import wait_until
+
+pytestmark = pytest.mark.slow
+
+SMALL = ("--max-model-len", "1024", "--max-num-seqs", "2", "-d", "suffix")
+LONG = {
+    "prompt": "Once",
+    "max_tokens": 900,
+    "ignore_eos": True,
+    "temperature": 2,
+    "stream": True,
+}
+
+
+@contextmanager
+def serving(model, *flags: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    """The process and its address, once it is ready."""
+    command = [sys.executable, "-m", "forerun", "serve", str(model), "--port", "0", *SMALL, *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            line = server.stderr.readline()
+            url = re.search(r"http://\S+", line)[0]
+            assert "ready" in server.stderr.readline()
+            yield server, url
+        finally:
+            server.kill()
+
+
+class Reader(threading.Thread):
+    """Reads a stream to its end."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url, self.text, self.began = url, "", threading.Event()
+
+    def run(self) -> None:
+        try:
+            with httpx.stream(
+                "POST", f"{self.url}/v1/completions", json=LONG, timeout=120
+            ) as answer:
+                for part in answer.iter_text():
+                    self.text += part
+                    self.began.set()
+        except httpx.HTTPError as error:
+            self.text += f"broken: {error}"
+
+
+def is_open(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_sigterm_lets_an_answer_finish_and_exits_0(default_model):
+    with serving(default_model, "--drain-timeout", "100") as (server, url):
+        reader = Reader(url)
+        reader.start()
+        assert reader.began.wait(60)
+        server.send_signal(signal.SIGTERM)
+        assert "1 request has 100 s to end" in server.stderr.readline()
+        wait_until(lambda: not is_open(url))
+        assert server.wait(120) == 0
+        reader.join(10)
+    assert '"finish_reason":"length"' in reader.text
+    assert reader.text.endswith("data: [DONE]\n\n")
+
+
+def test_what_runs_when_the_time_is_over_is_ended_with_an_error(default_model):
+    with serving(default_model, "--drain-timeout", "0.2") as (server, url):
+        reader = Reader(url)
+        reader.start()
+        assert reader.began.wait(60)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
+        reader.join(10)
+    assert "shutting down" in reader.text
+    assert reader.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_second_signal_ends_it_at_once(default_model):
+    with serving(default_model) as (server, url):
+        reader = Reader(url)
+        reader.start()
+        assert reader.began.wait(60)
+        server.send_signal(signal.SIGTERM)
+        server.stderr.readline()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(5) == 128 + signal.SIGTERM
+        reader.join(10)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "forerun", "serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_mistakes_are_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = run("--port", str(port))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"error: port {port} of 127.0.0.1 is in use")
+    missing = run(str(tmp_path / "none.gguf"), "--port", "0")
+    assert missing.returncode == 2
+    assert missing.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in missing.stderr
+    shared = run("-d", "recycling", "--no-shared-drafts")
+    assert shared.returncode == 2
+    assert "learns from all requests" in shared.stderr
