@@ -2,14 +2,15 @@
 // wrong one raises ValueError.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
 
+#include "bind.h"
 #include "model.h"
 
 namespace nb = nanobind;
@@ -19,19 +20,9 @@ namespace forerun {
 namespace {
 
 template <class T>
-using Array1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Array2 = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-template <class T>
 using Array3 = nb::ndarray<T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 using OptionalFloats = std::optional<Array1<const float>>;
-
-constexpr int kLargest = 1 << 28;  // no dimension of a model or a cache is larger
-
-void need(bool holds, const std::string& message) {
-    if (!holds) throw nb::value_error(message.c_str());
-}
 
 template <class Array>
 void need_shape(const Array& array, std::initializer_list<std::size_t> shape,
@@ -223,6 +214,12 @@ void head_rows(Decoder& self, const Array2<const float>& hidden,
     self.head_rows(hidden.data(), num_rows, {ids.data(), ids.shape(0)}, logits.data());
 }
 
+std::unique_ptr<Decoder> head_part(Decoder& self, const Array1<const std::int64_t>& ids) {
+    dimension(ids.shape(0));
+    nb::gil_scoped_release unlocked;
+    return self.head_part({ids.data(), ids.shape(0)});
+}
+
 const Linear& matrix(const Decoder& self, const std::string& name) {
     const Linear& linear = self.packed(name).linear;
     need(linear.tiles, name + " is no matrix that was set");
@@ -302,6 +299,7 @@ void bind_decoder(nb::module_& m) {
              "log_sums"_a.noconvert().none(), "logits"_a.noconvert().none())
         .def("head_rows", &head_rows, "hidden"_a.noconvert(), "ids"_a.noconvert(),
              "logits"_a.noconvert())
+        .def("head_part", &head_part, "ids"_a.noconvert(), nb::keep_alive<0, 1>())
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
         .def("apply", &apply, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
         .def("nbytes", &Decoder::nbytes);

@@ -1,31 +1,21 @@
 // The Python face of the networks that draft.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 
+#include "bind.h"
 #include "draft_network.h"
+#include "eagle_network.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace forerun {
 namespace {
-
-template <class T>
-using Array1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Array2 = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-constexpr std::size_t kLargest = 1 << 28;
-
-void need(bool holds, const std::string& message) {
-    if (!holds) throw nb::value_error(message.c_str());
-}
 
 void set(DraftNetwork& self, const std::string& name, const std::string& format, std::size_t num_in,
          const Array2<const std::uint8_t>& rows) {
@@ -88,6 +78,26 @@ nb::list draft(RecurrentNetwork& self, const Array2<const float>& hidden,
     return listed(trees);
 }
 
+void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
+          const Array2<const float>& states) {
+    need(states.shape(0) == tokens.size() &&
+             states.shape(1) == 3 * static_cast<std::size_t>(self.shape().state_size),
+         "states must be (tokens, 3 x state size)");
+    nb::gil_scoped_release unlocked;
+    self.feed(slot, tokens, states.data());
+}
+
+nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
+                     const std::vector<int>& num_nodes, int num_steps, double min_chance) {
+    need(slots.size() == num_nodes.size(), "a number of nodes is needed for every slot");
+    std::vector<GuessTree> trees;
+    {
+        nb::gil_scoped_release unlocked;
+        trees = self.draft(slots, num_nodes, num_steps, min_chance);
+    }
+    return listed(trees);
+}
+
 }  // namespace
 
 void bind_networks(nb::module_& m) {
@@ -117,6 +127,35 @@ void bind_networks(nb::module_& m) {
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("draft", &draft, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
              "min_chance"_a);
+
+    nb::class_<EagleNetwork, DraftNetwork>(m, "EagleNetwork",
+                                           "A decoder layer behind the target, with its own cache.")
+        .def(
+            "__init__",
+            [](EagleNetwork* self, Runtime& runtime, Decoder& target, int state_size,
+               int intermediate_size, int num_heads, int num_kv_heads, int head_dim,
+               bool feeds_back_norm, bool starts_from_norm, int num_slots, int max_len) {
+                for (int size : {state_size, intermediate_size, num_heads, num_kv_heads, head_dim})
+                    need(size >= 1 && size <= 1 << 20, "a size is out of range");
+                need(num_slots >= 1 && num_slots <= 1 << 16 && max_len >= 1 && max_len <= 1 << 24,
+                     "num_slots or max_len is out of range");
+                new (self) EagleNetwork(
+                    runtime, target,
+                    {state_size, intermediate_size, num_heads, num_kv_heads, head_dim,
+                     feeds_back_norm, starts_from_norm, num_slots, max_len});
+            },
+            "runtime"_a, "target"_a, "state_size"_a, "intermediate_size"_a, "num_heads"_a,
+            "num_kv_heads"_a, "head_dim"_a, "feeds_back_norm"_a, "starts_from_norm"_a,
+            "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def(
+            "set_rope",
+            [](EagleNetwork& self, const Array1<const float>& frequencies) {
+                self.set_rope({frequencies.data(), frequencies.shape(0)});
+            },
+            "frequencies"_a.noconvert())
+        .def("clear", &EagleNetwork::clear, "slot"_a)
+        .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert())
+        .def("draft", &draft_slots, "slots"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a);
 }
 
 }  // namespace forerun

@@ -112,6 +112,18 @@ void Decoder::check() {
     is_checked_ = true;
 }
 
+std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {
+    if (!is_checked_) check();
+    Shape shape = shape_;
+    shape.vocab_size = static_cast<int>(ids.size());
+    shape.num_layers = 0;
+    shape.position_offset = -1;
+    auto part = std::make_unique<Decoder>(runtime_, shape);
+    part->set("embed", gather_rows(head_weights(), ids));
+    part->is_checked_ = true;  // it has no norm, and no pass needs one
+    return part;
+}
+
 void Decoder::check_id(std::int64_t id) const {
     if (id < 0 || id >= shape_.vocab_size)
         throw std::invalid_argument("token id " + std::to_string(id) +

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -97,6 +98,10 @@ class Decoder {
     // Some columns of the logits, (num_rows, ids).
     void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
                    float* logits);
+
+    // The head of some tokens by itself: a decoder without layers whose vocabulary they are. Its
+    // logits are those of `head_rows`, and it reads only its own copy of the rows.
+    std::unique_ptr<Decoder> head_part(std::span<const std::int64_t> ids);
 
     // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests
     // compare with references.

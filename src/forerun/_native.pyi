@@ -144,6 +144,7 @@ class Decoder:
     def head_rows(
         self, hidden: NDArray[np.float32], ids: NDArray[np.int64], logits: NDArray[np.float32]
     ) -> None: ...
+    def head_part(self, ids: NDArray[np.int64]) -> Decoder: ...
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
     def apply(self, name: str, x: NDArray[np.float32], out: NDArray[np.float32]) -> None: ...
     def nbytes(self) -> int: ...
@@ -179,6 +180,32 @@ class RecurrentNetwork(DraftNetwork):
         self,
         hidden: NDArray[np.float32],
         tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
+
+class EagleNetwork(DraftNetwork):
+    def __init__(
+        self,
+        runtime: Runtime,
+        target: Decoder,
+        state_size: int,
+        intermediate_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        feeds_back_norm: bool,
+        starts_from_norm: bool,
+        num_slots: int,
+        max_len: int,
+    ) -> None: ...
+    def set_rope(self, frequencies: NDArray[np.float32]) -> None: ...
+    def clear(self, slot: int) -> None: ...
+    def feed(self, slot: int, tokens: Sequence[int], states: NDArray[np.float32]) -> None: ...
+    def draft(
+        self,
+        slots: Sequence[int],
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,

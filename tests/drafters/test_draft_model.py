@@ -221,6 +221,9 @@ class OtherVocabulary:
     def token_bytes(self, token_id: int) -> bytes | None:
         return bytes([token_id + (token_id >= 65)])
 
+    def is_special(self, token_id: int) -> bool:
+        return False
+
 
 def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "small.gguf", tokenizer="gpt2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,9 +10,13 @@ import torch
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters import _network_folder
+from forerun.drafters import _network_folder, _recurrent_files
+from forerun.drafters._best_first import Step
+from forerun.drafters._export import export
+from forerun.drafters._recurrent import TorchNetwork
 from forerun.drafters.base import Target
-from forerun.drafters.mlp_speculator import MLPSpeculator, Options, build
+from forerun.drafters.mlp_speculator import MLPSpeculatorDrafter, Options, build
+from forerun.nn.networks import mlp_speculator as networks
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48
@@ -85,6 +90,35 @@ def drafts(model, seed=0, nodes=8):
     drafter = build(options, target())
     hidden = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(seed))
     return drafter.network.draft(hidden, [5], [nodes], 6, 0.0)[0]
+
+
+@pytest.mark.parametrize("cell", ["lstm", "mlp"])
+def test_what_was_trained_is_what_drafts(tmp_path, cell):
+    """The module that `forerun train drafter` trains and the oracle of its folder give the same chances."""
+    config = LSTM | {"cell": cell, "scale_input": True, "tie_weights": True}
+    here, tokens = target(), LSTM_TENSORS["draft_ids"]
+    rows = here.model.embed(torch.arange(VOCAB))
+    head = here.model.head_rows(torch.eye(WIDTH), tokens).T
+    known = {field.name for field in dataclasses.fields(networks.MLPSpeculatorConfig)}
+    trained = networks.MLPSpeculator(
+        networks.MLPSpeculatorConfig(**{k: v for k, v in config.items() if k in known}),
+        embedding=rows,
+        head=head,
+    )
+    torch.manual_seed(1)
+    for weight in trained.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    save(tmp_path, config, trained.state_dict() | {"draft_ids": tokens})
+    network = TorchNetwork(_recurrent_files.read(str(tmp_path), here), here.model)
+    hidden = torch.randn(WIDTH)
+    state, (row, memory) = trained.begin(hidden), (hidden, None)
+    for depth, token in enumerate((5, 2, 8)):
+        state, logits = trained.step(state, torch.tensor(token), depth)
+        row, memory = network.step(Step(0, 0, token, depth), row, memory)
+        found, chances = network.likeliest(row, depth)
+        expected = (logits / config["temperature"][min(depth, 1)]).softmax(-1)
+        assert torch.allclose(expected.max(), chances[0], atol=1e-5)
+        assert torch.allclose(expected[torch.searchsorted(tokens, found)], chances, atol=1e-5)
 
 
 def test_a_draft_starts_from_the_last_committed_row(tmp_path):
@@ -195,5 +229,35 @@ def test_the_weights_count():
         for bits in (8, 16)
     )
     assert 0 < small < large
-    assert isinstance(drafter := build(Options(model="untrained"), target(model)), MLPSpeculator)
+    assert isinstance(
+        drafter := build(Options(model="untrained"), target(model)), MLPSpeculatorDrafter
+    )
     assert drafter.nbytes(3, 64) - drafter.nbytes(0, 64) == 3 * 4 * WIDTH
+
+
+OWN_MLP = {
+    **{n.removeprefix("speculator."): t for n, t in ibm_tensors(1).items() if "emb" not in n},
+    "proj.1.weight": random(INNER, INNER),
+    "emb_map.weight": random(INNER, WIDTH),
+}
+EXPORTED = {
+    "lstm": (LSTM, LSTM_TENSORS | {"draft_ids": torch.arange(VOCAB)}),
+    "mlp": (IBM | {"tie_weights": True, "target_embedding": True}, OWN_MLP),
+    "mlp, untied": (IBM, ibm_tensors(3)),
+}
+
+
+@pytest.mark.parametrize("kind", EXPORTED)
+def test_what_is_exported_says_the_same_without_the_target(tmp_path, kind):
+    """fp16, and all of the target's rows multiplied out."""
+    config, tensors = EXPORTED[kind]
+    ours = save(tmp_path / "ours", config | {"temperature": 1.0}, tensors)
+    out = tmp_path / "out"
+    export(tmp_path / "ours", out, target())
+    written = json.loads((out / "config.json").read_text())
+    assert written["architectures"][0].endswith("SpeculatorPreTrainedModel")
+    assert "target_head" not in written
+    assert not any("map" in name for name in _network_folder.read(out, target()).tensors)
+    expected, found = drafts(ours), drafts(str(out))
+    assert found[:2] == expected[:2]
+    assert found[2] == pytest.approx(expected[2], abs=0.01)

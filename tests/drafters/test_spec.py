@@ -64,13 +64,12 @@ def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "eagle3", "model": "x"}, "'eagle3' is not supported yet .there are: draft_model"),
-        ({"method": "medusa"}, "'medusa' is not supported yet"),
-        ({"method": "mlp_speculator"}, "'mlp_speculator' is not supported yet"),
+        ({"method": "medusa"}, "'medusa' is not supported yet .there are: draft_model"),
+        ({"method": "mlp_speculator"}, "drafter 'mlp_speculator': option 'model' must be given"),
         ({"method": "deepseek_mtp"}, "'deepseek_mtp' is not supported yet"),
-        ({"spec_type": "draft-eagle3"}, "'draft-eagle3' is not supported yet"),
-        ({"speculative_algorithm": "EAGLE3"}, "'EAGLE3' is not supported yet"),
-        ({"model": "org/EAGLE3-Llama-8B"}, "model='org/EAGLE3-Llama-8B' drafts by 'eagle3'"),
+        ({"spec_type": "draft-eagle3"}, "drafter 'eagle3': option 'model' must be given"),
+        ({"speculative_algorithm": "EAGLE"}, "'EAGLE' is not supported yet"),
+        ({"model": "org/EAGLE-Llama-8B"}, "model='org/EAGLE-Llama-8B' drafts by 'eagle'"),
         ({"assistant_model": "org/medusa-7b"}, "assistant_model='org/medusa-7b' drafts by 'medusa'"),
         ({"method": "ngrm"}, "unknown drafter 'ngrm': did you mean 'ngram'"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "'prompt_lookup': num_speculative_tokens must be at"),
@@ -100,10 +99,16 @@ def test_a_mistake_quotes_what_was_typed(config: dict, message: str) -> None:
 
 def test_a_head_for_another_model_is_known_by_its_folder(tmp_path) -> None:
     (tmp_path / "config.json").write_text(
-        '{"model_type": "llama", "architectures": ["Eagle3Model"]}'
+        '{"model_type": "llama", "architectures": ["MedusaModel"]}'
     )
-    with pytest.raises(ConfigError, match="drafts by 'eagle3', which is not supported yet"):
+    with pytest.raises(ConfigError, match="drafts by 'medusa', which is not supported yet"):
         DrafterSpec.of({"model": str(tmp_path)})
+    for kind, config in (
+        ("eagle3", '{"model_type": "llama", "architectures": ["Eagle3Model"]}'),
+        ("mlp_speculator", '{"architectures": ["MLPSpeculatorPreTrainedModel"]}'),
+    ):
+        (tmp_path / "config.json").write_text(config)
+        assert DrafterSpec.of({"model": str(tmp_path)}).name == kind
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     assert DrafterSpec.of({"model": str(tmp_path)}).name == "draft_model"
 

@@ -41,6 +41,9 @@ class Words:
     def token_bytes(self, token_id: int) -> bytes | None:
         return f"{self.prefix}{token_id}".encode() if token_id % 3 else None
 
+    def is_special(self, token_id: int) -> bool:
+        return False
+
 
 OURS = fingerprint(Words())
 

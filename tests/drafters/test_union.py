@@ -13,7 +13,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafters import draft_model
 from forerun.drafters._spec import DrafterSpec
-from forerun.drafters._union import Union, unite
+from forerun.drafters._union import Union, by_chance, unite
 from forerun.drafters.base import Target
 from forerun.drafters.suffix import Options, Suffix
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
@@ -42,6 +42,25 @@ def test_a_union_says_what_either_says_and_nothing_twice(first, second):
     assert said(both) == said(first) | said(second)
     assert len(said(both)) == len(both)
     assert both.trim(len(first)) == first if len(first) else both == second
+
+
+def with_chances(draft: Draft, seed: int) -> Draft:
+    chances = torch.rand(len(draft), generator=torch.Generator().manual_seed(seed)).tolist()
+    return Draft(draft.tokens, draft.parents, None, tuple(chances))
+
+
+@given(drafts(), drafts())
+def test_by_chance_the_node_that_is_likeliest_to_be_reached_comes_first(first, second):
+    first, second = with_chances(first, 1), with_chances(second, 2)
+    both = by_chance(first, second)
+    assert said(both) == said(first) | said(second)
+    reach = []
+    for parent, p in zip(both.parents, both.confidence, strict=True):
+        reach.append(p * (reach[parent] if parent >= 0 else 1.0))
+    assert reach == sorted(reach, reverse=True)
+    assert set(both.confidence) <= {*first.confidence, *second.confidence}
+    again = by_chance(both, first)
+    assert (again.tokens, again.confidence) == (both.tokens, both.confidence)
 
 
 def test_drawn_nodes_keep_their_rows():

@@ -18,6 +18,9 @@ class Pieces:
     def token_bytes(self, token_id: int) -> bytes | None:
         return self.pieces[token_id]
 
+    def is_special(self, token_id: int) -> bool:
+        return False
+
 
 def test_equal_and_padded_vocabularies_agree() -> None:
     plain = Pieces([b"a", b"b", b"\xff"])

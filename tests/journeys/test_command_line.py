@@ -27,7 +27,8 @@ SHORT = "-n 8 -c 256 -d prompt_lookup"
 COMMANDS = (
     *("", "generate", "chat", "demo", "models", "pull", "rm", "check", "drafters", "autotune"),
     *("check-drafter", "bench", "bench kernels", "bench report", "verify", "eval", "eval ppl"),
-    *("eval tasks", "eval distribution", "eval fidelity", "train", "train table"),
+    *("eval tasks", "eval distribution", "eval fidelity", "train", "train table", "train data"),
+    *("train drafter", "trim-vocab", "export-drafter", "quantize", "serve"),
 )
 
 

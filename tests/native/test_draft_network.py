@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forerun import _native
-from forerun.drafters._recurrent import NativeNetwork, TorchNetwork, Weights
+from forerun.drafters._recurrent import NativeNetwork, RecurrentWeights, TorchNetwork
 from forerun.nn.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights, reference
 
@@ -35,7 +35,7 @@ def weights_of(
     own=1,
     scales=False,
     tokens=TOKENS,
-) -> Weights:
+) -> RecurrentWeights:
     """A random network of three depths."""
     generator = torch.Generator().manual_seed(3)
 
@@ -56,7 +56,7 @@ def weights_of(
         tensors["map"] = random(map_size * inner, WIDTH) / 8
     for i in range(head):
         tensors[f"head.{i}"] = random(VOCAB if tokens is None else len(tokens), inner) / 2
-    return Weights(inner, 3, 3, is_lstm, scales, tensors, tokens, (1.0, 0.8))
+    return RecurrentWeights(inner, 3, 3, is_lstm, scales, tensors, tokens, (1.0, 0.8))
 
 
 def target(dtype="f32", **options):

@@ -21,7 +21,15 @@ from forerun.nn.backends.native import load
 from forerun.nn.config import ModelConfig
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model, top_k
-from tests.native.models import GATED, VOCAB, random_weights, reference, same_bits, text
+from tests.native.models import (
+    GATED,
+    TYPES,
+    VOCAB,
+    random_weights,
+    reference,
+    same_bits,
+    text,
+)
 
 WIDTH = GATED.hidden_size
 CONFIGS = {
@@ -182,7 +190,21 @@ def test_the_oracle_is_what_torch_says(rows) -> None:
 )
 def test_some_columns_are_the_heads(kind, name, num_rows: int, ids: list[int]) -> None:
     model, hidden, columns = model_of(kind, name), states(num_rows), torch.tensor(ids).long()
-    assert same_bits(model.head_rows(hidden, columns), model.head(hidden)[:, columns])
+    expected = model.head(hidden)[:, columns]
+    assert same_bits(model.head_rows(hidden, columns), expected)
+    if ids:
+        assert same_bits(model.head_part(columns)(hidden), expected)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_part_of_the_head_is_a_copy_of_its_rows_in_every_format(dtype: str) -> None:
+    config = replace(GATED, hidden_size=512, intermediate_size=256, num_heads=8, num_layers=1)
+    model, x = load(config, random_weights(config, dtype), num_threads=2), torch.randn(3, 512)
+    ids = torch.tensor([76, 3, 3, 40, *range(20, 50)])
+    part = model.head_part(ids)
+    assert same_bits(part(x), model.head(x)[:, ids])
+    tile_nbytes = model._native.packed("head")[2].nbytes // 5  # of 16 tokens each
+    assert part.nbytes() == 3 * tile_nbytes
 
 
 @law
@@ -238,5 +260,7 @@ def test_what_is_not_in_the_vocabulary_is_refused(name) -> None:
     for ids in (torch.tensor([0, VOCAB]), torch.tensor([-1 - VOCAB])):
         with pytest.raises((ValueError, IndexError)):
             model.head_rows(hidden, ids)
+        with pytest.raises((ValueError, IndexError)):
+            model.head_part(ids)(hidden)
         with pytest.raises((ValueError, IndexError)):
             model.embed(ids)

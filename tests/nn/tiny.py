@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor
@@ -37,6 +38,17 @@ class MemoryTensor:
 
     def dequantize(self) -> Tensor:
         return self.values.float()
+
+    @property
+    def data(self) -> np.ndarray:
+        rows = self.values.float().contiguous().numpy()
+        return rows.reshape(-1, rows.shape[-1]).view(np.uint8)
+
+    def plain(self) -> MemoryTensor:
+        return self
+
+    def release(self) -> None:
+        """Nothing is mapped."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,9 @@ def test_noise_moves_nothing():
 @pytest.mark.parametrize("name", TUNABLE)
 def test_what_a_drafter_tries_can_be_spelled_and_read_back(name):
     module = registry.load("drafters", name)
-    needed = {doc.name: "tiny" for doc in spelling.describe(module.Options) if doc.default is None}
+    needed = {
+        doc.name: "untrained" for doc in spelling.describe(module.Options) if doc.default is None
+    }
     start, asked = spelling.build(module.Options, needed), []
 
     def score(options):

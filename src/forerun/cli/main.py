@@ -24,7 +24,7 @@ NOT_GROUPED = ("check_drafter",)
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": ("generate", "chat", "serve", "demo"),
     "Models": ("models", "pull", "rm", "check", "quantize"),
-    "Drafters": ("drafters", "autotune", "train", "check_drafter"),
+    "Drafters": ("drafters", "autotune", "train", "trim_vocab", "check_drafter", "export_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }
 """Of the list of commands, in its order; a command in none goes to the end."""

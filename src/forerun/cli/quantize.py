@@ -79,6 +79,7 @@ def command(
         calibration = []
     origin = {
         "model": str(checkpoint.path.resolve()),
+        "files": [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in _files(checkpoint)],
         "recipe": repr(recipe),
         "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
     }
@@ -114,6 +115,12 @@ def command(
         f"{out}: {sizes.shown(figures['nbytes'])}, {seconds:.0f} s, "
         f"{sizes.shown(max(0, peak))} of memory at most"
     )
+
+
+def _files(checkpoint: Checkpoint) -> list[Path]:
+    """The model's files, which must not change between the starts of a job."""
+    path = checkpoint.path
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
 
 
 def _recipe(

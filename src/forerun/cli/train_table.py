@@ -51,14 +51,13 @@ def command(
     goes on where it was.
     """
     from forerun.cli import _console as console
-    from forerun.core.store import Store
     from forerun.drafters import _table_file
     from forerun.eval.prompts import read
     from forerun.formats.hub import name_of
     from forerun.train import table
-    from forerun.train.answers import MAX_TOKENS, kept
+    from forerun.train.answers import kept, open_store
 
-    num_tokens = _number(tokens)
+    num_tokens = number(tokens)
     opt.check_least("order", order, 1)
     if not 0.01 <= size_mb <= MOST_MB:
         raise ConfigError(f"--size-mb must be from 0.01 to {MOST_MB}, got {size_mb:g}")
@@ -70,9 +69,8 @@ def command(
     out = out or _table_file.tables_dir() / f"{name}{_table_file.SUFFIX}"
     answers = answers or out.with_suffix(".answers.jsonl")
     vocabulary = _table_file.fingerprint(llm.tokenizer)
-    origin = {"model": name, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}
-    store = Store(origin, answers)
-    _answer(llm, wanted, store, num_tokens)
+    store = open_store(name, vocabulary, answers)
+    fill(llm, wanted, store, num_tokens)
     texts = [*kept(store)]
     token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
     figures = _measure(texts, order, token_nbytes, size_mb)
@@ -84,7 +82,8 @@ def command(
     if as_json:
         sizes = [{"mb": mb, "contexts": n, "tau": tau} for mb, n, tau in figures]
         document = {"table": str(out), "contexts": made.num_contexts, "nbytes": made.nbytes}
-        console.print_json(origin | document | {"tokens": made.num_tokens, "sizes": sizes})
+        document |= {"tokens": made.num_tokens, "sizes": sizes}
+        console.print_json({**store.origin, **document})
         return
     columns = ("MB", "contexts", "tokens per pass (tau)")
     lines = [(f"{mb:.2f}", n, f"{tau:.3f}") for mb, n, tau in figures]
@@ -93,7 +92,7 @@ def command(
     report.print(f"{out}: {made.num_contexts} contexts, {made.nbytes / 1e6:.2f} MB")
 
 
-def _number(text: str) -> int:
+def number(text: str) -> int:
     """A count such as 300, 200k or 5M."""
     scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
     digits = text[:-1] if scale > 1 else text
@@ -123,7 +122,7 @@ def _check_place(out: Path) -> None:
         raise ConfigError(f"{out} cannot be written: {error}") from error
 
 
-def _answer(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int) -> None:
+def fill(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int) -> None:
     """Fill the store, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
     from forerun.cli import _console as console
     from forerun.train.answers import generate

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,7 @@ class Batch:
 
     def spans(self) -> list[range]:
         """The rows of each segment."""
-        stops = np.cumsum([s.num_rows for s in self.segments]).tolist()
+        stops = accumulate(s.num_rows for s in self.segments)
         return [
             range(stop - s.num_rows, stop) for s, stop in zip(self.segments, stops, strict=True)
         ]

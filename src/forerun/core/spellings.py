@@ -352,10 +352,11 @@ METHODS: Mapping[str, str] = {
     "draft": "draft_model",
     "draft-simple": "draft_model",
     "STANDALONE": "draft_model",
+    "draft-eagle3": "eagle3",
 }
 """Names of the drafters we have."""
 
-NOT_YET = ("eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "nextn", "dflash", "dspark")
+NOT_YET = ("eagle", "medusa", "mtp", "nextn", "dflash", "dspark")
 """Methods of theirs that we do not have; `..._mtp` is one as well."""
 
 _METHODS = {name.replace("-", "_").lower(): ours for name, ours in METHODS.items()}

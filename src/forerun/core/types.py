@@ -68,6 +68,8 @@ class Draft:
 
     def trim_depth(self, depth: int) -> Draft:
         """The nodes of the first `depth` levels."""
+        if len(self) <= depth:
+            return self
         keep = [i for i, d in enumerate(tree.depths(self.parents)) if d < depth]
         if len(keep) == len(self):
             return self
@@ -125,6 +127,8 @@ class TopK(NamedTuple):
 
     def part(self, rows: range, k: int | None = None) -> TopK:
         """Some rows, and only their first `k` columns."""
+        if k is None and len(rows) == len(self.ids):
+            return self
         cut, columns = slice(rows.start, rows.stop), slice(k)
         norm = None if self.log_normaliser is None else self.log_normaliser[cut]
         return TopK(self.ids[cut, columns], self.values[cut, columns], norm)

@@ -83,7 +83,8 @@ class _Walk:
     _grammar: GrammarState | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._generated = self.seq.generated
+        # Where the likeliest tokens do, no text is looked at.
+        self._generated = [] if isinstance(self.logits, tuple) else self.seq.generated
         self._grammar = self.pipeline.grammar_after(self._generated)
 
     def descend(self, node: int, children: Sequence[int]) -> int | None:

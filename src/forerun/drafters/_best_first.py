@@ -11,9 +11,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
+from forerun.core.errors import ConfigError, check_least
 from forerun.drafters._guess_tree import GuessTree
 
 MAX_STEPS = 16
@@ -30,6 +32,29 @@ class Step:
     parent: int
     token: int
     depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """Which network, and how much it guesses."""
+
+    model: str
+    """A folder of `forerun train drafter`."""
+    num_draft: int = 7
+    """Nodes of a tree at most."""
+    num_steps: int = 4
+    """Steps of the network in a draft at most: tokens after which it says what may come next."""
+    min_chance: float = 0.05
+    """Chance that a node is reached, at least."""
+    bits: Literal[4, 8, 16] = 8
+    """Bits of the network's weights; rows of the target's head keep theirs."""
+
+    def __post_init__(self) -> None:
+        check_least("num_draft", self.num_draft, 1)
+        if not 1 <= self.num_steps <= MAX_STEPS:
+            raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
+        if not 0 <= self.min_chance <= 1:
+            raise ConfigError(f"min_chance must be 0 to 1, got {self.min_chance}")
 
 
 TakeSteps = Callable[[int, Sequence[Step]], tuple[Tensor, Tensor]]

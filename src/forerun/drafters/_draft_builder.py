@@ -117,6 +117,23 @@ class DraftBuilder:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """Logits (n,) of the tokens (n,) that a model may guess below a row; `tokens` None: of the whole vocabulary."""
+
+    logits: Tensor
+    tokens: Tensor | None = None
+    vocab_size: int = 0
+
+    def whole(self) -> Tensor:
+        """Logits (V,): minus infinity, so no probability, for every other token."""
+        if self.tokens is None:
+            return self.logits
+        row = self.logits.new_full((self.vocab_size,), -math.inf)
+        row[self.tokens] = self.logits
+        return row
+
+
+@dataclass(frozen=True, slots=True)
 class Child:
     """A token to hang below a row, the distribution it was drawn from, and its probability."""
 
@@ -139,9 +156,9 @@ class ModelDrafter(BaseDrafter):
         for width in self.options.widths:
             if not builders:
                 break
-            logits = iter(self._feed(builders).unbind())
+            scores = iter(self._feed(builders))
             for builder in builders:
-                _add_level(builder, pipelines[builder.seq.id], logits, width, self.options)
+                _add_level(builder, pipelines[builder.seq.id], scores, width, self.options)
             builders = [builder for builder in builders if builder.frontier]
         return [EMPTY_DRAFT if builder is None else builder.draft() for builder in started]
 
@@ -149,8 +166,8 @@ class ModelDrafter(BaseDrafter):
         """An empty draft of a sequence; None where nothing can be drafted."""
         raise NotImplementedError
 
-    def _feed(self, builders: Sequence[DraftBuilder]) -> Tensor:
-        """Compute the rows that have not been (`new_rows`); logits (M, V) of the builders' frontiers."""
+    def _feed(self, builders: Sequence[DraftBuilder]) -> Sequence[Scores]:
+        """Compute the rows that have not been (`new_rows`); the scores of the builders' frontiers, M rows."""
         raise NotImplementedError
 
 
@@ -166,7 +183,7 @@ def new_rows(builders: Sequence[DraftBuilder]) -> tuple[Batch, list[int]]:
 def _add_level(
     builder: DraftBuilder,
     pipeline: LogitsPipeline,
-    logits: Iterator[Tensor],
+    scores: Iterator[Scores],
     width: int,
     options: BuilderOptions,
 ) -> None:
@@ -178,7 +195,7 @@ def _add_level(
     choose = _likeliest if pipeline.params.is_greedy else _drawn
     frontier = []
     for row in builder.frontier:
-        for child in choose(builder, row, next(logits), pipeline, min(width, builder.room)):
+        for child in choose(builder, row, next(scores), pipeline, min(width, builder.room)):
             builder.add(row, child)
             if child.confidence >= options.min_confidence:
                 frontier.append(len(builder.tokens) - 1)
@@ -186,24 +203,30 @@ def _add_level(
 
 
 def _likeliest(
-    builder: DraftBuilder, row: int, logits: Tensor, pipeline: LogitsPipeline, width: int
+    builder: DraftBuilder, row: int, scores: Scores, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
     """The draft's best tokens below a row: chosen, so point masses."""
     if pipeline.changes_logits:
-        logits = pipeline.adjusted(logits, builder.generated(row))
-    best = logits.softmax(dim=-1).topk(min(width, len(logits)))
+        scores = Scores(pipeline.adjusted(scores.whole(), builder.generated(row)))
+    best = scores.logits.softmax(dim=-1).topk(min(width, len(scores.logits)))
+    tokens = best.indices if scores.tokens is None else scores.tokens[best.indices.cpu()]
     return [
         Child(token, None, confidence)
-        for token, confidence in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        for token, confidence in zip(tokens.tolist(), best.values.tolist(), strict=True)
+        if not math.isnan(confidence)  # nothing that may be guessed is allowed
     ]
 
 
 def _drawn(
-    builder: DraftBuilder, row: int, logits: Tensor, pipeline: LogitsPipeline, width: int
+    builder: DraftBuilder, row: int, scores: Scores, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
     """Tokens drawn without replacement, each with its distribution given the ones before it."""
     generated = builder.generated(row)
     position = builder.seq.num_prompt + len(generated)
+    logits = scores.whole()
+    may_ban_all = scores.tokens is not None and pipeline.changes_logits
+    if may_ban_all and pipeline.adjusted(logits, generated).max() == -math.inf:
+        return []
     probs = pipeline.probs(logits, generated)
     children: list[Child] = []
     while len(children) < width and probs.sum() > 0:

@@ -53,7 +53,7 @@ def drafter(method: str, given: Mapping[str, object]) -> str:
         model = str(given.get("model", ""))
         return spellings.method(model) or _implied(given)  # as in vLLM, model may be "[ngram]"
     known = registry.names("drafters")
-    for name in (method.replace("-", "_"), spellings.method(method)):
+    for name in (method.replace("-", "_").lower(), spellings.method(method)):
         if name in known:
             return str(name)
     if spellings.is_not_yet(method):
@@ -131,24 +131,28 @@ def _implied(given: Mapping[str, object]) -> str:
     name = next((name for name in _IMPLYING.values() if name in meanings), AUTO_CHOICE)
     for key, value in given.items() if name == "draft_model" else ():
         if meant(key, ["model"]):
-            _check_kind(key, str(value))
+            name = _kind(key, str(value))
     return name
 
 
-def _check_kind(key: str, model: str) -> None:
-    """Raise ConfigError for a hub name or folder that holds no model but what drafts for one."""
+def _kind(key: str, model: str) -> str:
+    """Which drafter reads a hub name or folder: `draft_model`, or that of a network. Raises ConfigError for none."""
     path = Path(model).expanduser()
     words = path.name.lower()
     if (path / "config.json").is_file():
         settings = json.loads((path / "config.json").read_text(encoding="utf-8"))
         words = f"{settings.get('model_type')} {settings.get('architectures')}".lower()
     elif path.exists() or words.endswith(".gguf"):
-        return
-    if found := _HEADS.search(words):
-        names = ", ".join(registry.names("drafters"))
-        raise ConfigError(
-            f"{spellings.said(key, model)} drafts by '{found[0]}', which is not supported yet (there are: {names})"
-        )
+        return "draft_model"
+    if not (found := _HEADS.search(words)):
+        return "draft_model"
+    names = registry.names("drafters")
+    if (name := re.sub("[-_]?speculator", "_speculator", found[0])) in names:
+        return name
+    raise ConfigError(
+        f"{spellings.said(key, model)} drafts by '{found[0]}', which is not supported yet "
+        f"(there are: {', '.join(names)})"
+    )
 
 
 def _value(key: str, value: object) -> object:

@@ -46,6 +46,13 @@ class Folder:
             )
         return value
 
+    def real(self, name: str, default: float) -> float:
+        """A number above 0 of the configuration. Raises LoadError."""
+        value = self.config.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise LoadError(f"{self.path / CONFIG}: '{name}' must be above 0, got {value!r}")
+        return float(value)
+
     def flag(self, name: str) -> bool:
         """A switch of the configuration, off if it is not there. Raises LoadError."""
         value = self.config.get(name, False)
@@ -69,14 +76,14 @@ class Folder:
 
 def check_folder(path: Path, model_types: Sequence[str]) -> None:
     """Raise LoadError if that is no folder of such a network; reads the configuration only."""
-    config = _config(path)
+    config = config_of(path)
     if (found := config.get("model_type")) not in model_types:
         raise LoadError(f"{path} holds model_type {found!r}; allowed: {', '.join(model_types)}")
 
 
 def read(path: Path, target: Target) -> Folder:
     """A folder that fits a target. Raises LoadError that says what is wrong, and where."""
-    config = _config(path)
+    config = config_of(path)
     _check_target(path, config.get("target"), target)
     return Folder(path, config, _with_scales(path, _tensors(path)))
 
@@ -107,6 +114,11 @@ def describe_target(target: Target, name: str) -> dict[str, object]:
 def token_ids(folder: Folder, name: str, vocab_size: int) -> Tensor:
     """Ascending ids of tokens (V',) int64. Raises LoadError."""
     ids = folder.tensors[name]
+    return ascending(folder, name, ids, vocab_size)
+
+
+def ascending(folder: Folder, name: str, ids: Tensor, vocab_size: int) -> Tensor:
+    """The ids, int64. Raises LoadError, naming the tensor they came from, if they are no ascending token ids."""
     is_right = ids.dim() == 1 and len(ids) > 0 and not ids.is_floating_point()
     if not is_right or ids[0] < 0 or ids[-1] >= vocab_size or bool((ids.diff() <= 0).any()):
         raise LoadError(
@@ -142,7 +154,8 @@ def rounded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stored
 
 
-def _config(path: Path) -> dict[str, object]:
+def config_of(path: Path) -> dict[str, object]:
+    """The configuration. Raises LoadError."""
     if not (path / CONFIG).is_file():
         raise LoadError(f"{path} has no {CONFIG}: give a folder that forerun train drafter wrote")
     return read_json(path / CONFIG)

@@ -40,7 +40,7 @@ EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class RecurrentWeights:
     """A network's weights, by our names, whatever file they come from.
 
     Of depth i: `proj.i` (p or 4 p, D or p), `ln.i` (p,) with `ln.i.bias`, `emb.i` (V, p), `head.i` (V', p); what a
@@ -60,7 +60,7 @@ class Weights:
     """By depth, the last for all below: logits are divided by it before they become chances."""
 
 
-class Network(Protocol):
+class AnyRecurrentNetwork(Protocol):
     """What the drafter asks."""
 
     def draft(
@@ -79,7 +79,7 @@ class Network(Protocol):
         ...
 
 
-def new_network(weights: Weights, target: Model, bits: int) -> Network:
+def new_network(weights: RecurrentWeights, target: Model, bits: int) -> AnyRecurrentNetwork:
     """On the native kernels where the target runs on them. Raises LoadError naming the weight that is wrong."""
     if isinstance(target, NativeDecoder):
         return NativeNetwork(weights, target, bits)
@@ -89,7 +89,7 @@ def new_network(weights: Weights, target: Model, bits: int) -> Network:
 class NativeNetwork:
     """Beside a native target: its threads, its embedding, a copy of the rows of its head."""
 
-    def __init__(self, weights: Weights, target: NativeDecoder, bits: int) -> None:
+    def __init__(self, weights: RecurrentWeights, target: NativeDecoder, bits: int) -> None:
         from forerun import _native
 
         w, temperatures = weights, weights.temperatures
@@ -131,12 +131,12 @@ class NativeNetwork:
         num_steps: int,
         min_chance: float,
     ) -> list[GuessTree]:
-        """See `Network`."""
+        """See `AnyRecurrentNetwork`."""
         rows = floats(hidden)
         return self._native.draft(rows, tokens, num_nodes, min(num_steps, MAX_STEPS), min_chance)
 
     def nbytes(self) -> int:
-        """See `Network`."""
+        """See `AnyRecurrentNetwork`."""
         return self._native.nbytes()
 
 
@@ -161,7 +161,7 @@ def floats(tensor: Tensor) -> np.ndarray:
 class TorchNetwork:
     """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
 
-    def __init__(self, weights: Weights, target: Model) -> None:
+    def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         width = weights.inner_size
         self.weights, self.target = weights, target
         decay = 0.5 ** (0.5 / weights.num_predict)
@@ -177,7 +177,7 @@ class TorchNetwork:
         num_steps: int,
         min_chance: float,
     ) -> list[GuessTree]:
-        """See `Network`."""
+        """See `AnyRecurrentNetwork`."""
         states: list[dict[int, tuple[Tensor, Tensor]]] = []
 
         def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
@@ -227,7 +227,7 @@ class TorchNetwork:
         return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
 
     def nbytes(self) -> int:
-        """See `Network`; the head is the target's own."""
+        """See `AnyRecurrentNetwork`; the head is the target's own."""
         return sum(
             tensor.nbytes for tensor in (*self.tensors.values(), *self.weights.tensors.values())
         )

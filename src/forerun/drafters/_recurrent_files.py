@@ -20,7 +20,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters import _network_folder
 from forerun.drafters._best_first import MAX_STEPS
 from forerun.drafters._network_folder import Folder
-from forerun.drafters._recurrent import Weights
+from forerun.drafters._recurrent import RecurrentWeights
 from forerun.drafters.base import Target
 from forerun.nn.model import Model
 
@@ -91,26 +91,13 @@ def check_folder(model: str) -> None:
         _network_folder.check_folder(Path(model).expanduser(), MODEL_TYPES)
 
 
-def read(model: str, target: Target) -> Weights:
+def read(model: str, target: Target) -> RecurrentWeights:
     """A network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
     folder = _network_folder.read(Path(model).expanduser(), target)
-    shape = _shape(folder, target)
-    stored = {name.removeprefix(_PREFIX): name for name in folder.tensors}
-    tokens = None
-    if (name := stored.pop("draft_ids", None)) is not None:
-        tokens = _network_folder.token_ids(folder, name, shape.vocab_size)
-    tensors = {}
-    wanted = shape.tensors(shape.vocab_size if tokens is None else len(tokens))
-    for ours, (theirs, size) in wanted.items():
-        folder.need({stored.get(theirs, _PREFIX + theirs): size})
-        tensors[ours] = folder.tensors[stored[theirs]].float()
-    unknown = stored.keys() - {theirs for theirs, _ in wanted.values()}
-    for theirs in sorted(unknown):
-        if not (shape.is_tied and theirs.partition(".")[2].split(".")[0].isdecimal()):
-            raise LoadError(f"{folder.path}: tensor '{stored[theirs]}' is none of such a network")
-    return Weights(
+    shape, tensors, tokens = stored(folder, target)
+    return RecurrentWeights(
         inner_size=shape.inner_size,
         num_predict=shape.num_predict,
         max_depth=shape.max_depth,
@@ -122,7 +109,25 @@ def read(model: str, target: Target) -> Weights:
     )
 
 
-def untrained(target: Target) -> Weights:
+def stored(folder: Folder, target: Target) -> tuple[Shape, dict[str, Tensor], Tensor | None]:
+    """The shape, the tensors by our names, and the tokens of the head. Raises LoadError naming what is wrong."""
+    shape = _shape(folder, target)
+    names = {name.removeprefix(_PREFIX): name for name in folder.tensors}
+    tokens = None
+    if (name := names.pop("draft_ids", None)) is not None:
+        tokens = _network_folder.token_ids(folder, name, shape.vocab_size)
+    wanted = shape.tensors(shape.vocab_size if tokens is None else len(tokens))
+    found = {}
+    for ours, (theirs, size) in wanted.items():
+        folder.need({names.get(theirs, _PREFIX + theirs): size})
+        found[ours] = folder.tensors[names[theirs]].float()
+    for theirs in sorted(names.keys() - {theirs for theirs, _ in wanted.values()}):
+        if not (shape.is_tied and theirs.partition(".")[2].split(".")[0].isdecimal()):
+            raise LoadError(f"{folder.path}: tensor '{names[theirs]}' is none of such a network")
+    return shape, found, tokens
+
+
+def untrained(target: Target) -> RecurrentWeights:
     """The LSTM with random weights, as wide as the target."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
     width = shape.hidden_size
@@ -133,7 +138,7 @@ def untrained(target: Target) -> Weights:
     }
     tensors |= {"ln.0": torch.ones(width), "state_ln": torch.ones(width)}
     tokens = None if shape.vocab_size <= NUM_TOKENS else torch.arange(NUM_TOKENS)
-    return Weights(width, 4, MAX_STEPS, True, False, tensors, tokens)
+    return RecurrentWeights(width, 4, MAX_STEPS, True, False, tensors, tokens)
 
 
 def _shape(folder: Folder, target: Target) -> Shape:

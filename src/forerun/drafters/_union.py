@@ -2,7 +2,9 @@
 
 Faster than either only where rows are cheap and the two look at different things.
 
-The second's nodes come first and keep their order; the first's are hung below and beside them, as
+Where both say what chance their nodes have, the tree is best first by them: a node that both guess has the larger of
+its two chances, and places that one of them leaves empty are filled from the other (Graft, arXiv 2605.20104).
+Otherwise the second's nodes come first and keep their order; the first's are hung below and beside them, as
 many as the budget leaves. So the output keeps its distribution where the second draws its nodes: whether one of them
 is there never depends on its token, and of two siblings with one token the drawn one stays, whose
 rejection removes all of the point mass too (`decoding.verify`, rule two). Point masses may come and go.
@@ -32,7 +34,7 @@ class Union(Pair):
         """One tree a sequence: the second's, with what the first adds to it."""
         firsts, seconds = (propose(part, seqs, budgets) for part in (self.first, self.second))
         return [
-            unite(draft, more).trim(budget)
+            (by_chance if _have_chances(draft, more) else unite)(draft, more).trim(budget)
             for draft, more, budget in zip(seconds, firsts, budgets, strict=True)
         ]
 
@@ -50,3 +52,38 @@ def unite(draft: Draft, more: Draft) -> Draft:
     tokens, parents = tree.graft(draft.tokens, draft.parents, more.tokens, more.parents)
     added = len(tokens) - len(draft)
     return Draft(tokens, parents, draft.probs and (*draft.probs, *[None] * added))
+
+
+def by_chance(draft: Draft, more: Draft) -> Draft:
+    """The nodes of both, the one that is likeliest to be reached first.
+
+    >>> by_chance(Draft((5, 6), (-1, 0), None, (0.6, 0.2)), Draft((5, 8), (-1, -1), None, (0.5, 0.3)))
+    Draft(tokens=(5, 8, 6), parents=(-1, -1, 0), probs=None, confidence=(0.6, 0.3, 0.2))
+    """
+    tokens, parents = tree.graft(draft.tokens, draft.parents, more.tokens, more.parents)
+    chances = [0.0] * len(tokens)
+    for part in (draft, more):
+        places: list[int] = []
+        for token, parent, p in zip(part.tokens, part.parents, part.confidence or (), strict=True):
+            above = places[parent] if parent >= 0 else -1
+            places.append(
+                next(i for i, t in enumerate(tokens) if (t, parents[i]) == (token, above))
+            )
+            chances[places[-1]] = max(chances[places[-1]], p)
+    reach: list[float] = []
+    for parent, p in zip(parents, chances, strict=True):
+        reach.append(p * (reach[parent] if parent >= 0 else 1.0))
+    order = sorted(range(len(tokens)), key=lambda i: -reach[i])  # stable: parents stay first
+    new = {old: i for i, old in enumerate(order)} | {-1: -1}
+    return Draft(
+        tuple(tokens[i] for i in order),
+        tuple(new[parents[i]] for i in order),
+        None,
+        tuple(chances[i] for i in order),
+    )
+
+
+def _have_chances(*drafts: Draft) -> bool:
+    return all(draft.confidence is not None for draft in drafts if len(draft)) and any(
+        map(len, drafts)
+    )

@@ -37,6 +37,10 @@ class Vocabulary(Protocol):
         """The bytes a token stands for; None for an id the tokenizer does not know (padding)."""
         ...
 
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token is a mark, such as the end of a text, and not part of one."""
+        ...
+
 
 class LoadedModel(NamedTuple):
     """A model and what its token ids stand for."""

@@ -26,7 +26,15 @@ from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
-from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
+from forerun.drafters import _trimmed
+from forerun.drafters._draft_builder import (
+    BuilderOptions,
+    DraftBuilder,
+    ModelDrafter,
+    Scores,
+    new_rows,
+)
+from forerun.drafters._draft_head import LIST_SIZE, DraftHead, OwnTokens, first_tokens
 from forerun.drafters._vocabulary import vocabulary_difference
 from forerun.drafters.base import SELF, Search, Target
 from forerun.nn.model import Model
@@ -48,10 +56,33 @@ class Options(BuilderOptions):
     """Round the draft's weights to int8 or int4; none takes them as stored."""
     head_bits: Literal[4, 8] | None = None
     """Round the draft's output head to so many bits."""
+    draft_vocab: str = "auto"
+    """Tokens it may guess besides the text's own: a number, full, or auto: 32768 of a large vocabulary."""
+
+    def __post_init__(self) -> None:
+        BuilderOptions.__post_init__(self)
+        if self.draft_vocab not in ("auto", "full") and not self.list_size:
+            raise ConfigError(
+                f"draft_vocab must be auto, full or a number from 1, got {self.draft_vocab!r}"
+            )
+
+    @property
+    def list_size(self) -> int:
+        """The number that `draft_vocab` is, 0 if it is none."""
+        return int(self.draft_vocab) if self.draft_vocab.isdecimal() else 0
 
 
 def build(options: Options, target: Target) -> DraftModel:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
+    if not _trimmed.is_one(options.model):
+        return DraftModel(load(options, target), options, target)
+    trimmed = _trimmed.load(options.model, target)
+    model = load(replace(options, model=trimmed.draft), target)
+    return DraftModel(model, options, target, trimmed.tokens)
+
+
+def load(options: Options, target: Target) -> Model:
+    """The draft, whole. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     model, vocabulary = target.load(options.model, quant=options.quant, head_bits=options.head_bits)
     known = target.vocabulary
     if known and vocabulary and (difference := vocabulary_difference(known, vocabulary)):
@@ -59,7 +90,7 @@ def build(options: Options, target: Target) -> DraftModel:
             f"'{options.model}' cannot draft for this model: {difference}; "
             "choose a draft of the same family"
         )
-    return DraftModel(model, options, target)
+    return model
 
 
 def example(target: Target) -> Options:
@@ -80,6 +111,7 @@ class Slot:
     """A sequence's slot in the draft's cache, and the rows computed above those committed there."""
 
     index: int
+    own: OwnTokens | None = None
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
 
@@ -89,10 +121,15 @@ class DraftModel(ModelDrafter):
 
     draws = True
 
-    def __init__(self, model: Model, options: Options, target: Target) -> None:
+    def __init__(
+        self, model: Model, options: Options, target: Target, listed: Tensor | None = None
+    ) -> None:
+        """`listed`: the tokens of a trimmed draft, ascending."""
         super().__init__(options)
         self.model = model
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
+        listed = _listed(options, target, self.vocab_size, listed)
+        self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
         self.cache = model.new_cache(target.max_num_seqs, max_len)
         self._slots: dict[int, Slot] = {}
@@ -102,7 +139,7 @@ class DraftModel(ModelDrafter):
         self.end(seq)
         opened = self.cache.open(seq.tokens)
         assert opened is not None, "a slot for every sequence that runs"
-        self._slots[seq.id] = Slot(opened[0])
+        self._slots[seq.id] = Slot(opened[0], None if self.head is None else self.head.new_text())
 
     def end(self, seq: Seq) -> None:
         """Give the slot back."""
@@ -115,7 +152,8 @@ class DraftModel(ModelDrafter):
         per_row = math.ceil(self.cache.nbytes() / (self.cache.num_slots * self.cache.max_len))
         probs = 4 * self.vocab_size * self.options.num_nodes
         rows = min(max_len, self.cache.max_len)
-        return self.model.nbytes() + num_seqs * (rows * per_row + probs)
+        weights = self.model.nbytes() + (self.head.nbytes(num_seqs) if self.head else 0)
+        return weights + num_seqs * (rows * per_row + probs)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         """Commit the computed rows that were right, and line up the tokens the cache lacks."""
@@ -128,14 +166,23 @@ class DraftModel(ModelDrafter):
         self.cache.keep(slot.index, path)
         slot.tokens = slot.parents = ()
         base += len(path)
+        if slot.own is not None:
+            slot.own.read(seq.tokens)
         return DraftBuilder(seq, slot.index, base, seq.tokens[base:], room)
 
-    def _feed(self, builders: Sequence[DraftBuilder]) -> Tensor:
+    def _feed(self, builders: Sequence[DraftBuilder]) -> list[Scores]:
         batch, wanted = new_rows(builders)
+        own: list[tuple[OwnTokens, int]] = []
         for builder in builders:
             slot = self._slots[builder.seq.id]
             slot.tokens, slot.parents = tuple(builder.tokens), tuple(builder.parents)
-        return self.model.head(self._states(batch, wanted))[:, : self.vocab_size]
+            if slot.own is not None:
+                own.append((slot.own, len(builder.frontier)))
+        states = self._states(batch, wanted)
+        if self.head is not None:
+            return self.head.scores(states, own)
+        logits = self.model.head(states)[:, : self.vocab_size]
+        return [Scores(row) for row in logits.unbind()]
 
     def _states(self, batch: Batch, wanted: Sequence[int]) -> Tensor:
         """The last hidden states (M, D) of the wanted rows of a batch, which is run in parts."""
@@ -146,6 +193,28 @@ class DraftModel(ModelDrafter):
             states.append(last[[row - first for row in wanted if first <= row < stop]])
             first = stop
         return torch.cat(states)
+
+
+def _listed(
+    options: Options, target: Target, vocab_size: int, trimmed: Tensor | None
+) -> Tensor | None:
+    """The tokens that are scored in every text, None for all. Raises ConfigError."""
+    if options.draft_vocab == "full":
+        return None
+    size = options.list_size
+    if size > vocab_size:
+        raise ConfigError(
+            f"draft_vocab={size} is more than the {vocab_size} tokens of the vocabulary"
+        )
+    if size and trimmed is not None:
+        raise ConfigError(
+            f"draft_vocab={size}: '{options.model}' has a list of its own; leave it out, or give full"
+        )
+    if trimmed is not None:
+        return trimmed
+    if not size and vocab_size < 2 * LIST_SIZE:
+        return None
+    return first_tokens(target.vocabulary, vocab_size, size or LIST_SIZE)
 
 
 def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:

@@ -18,11 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
-from forerun.drafters._draft_builder import BuilderOptions, DraftBuilder, ModelDrafter, new_rows
+from forerun.drafters._draft_builder import (
+    BuilderOptions,
+    DraftBuilder,
+    ModelDrafter,
+    Scores,
+    new_rows,
+)
 from forerun.drafters.base import Search, Target
 from forerun.nn.model import LayerPlan
 
@@ -92,10 +96,10 @@ class EarlyExit(ModelDrafter):
         base = self.cache.length(seq.slot)
         return DraftBuilder(seq, seq.slot, base, seq.tokens[base:], room)
 
-    def _feed(self, builders: Sequence[DraftBuilder]) -> Tensor:
+    def _feed(self, builders: Sequence[DraftBuilder]) -> list[Scores]:
         batch, wanted = new_rows(builders)
         hidden = self.model.forward(batch, self.cache, plan=self.plan)
-        return self.model.head(hidden.last[wanted])
+        return [Scores(row) for row in self.model.head(hidden.last[wanted]).unbind()]
 
 
 def _plan(options: Options, num_layers: int) -> LayerPlan:

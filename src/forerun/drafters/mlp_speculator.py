@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters import _recurrent_files
-from forerun.drafters._best_first import MAX_STEPS
-from forerun.drafters._recurrent import Network, new_network
+from forerun.drafters._best_first import NetworkOptions
+from forerun.drafters._recurrent import AnyRecurrentNetwork, new_network
 from forerun.drafters.base import BaseDrafter, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
@@ -30,34 +28,22 @@ GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(NetworkOptions):
     """Which network, and how much it guesses."""
 
     model: str
     """A folder of `forerun train drafter`, or an mlp_speculator checkpoint of IBM or Snowflake."""
-    num_draft: int = 7
-    """Nodes of a tree at most."""
-    num_steps: int = 4
-    """Steps of the network in a draft at most: tokens after which it says what may come next."""
-    min_chance: float = 0.05
-    """Chance that a node is reached, at least."""
-    bits: Literal[4, 8, 16] = 8
-    """Bits of the network's weights; the head's rows keep those of the target."""
 
     def __post_init__(self) -> None:
-        check_least("num_draft", self.num_draft, 1)
-        if not 1 <= self.num_steps <= MAX_STEPS:
-            raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
-        if not 0 <= self.min_chance <= 1:
-            raise ConfigError(f"min_chance must be 0 to 1, got {self.min_chance}")
+        NetworkOptions.__post_init__(self)
         _recurrent_files.check_folder(self.model)  # a wrong one is told before a model is loaded
 
 
-def build(options: Options, target: Target) -> MLPSpeculator:
+def build(options: Options, target: Target) -> MLPSpeculatorDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     weights = _recurrent_files.read(options.model, target)
     network = new_network(weights, target.model, options.bits)
-    return MLPSpeculator(options, network, target.model.config.hidden_size)
+    return MLPSpeculatorDrafter(options, network, target.model.config.hidden_size)
 
 
 def example(target: Target) -> Options:
@@ -65,12 +51,12 @@ def example(target: Target) -> Options:
     return Options(model=_recurrent_files.UNTRAINED, num_draft=12, min_chance=0)
 
 
-class MLPSpeculator(BaseDrafter):
+class MLPSpeculatorDrafter(BaseDrafter):
     """Keeps the target's last state of each sequence."""
 
     features = LAST_HIDDEN
 
-    def __init__(self, options: Options, network: Network, width: int) -> None:
+    def __init__(self, options: Options, network: AnyRecurrentNetwork, width: int) -> None:
         self.options, self.network, self.width = options, network, width
         self.states: dict[int, Tensor] = {}
 

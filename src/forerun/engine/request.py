@@ -91,8 +91,10 @@ class StepResult:
                 pieces.append(TextPiece(text, from_draft=count <= len(outcome.path)))
             if request.stops.finish_reason is not None:
                 break
-        cut = replace(outcome, emitted=outcome.emitted[:count], path=outcome.path[:count])
-        return cls(request, rows, cut, tuple(pieces), request.stops.finish_reason)
+        if count < len(outcome.emitted):
+            emitted, path = outcome.emitted[:count], outcome.path[:count]
+            outcome = replace(outcome, emitted=emitted, path=path)
+        return cls(request, rows, outcome, tuple(pieces), request.stops.finish_reason)
 
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of the emitted tokens, if the request asked for them."""

@@ -25,7 +25,7 @@ Config = Mapping[str, object]
 
 
 @dataclass
-class Layer:
+class PackedLayer:
     """The tensors of one linear layer of an open folder, and the checks that they fit each other."""
 
     name: str
@@ -107,7 +107,7 @@ def integer(config: Config, key: str, allowed: tuple[int, ...]) -> int:
     return value
 
 
-def _awq_gemm(layer: Layer) -> CodedTensor:
+def _awq_gemm(layer: PackedLayer) -> CodedTensor:
     """Qweight (K, N / 8) and qzeros (K / g, N / 8) in AWQ's order along N, scales (K / g, N)."""
     qweight = layer.words("qweight")
     num_in, num_out = qweight.shape[0], 8 * qweight.shape[1]
@@ -128,7 +128,7 @@ def _awq_gemm(layer: Layer) -> CodedTensor:
     return layer.coded("qweight", (num_out, num_in), 4, read, is_symmetric=not has_zeros)
 
 
-def _awq_gemv(layer: Layer) -> CodedTensor:
+def _awq_gemv(layer: PackedLayer) -> CodedTensor:
     """Qweight (N, K / 8), qzeros (N, P) and scales (N, 8 P) along K; P is K / g / 8, rounded up, and more padding."""
     qweight = layer.words("qweight")
     num_out, num_in = qweight.shape[0], 8 * qweight.shape[1]
@@ -147,7 +147,7 @@ def _awq_gemv(layer: Layer) -> CodedTensor:
     return layer.coded("qweight", (num_out, num_in), 4, read)
 
 
-def _gptq(layer: Layer) -> CodedTensor:
+def _gptq(layer: PackedLayer) -> CodedTensor:
     """Qweight (K b / 32, N) packed along K, qzeros (K / g, N b / 32) along N, scales (K / g, N), g_idx (K,).
 
     The first version of the format stores zero points minus 1, `gptq_v2` as they are.
@@ -178,7 +178,7 @@ def _gptq(layer: Layer) -> CodedTensor:
     return layer.coded("qweight", shape, bits, read, is_symmetric=is_symmetric, has_order=has_order)
 
 
-def _order(layer: Layer, num_in: int, group: int) -> np.ndarray | None:
+def _order(layer: PackedLayer, num_in: int, group: int) -> np.ndarray | None:
     """The group of each column, None if they are in order. Raises LoadError."""
     if not layer.has("g_idx"):
         return None
@@ -191,7 +191,7 @@ def _order(layer: Layer, num_in: int, group: int) -> np.ndarray | None:
     return order
 
 
-def _compressed(layer: Layer) -> CodedTensor:
+def _compressed(layer: PackedLayer) -> CodedTensor:
     """weight_packed (N, K b / 32) or int8 weight (N, K); weight_scale (N, K / g); zero points packed along N."""
     weights = _scheme(layer)
     bits = integer(weights, "num_bits", (2, 3, 4, 8))
@@ -231,7 +231,7 @@ def _compressed(layer: Layer) -> CodedTensor:
     return layer.coded(part, (num_out, num_in), bits, read, is_symmetric=is_symmetric)
 
 
-def _numbers(layer: Layer, part: str) -> np.ndarray:
+def _numbers(layer: PackedLayer, part: str) -> np.ndarray:
     """A short tensor of int32 or int64."""
     tensor = layer.tensor(part)
     if tensor.format.name not in ("I32", "I64"):
@@ -240,7 +240,7 @@ def _numbers(layer: Layer, part: str) -> np.ndarray:
     return np.ascontiguousarray(tensor.data).view(dtype).reshape(-1)
 
 
-def _scheme(layer: Layer) -> Config:
+def _scheme(layer: PackedLayer) -> Config:
     """The `weights` of the config's group whose targets name the layer, or else its class. Raises LoadError."""
     groups = layer.config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
@@ -272,7 +272,7 @@ _AWQ_VERSIONS = {"gemm": _awq_gemm, "gemv": _awq_gemv}
 _FORMATS = ("pack-quantized", "int-quantized")
 
 
-def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[Layer], CodedTensor]]:
+def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], CodedTensor]]:
     """The tensors that mark a quantized layer, and what reads it. Raises LoadError for an unknown method."""
     method = config.get("quant_method")
     if method == "awq":
@@ -319,7 +319,7 @@ def join(path: Path, config: Config, tensors: Tensors) -> dict[str, StoredTensor
                 f"the quantization config says {shown(config.get('quant_method'))}, but no tensor "
                 f"is called '*.{marks[0]}'"
             )
-        layers = [Layer(base, config, tensors) for base in dict.fromkeys(bases)]
+        layers = [PackedLayer(base, config, tensors) for base in dict.fromkeys(bases)]
         weights = {f"{layer.name}.weight": read(layer) for layer in layers}
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error

@@ -25,7 +25,7 @@ from forerun.core.types import TopK
 from forerun.kernels import reference as ops
 from forerun.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 from forerun.nn.config import ModelConfig, RopeConfig
-from forerun.nn.model import Hidden, LayerPlan, top_k
+from forerun.nn.model import HeadColumns, Hidden, LayerPlan, top_k
 from forerun.nn.visibility import key_blocks
 
 
@@ -237,6 +237,10 @@ class Decoder:
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
         return self.head(hidden)[:, ids]
+
+    def head_part(self, ids: Tensor) -> HeadColumns:
+        """The head of some tokens (n,)."""
+        return HeadColumns(self, ids)
 
     def new_cache(
         self, num_slots: int, max_len: int, dtype: torch.dtype | None = None

@@ -52,6 +52,18 @@ class LayerPlan:
         return cls(tuple(s for s in range(stop) if s not in skipped))
 
 
+class HeadPart(Protocol):
+    """The head of some tokens by itself."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits (M, n) of its tokens, fp32, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes it holds besides the model's weights."""
+        ...
+
+
 class Model(Protocol):
     """A decoder. The row law holds: a row's result does not depend on the other rows of the pass, bit for bit."""
 
@@ -100,6 +112,10 @@ class Model(Protocol):
         """Logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
         ...
 
+    def head_part(self, ids: Tensor) -> HeadPart:
+        """The head of some tokens (n,) int64, n from 1, to be asked often: it reads few bytes besides theirs."""
+        ...
+
     def new_cache(self, num_slots: int, max_len: int, dtype: torch.dtype | None = None) -> KVCache:
         """A cache that fits this model. It stores fp16 or fp32; None is what the backend does best."""
         ...
@@ -107,6 +123,22 @@ class Model(Protocol):
     def nbytes(self) -> int:
         """Bytes of the weights as held in memory."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeadColumns:
+    """The head of some tokens by `Model.head_rows`: what a model without a faster way has as its `head_part`."""
+
+    model: Model
+    ids: Tensor
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits (M, n)."""
+        return self.model.head_rows(hidden, self.ids)
+
+    def nbytes(self) -> int:
+        """Nothing is copied."""
+        return 0
 
 
 def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:

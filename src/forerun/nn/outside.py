@@ -41,6 +41,7 @@ class Outside:
         ids = np.array(texts)
         states = stored.rows(ids.reshape(-1)).dequantize() * config.embedding_multiplier
         states = states.view(*ids.shape, -1)
+        stored.release()
         if config.learned_position_offset is not None:
             table = dict(stored_weights(self.checkpoint, self.arch, config, "positions"))
             first = config.learned_position_offset
@@ -65,6 +66,7 @@ class Outside:
             total = torch.logaddexp(total, logits.logsumexp(-1))
             here = (targets >= start) & (targets < stop)
             chosen[here] = logits[here, targets[here] - start]
+            stored[name].release()
         return float((total - chosen).double().mean())
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:

@@ -54,7 +54,7 @@ class Recipe:
 
 
 @dataclass
-class Hidden:
+class BlockStates:
     """Hidden states of the calibration text (S, T, D), and of the held-out one before and after rounding (H, T, D)."""
 
     calibration: Tensor
@@ -91,7 +91,6 @@ class QuantizeJob:
 
     def run(self) -> Iterator[int]:
         """Round all blocks; yields how many are done, those of an earlier start included. Raises OSError."""
-        torch.set_grad_enabled(False)
         self._claim()
         done, hidden = self._resume()
         yield done
@@ -130,19 +129,19 @@ class QuantizeJob:
         self.partial.mkdir(parents=True, exist_ok=True)
         files.replace(path, text.encode())
 
-    def _resume(self) -> tuple[int, Hidden]:
+    def _resume(self) -> tuple[int, BlockStates]:
         path = self.partial / _STATE
         if not path.is_file():
             states = [self.outside.embed(texts) for texts in (self.calibration, self.held)]
-            return 0, Hidden(states[0], states[1], states[1].clone())
+            return 0, BlockStates(states[0], states[1], states[1].clone())
         with safetensors.safe_open(path, framework="pt") as file:
             known = file.metadata()
             self.errors = json.loads(known["errors"])
-            return int(known["done"]), Hidden(
+            return int(known["done"]), BlockStates(
                 *(file.get_tensor(n) for n in ("calibration", "held", "rounded"))
             )
 
-    def _save_state(self, done: int, hidden: Hidden) -> None:
+    def _save_state(self, done: int, hidden: BlockStates) -> None:
         known = {"done": str(done), "errors": json.dumps(self.errors)}
         tensors = {name: getattr(hidden, name) for name in ("calibration", "held", "rounded")}
         self._save(_STATE, tensors, known)
@@ -161,7 +160,7 @@ class QuantizeJob:
         return weights
 
     def _round(
-        self, layer: int, weights: dict[str, Tensor], hidden: Hidden
+        self, layer: int, weights: dict[str, Tensor], hidden: BlockStates
     ) -> dict[str, Tensor | Coded]:
         """The block's weights for the folder; the hidden states become its outputs."""
         inputs = advance(WholeBlock(self.config, weights), hidden.calibration)

@@ -293,7 +293,7 @@ def _add_errors(app: FastAPI) -> None:
         return refusal(found)
 
     async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=400)  # nobody reads it
+        return Response(status_code=400)  # the client has gone
 
     for kind in (ApiError, RequestError, CapacityError, Closed, Exception):
         app.add_exception_handler(kind, told)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
 from forerun.core.types import TaskPrompt
+from forerun.drafters._table_file import tables_dir
 
 if TYPE_CHECKING:
     from forerun.engine.loop import EngineLoop, RequestHandle
@@ -28,6 +30,16 @@ MAX_TOKENS = 256
 
 Encode = Callable[[str], Sequence[int]]
 """Token ids of a user's message, through the chat template where there is one."""
+
+
+def default_path(model: str) -> Path:
+    """Where the answers of a model are kept, by its short name."""
+    return tables_dir() / f"{model}.answers.jsonl"
+
+
+def open_store(model: str, vocabulary: str, path: Path) -> Store:
+    """The answers in a file, which may be new. Raises ConfigError for those of another model or tokenizer."""
+    return Store({"model": model, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}, path)
 
 
 def kept(store: Store) -> Iterator[Text]:
@@ -56,7 +68,9 @@ def generate(
     """
     done = sum(len(tokens) for _, tokens in kept(store))
     yield done
-    waiting = _requests(loop, encode, list(prompts), store)
+    prompts = list(prompts)
+    categories = {prompt.id: prompt.category for prompt in prompts}
+    waiting = _requests(loop, encode, prompts, store)
     running: dict[str, tuple[float, RequestHandle]] = {}
     try:
         while done < num_tokens:
@@ -70,8 +84,9 @@ def generate(
                     del running[key]
                     output = request.output()
                     answer = output.outputs[0].token_ids
+                    category = categories[key.rpartition("/")[0]]
                     ids = {"prompt": output.prompt_token_ids, "answer": answer}
-                    store.add(key, {"temperature": temperature, **ids})
+                    store.add(key, {"category": category, "temperature": temperature, **ids})
                     done += len(answer)
             yield done
     finally:

@@ -11,6 +11,7 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -210,6 +211,10 @@ class NativeDecoder:
         self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
         return logits
 
+    def head_part(self, ids: Tensor) -> NativeHeadPart:
+        """The head of some tokens (n,) in memory of its own. Raises ValueError for none, or one that there is not."""
+        return NativeHeadPart(self._native.head_part(_ids(ids)), len(ids))
+
     def new_cache(
         self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
     ) -> NativeCache:
@@ -219,6 +224,24 @@ class NativeDecoder:
     def nbytes(self) -> int:
         """Bytes of the packed weights."""
         return self._native.nbytes()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeHeadPart:
+    """A copy of some of a head's rows, as they are packed. Implements `nn.model.HeadPart`."""
+
+    native: _native.Decoder
+    num_tokens: int
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits (M, n)."""
+        logits = torch.empty(len(hidden), self.num_tokens)
+        self.native.head(_rows(hidden), logits.numpy())
+        return logits
+
+    def nbytes(self) -> int:
+        """Bytes of the copy."""
+        return self.native.nbytes()
 
 
 def load(

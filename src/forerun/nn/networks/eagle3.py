@@ -66,7 +66,15 @@ class Keys(NamedTuple):
     values: Tensor
 
 
-class Attention(nn.Module):
+class EagleNorm(nn.RMSNorm):
+    """An RMS norm in fp32, whatever autocast multiplies in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., n) -> (..., n)."""
+        return super().forward(x.float())
+
+
+class EagleAttention(nn.Module):
     """Grouped-query attention whose q, k and v read 2 D."""
 
     def __init__(self, config: Eagle3Config) -> None:
@@ -79,8 +87,8 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(source, groups * config.head_dim, bias=False)
         self.o_proj = nn.Linear(heads * config.head_dim, config.hidden_size, bias=False)
         if config.qk_norm:
-            self.q_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
-            self.k_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
+            self.q_norm = EagleNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = EagleNorm(config.head_dim, config.rms_norm_eps)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Keys]:
         """Queries (B, H, L, E) and the rows' own keys and values, of x (B, L, 2 D) at positions (B, L)."""
@@ -127,7 +135,7 @@ class Attention(nn.Module):
         return angles.cos(), angles.sin()
 
 
-class MLP(nn.Module):
+class EagleMLP(nn.Module):
     """The gated MLP of Llama."""
 
     def __init__(self, config: Eagle3Config) -> None:
@@ -142,17 +150,17 @@ class MLP(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class EagleLayer(nn.Module):
     """The one decoder layer: `midlayer`."""
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         self.config = config
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config)
-        self.mlp = MLP(config)
+        self.input_layernorm = EagleNorm(config.hidden_size, config.rms_norm_eps)
+        self.hidden_norm = EagleNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = EagleNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = EagleAttention(config)
+        self.mlp = EagleMLP(config)
 
     def inputs(self, embedded: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         """What q, k and v read, (B, L, 2 D), and where the residual starts."""
@@ -182,11 +190,11 @@ class Eagle3(nn.Module):
         self.register_buffer("target_rows", head, persistent=False)
         width = config.state_width
         if config.fc_norm:
-            norms = [nn.RMSNorm(width, config.rms_norm_eps) for _ in range(NUM_LAYERS)]
+            norms = [EagleNorm(width, config.rms_norm_eps) for _ in range(NUM_LAYERS)]
             self.fc_norm = nn.ModuleList(norms)
         self.fc = nn.Linear(NUM_LAYERS * width, config.hidden_size, bias=False)
-        self.midlayer = Layer(config)
-        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.midlayer = EagleLayer(config)
+        self.norm = EagleNorm(config.hidden_size, config.rms_norm_eps)
         if not config.target_embedding:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         if not config.target_head:

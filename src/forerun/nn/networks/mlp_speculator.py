@@ -75,7 +75,7 @@ class MLPSpeculatorConfig:
         return self.inner_dim * (1 if self.tie_lstm_embs else self.num_parts)
 
 
-class State(NamedTuple):
+class RecurrentState(NamedTuple):
     """After some steps: what the next one reads, (..., D) at first, then (..., p), and the cell (..., p)."""
 
     x: Tensor
@@ -140,12 +140,14 @@ class MLPSpeculator(nn.Module):
             for name in tables:
                 setattr(self, name, _modules([nn.Embedding(config.vocab_size, inner)]))
 
-    def begin(self, hidden: Tensor) -> State:
+    def begin(self, hidden: Tensor) -> RecurrentState:
         """The state of the target's hidden states (..., D), before any token is read."""
         x = rms(hidden) / math.sqrt(2) if self.config.scale_input else hidden
-        return State(x, hidden.new_zeros(*hidden.shape[:-1], self.config.inner_dim))
+        return RecurrentState(x, hidden.new_zeros(*hidden.shape[:-1], self.config.inner_dim))
 
-    def step(self, state: State, tokens: Tensor, index: int) -> tuple[State, Tensor]:
+    def step(
+        self, state: RecurrentState, tokens: Tensor, index: int
+    ) -> tuple[RecurrentState, Tensor]:
         """Read tokens (...) int64 as step `index`; the state after it, and logits (..., V) or (..., V')."""
         state, out = self.advance(state, self.embed(tokens, index), index)
         return state, self.logits(out, index)
@@ -166,21 +168,23 @@ class MLPSpeculator(nn.Module):
     def token_map(self, rows: Tensor) -> Tensor:
         """What tokens add to u, of the target's embeddings of them (..., D)."""
         mapped: Tensor = self.emb_map(rows)
-        return mapped * self.config.token_weight
+        return mapped.float() * self.config.token_weight
 
-    def advance(self, state: State, added: Tensor, index: int) -> tuple[State, Tensor]:
+    def advance(
+        self, state: RecurrentState, added: Tensor, index: int
+    ) -> tuple[RecurrentState, Tensor]:
         """One step whose token adds `added` to u; the state after it, and what the head's rows multiply."""
         inner = self.config.inner_dim
-        if self.config.cell == "mlp":
-            u = self.proj[min(index, len(self.proj) - 1)](state.x) + added
+        if self.config.cell == "mlp":  # sums in fp32, whatever autocast multiplies in
+            u = self.proj[min(index, len(self.proj) - 1)](state.x).float() + added
             x = functional.gelu(self.ln[self._own(index)](u))
-            return State(x, state.cell), self._out(x)
-        u = self.projs[min(index, 1)](state.x).unflatten(-1, (NUM_GATES, inner))
+            return RecurrentState(x, state.cell), self._out(x)
+        u = self.projs[min(index, 1)](state.x).float().unflatten(-1, (NUM_GATES, inner))
         u = u + added.unflatten(-1, (-1, inner))  # one part of `added` goes to all four
         forget, take, give = u[..., :3, :].sigmoid().unbind(-2)
         cell = forget * state.cell + take * functional.gelu(self.cell_ln[0](u[..., 3, :]))
         x = give * functional.gelu(self.state_ln[0](cell))
-        return State(x, cell), self._out(x)
+        return RecurrentState(x, cell), self._out(x)
 
     def logits(self, out: Tensor, index: int = 0) -> Tensor:
         """Logits of what `advance` gives."""

@@ -1,0 +1,111 @@
+"""EAGLE-3: one decoder layer behind the target guesses from three of its hidden states, a token at a time.
+
+The states of a low, a middle and a high layer go, with the next token, through one layer with keys and values of its
+own: rows with the target's states are kept, guessed rows only for the draft they belong to. The tree grows best first
+by the network's own distribution, calibrated by depth. Nothing is drawn.
+
+Sources: Li et al., arXiv 2503.01840; the two norms of EAGLE-3.1, arXiv 2605.09992; trees by confidence: EAGLE-2,
+arXiv 2406.16858.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
+from forerun.drafters import _eagle_files
+from forerun.drafters._best_first import MAX_STEPS, NetworkOptions
+from forerun.drafters._eagle import AnyEagleNetwork, new_network
+from forerun.drafters.base import BaseDrafter, Target
+
+GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
+"""What `forerun autotune` tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    """Which network, and how much it guesses."""
+
+    model: str
+    """A folder of `forerun train drafter`, or an EAGLE-3 checkpoint of SafeAILab, vLLM or speculators."""
+    num_draft: int = 8
+    """Nodes of a tree at most."""
+
+    def __post_init__(self) -> None:
+        NetworkOptions.__post_init__(self)
+        _eagle_files.check_folder(self.model)  # a wrong one is told before a model is loaded
+
+
+def build(options: Options, target: Target) -> Eagle3Drafter:
+    """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
+    weights = _eagle_files.read(options.model, target)
+    limits = (target.max_num_seqs, target.max_len)
+    network = new_network(weights, target.model, *limits, options.bits)
+    return Eagle3Drafter(options, network, weights.config.layers, *limits)
+
+
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: an untrained network."""
+    return Options(model=_eagle_files.UNTRAINED, num_draft=12, min_chance=0)
+
+
+class Eagle3Drafter(BaseDrafter):
+    """Feeds the network the target's states of every committed row; a slot a sequence."""
+
+    def __init__(
+        self,
+        options: Options,
+        network: AnyEagleNetwork,
+        layers: tuple[int, ...],
+        num_slots: int,
+        max_len: int,
+    ) -> None:
+        self.options, self.network, self.max_len = options, network, max_len
+        self.features = Features(layers=layers)
+        self._free = [*range(num_slots)]
+        self._slots: dict[int, int] = {}
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Read the prompt's rows that were computed; where a prefix was reused, the layer sees what came after it."""
+        self.end(seq)
+        self._slots[seq.id] = self._free.pop()
+        assert outcome.hidden is not None, "asked for by `features`"
+        self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence, its likeliest nodes first, in one call for all."""
+        wanted = [min(budget, self.options.num_draft) for budget in budgets]
+        if not any(wanted):
+            return [EMPTY_DRAFT for _ in seqs]
+        slots = [self._slots[seq.id] for seq in seqs]
+        limits = (self.options.num_steps, self.options.min_chance)
+        return [
+            Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
+            for tokens, parents, chances in self.network.draft(slots, wanted, *limits)
+        ]
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Feed the rows that are committed now, with the tokens that came after them."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            rows = (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+            self._feed(seq, outcome.emitted, outcome.hidden[[*rows]])
+
+    def end(self, seq: Seq) -> None:
+        """Give the slot back."""
+        slot = self._slots.pop(seq.id, None)
+        if slot is not None:
+            self.network.clear(slot)
+            self._free.append(slot)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The weights, and keys and values of the rows."""
+        return self.network.nbytes() + num_seqs * (max_len + MAX_STEPS) * self.network.row_nbytes()
+
+    def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
+        self.network.feed(self._slots[seq.id], list(tokens), states)

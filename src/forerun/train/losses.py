@@ -1,0 +1,90 @@
+"""Losses of a draft distribution q against the target's p, through the rows of a head that is not trained.
+
+Vocabulary is where the memory goes: logits are never kept. A block of rows is multiplied by the head, its loss and the
+gradient of its inputs are found at once, and only those stay (as in fused linear cross-entropy).
+
+p is over the draft vocabulary and sums to less than one: what the target gives to other tokens. KL then weighs a row
+by its sum, so rows that the draft vocabulary cannot say are learned from little; alpha = sum min(p, q) is what sampling
+accepts. Of logits z with q = softmax(z):
+
+    kl         -sum p log q          d/dz = q sum p - p
+    ce         -log q[best]          the same with p one at the target's likeliest token, if the draft vocabulary has it
+    lk         w kl + (1 - w)(1 - alpha),  w = exp(-eta alpha) taken as given    (LK-hybrid, arXiv 2602.23881)
+               d alpha/dz = q (b - sum q b),  b = 1 where q < p
+
+N rows, D width, V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+Loss = Literal["kl", "lk", "ce"]
+BLOCK = 64
+"""Rows whose logits are there at once: of 4k tokens they fit the second-level cache."""
+ETA = 3.0
+
+
+def through_head(out: Tensor, head: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """The summed loss of rows `out` (N, D) whose logits are `head` (V', D) times them, and each row's alpha (N,).
+
+    The product is computed in the type of `head`. Of `p` (N, V') a row is what the target says there.
+    """
+    found: tuple[Tensor, Tensor] = _ThroughHead.apply(out, head, p, loss)
+    return found
+
+
+class _ThroughHead(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, out: Tensor, head: Tensor, p: Tensor, loss: Loss
+    ) -> tuple[Tensor, Tensor]:
+        gradient, alphas = torch.empty_like(out, dtype=torch.float32), []
+        total = out.new_zeros((), dtype=torch.float32)
+        columns = head.T
+        for start in range(0, len(out), BLOCK):
+            rows = slice(start, start + BLOCK)
+            logits = (out[rows].to(head.dtype) @ columns).float()
+            value, alpha, slope = _of_logits(logits, p[rows].float(), loss)
+            total += value
+            alphas.append(alpha)
+            gradient[rows] = (slope.to(head.dtype) @ head).float()
+        ctx.save_for_backward(gradient)
+        alpha = torch.cat(alphas) if alphas else total.new_zeros(0)
+        ctx.mark_non_differentiable(alpha)
+        return total, alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * of_total, None, None, None
+
+
+def _of_logits(logits: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+    """The summed loss, alpha (n,) and the gradient of the logits (n, V'), of n rows."""
+    log_q = logits.log_softmax(-1)
+    q = log_q.exp()
+    alpha = torch.minimum(p, q).sum(-1, keepdim=True)
+    if loss == "ce":
+        p = _only_best(p)
+    slope = torch.addcmul(-p, q, p.sum(-1, keepdim=True))
+    value = -(p * log_q).sum(-1, keepdim=True)
+    if loss == "lk":
+        weight = torch.exp(-ETA * alpha)
+        below = torch.where(q < p, q, 0.0)
+        rise = below - q * below.sum(-1, keepdim=True)
+        slope = weight * slope - (1 - weight) * rise
+        value = weight * value + (1 - weight) * (1 - alpha)
+    return value.sum(), alpha[:, 0], slope
+
+
+def _only_best(p: Tensor) -> Tensor:
+    """One at each row's likeliest token, nothing where more than that is left to other tokens."""
+    best, at = p.max(-1, keepdim=True)
+    is_best = best > 1 - p.sum(-1, keepdim=True)
+    return torch.zeros_like(p).scatter_(-1, at, is_best.to(p.dtype))

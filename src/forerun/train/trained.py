@@ -1,0 +1,45 @@
+"""A trained drafter as a folder: config.json, model.safetensors (fp16), and train.json, which says how it was made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from forerun.core import files
+from forerun.core.errors import ForerunError
+from forerun.drafters import _network_folder
+
+RECORD, METRICS = "train.json", "metrics.csv"
+
+
+def write(
+    folder: Path,
+    config: Mapping[str, object],
+    weights: Mapping[str, Tensor],
+    ids: Tensor,
+    record: Mapping[str, object],
+    history: Sequence[Mapping[str, float]],
+) -> None:
+    """Write all, each file whole or not at all, the configuration last. Raises ForerunError if there is no room."""
+    tensors = {name: weight.half() for name, weight in weights.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.replace(folder / METRICS, _csv(history).encode())
+        files.replace(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
+        _network_folder.write(folder, config, {**tensors, "draft_ids": ids})
+    except OSError as error:
+        raise ForerunError(f"{folder} cannot be written: {error}") from error
+
+
+def _csv(history: Sequence[Mapping[str, float]]) -> str:
+    """A line a step; columns that a step has not are empty."""
+    columns = list(dict.fromkeys(name for line in history for name in line))
+    lines = [",".join(columns)]
+    lines += [
+        ",".join(f"{line[name]:.6g}" if name in line else "" for name in columns)
+        for line in history
+    ]
+    return "\n".join(lines) + "\n"

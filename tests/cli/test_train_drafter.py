@@ -1,0 +1,98 @@
+"""`forerun train drafter` and `train data`, as a user meets them: a drafter from replies, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from forerun.core.store import Store
+from forerun.drafters import _table_file
+from forerun.formats.checkpoint import open_checkpoint
+from forerun.train import answers
+from tests.cli.helpers import the_json
+
+
+@pytest.fixture
+def store(default_model, tmp_path):
+    """Replies of no sense: enough to learn from."""
+    vocabulary = _table_file.fingerprint(open_checkpoint(default_model).tokenizer())
+    origin = {"model": "smollm2-135m-instruct", "vocabulary": vocabulary, "max_tokens": 256}
+    store = Store(origin, tmp_path / "a.jsonl")
+    tokens = torch.randint(400, (40, 24), generator=torch.Generator().manual_seed(0)).tolist()
+    for i, row in enumerate(tokens):
+        kind = {"category": "ab"[i % 2], "temperature": float(i % 2)}
+        store.add(f"p{i}/0", {**kind, "prompt": row[:4], "answer": row[4:]})
+    return store.path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
+def test_a_drafter_is_trained_and_says_where_it_is(
+    forerun, default_model, store, tmp_path, kind
+) -> None:
+    out_folder = tmp_path / "out"
+    given = ("-m", default_model, "--answers", store, "--kind", kind, "-o", out_folder)
+    small = ("--tokens", 400, "--eval-every", 200, "--batch", 100, "--draft-vocab", 200)
+    code, out, err = forerun("train", "drafter", *given, *small, "--json")
+    assert code == 0, err
+    assert "replies held out" in err
+    assert "MB on disk" in err
+    document = the_json(out)
+    assert {*document["held_out"]} == {"a", "b", "all"} or {*document["held_out"]} > {"all"}
+    assert document["held_out"]["all"]["tau"] >= 1
+    config = json.loads((out_folder / "config.json").read_text())
+    assert config["model_type"] == kind
+    assert config["target"]["hidden_size"] == 576
+    assert len(config["temperature"]) == 3
+    record = json.loads((out_folder / "train.json").read_text())
+    assert record["tokens"] >= 400
+    code, again, _ = forerun("train", "drafter", *given, *small, "--json")  # all is done
+    assert code == 0
+    assert the_json(again)["held_out"] == document["held_out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kind", "eagle"), "unknown --kind 'eagle': did you mean 'eagle3'?"),
+        (("--loss", "mse"), "unknown --loss 'mse'"),
+        (("--optimizer", "sgd"), "unknown --optimizer 'sgd'"),
+        (("--tokens", "many"), "--tokens must be a count"),
+        (("--depth", "0"), "--depth must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line_before_anything_is_loaded(
+    forerun, monkeypatch, arguments, message
+) -> None:
+    monkeypatch.setattr("forerun.cli._options.load", lambda config: pytest.fail("it was loaded"))
+    code, out, err = forerun("train", "drafter", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_no_replies_and_those_of_another_model_are_a_line(forerun, default_model, tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    given = ("train", "drafter", "-m", default_model, "--answers", path)
+    code, _, err = forerun(*given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "make replies with forerun train data" in err
+    path.write_text('{"origin": {"model": "another"}}\n')
+    code, _, err = forerun(*given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "another run's results" in err
+
+
+def test_data_is_made_once(forerun, default_model, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(answers, "MAX_TOKENS", 12)
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "a.jsonl"
+    prompts.write_text('{"id": "x", "category": "talk", "prompt": "Say hello."}\n')
+    given = ("train", "data", "-m", default_model, "-c", 256, "--answers", path, "--tokens", 24)
+    code, out, err = forerun(*given, "--prompts", prompts, "--json")
+    assert code == 0, err
+    assert the_json(out)["tokens"] >= 24
+    held = path.read_text()
+    assert json.loads(held.splitlines()[1])["category"] == "talk"
+    assert forerun(*given, "--prompts", prompts)[0] == 0
+    assert path.read_text() == held

@@ -1,0 +1,171 @@
+"""A cut head guesses what the whole one would among the tokens it scores, and changes no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import Draft
+from forerun.drafters import _draft_head
+from forerun.drafters._draft_head import OwnTokens, chosen, first_tokens, must_have
+from forerun.drafters.draft_model import DraftModel, Options
+from tests.drafters.helpers import GREEDY
+from tests.drafters.models import (
+    DRAFT_MODEL,
+    TARGET,
+    TARGET_MODEL,
+    VOCAB_SIZE,
+    WARM,
+    begun,
+    drafter_of,
+    logits_of,
+    seq_of,
+    tiny,
+)
+from tests.engine.harness import complete, engine_for, plain
+
+LISTED = torch.tensor([0, 3, 4, 7])
+PENALISED = replace(GREEDY, presence_penalty=1.0, logit_bias={5: 2.0})
+
+
+def cut(**options: object) -> DraftModel:
+    return DraftModel(DRAFT_MODEL, Options(model="tiny", **options), TARGET, LISTED)  # type: ignore[arg-type]
+
+
+def allowed(tokens: Sequence[int]) -> list[int]:
+    return sorted({*LISTED.tolist(), *tokens})
+
+
+@pytest.mark.parametrize("params", [GREEDY, PENALISED])
+def test_it_guesses_the_likeliest_of_its_tokens(params: SamplingParams) -> None:
+    """Along a chain, with penalties on all that the request has said."""
+    drafter = cut(num_draft=4)
+    others = 0
+    for first in range(VOCAB_SIZE):
+        (seq,) = begun(drafter, seq_of([first, 11, 2], first, params))
+        (draft,) = drafter.propose([seq], [8])
+        tokens, pipeline = [*seq.tokens], drafter.options.pipeline(seq)
+        for token in draft.tokens:
+            generated = tokens[seq.num_prompt :]
+            logits = pipeline.adjusted(logits_of(DRAFT_MODEL, tokens), generated)
+            ids = allowed(seq.tokens)
+            assert token == ids[int(logits[ids].argmax())]
+            others += token != int(logits.argmax())
+            tokens.append(token)
+        drafter.end(seq)
+    assert others, "the whole head would have guessed the same"
+
+
+def test_what_is_drawn_has_no_chance_outside_its_tokens() -> None:
+    drafter = cut(branch=(2, 2))
+    seqs = begun(drafter, seq_of([1, 2], 0, WARM), seq_of([9], 1, WARM))
+    for seq, draft in zip(seqs, drafter.propose(seqs, [9, 9]), strict=True):
+        outside = [i for i in range(VOCAB_SIZE) if i not in allowed(seq.tokens)]
+        assert draft.probs is not None
+        for token, row in zip(draft.tokens, draft.probs, strict=True):
+            assert row is not None
+            assert row.shape == (VOCAB_SIZE,)
+            assert not row[outside].any()
+            assert row[token] > 0
+            assert row.sum() == pytest.approx(1)
+
+
+def test_where_none_of_its_tokens_is_allowed_it_guesses_nothing() -> None:
+    for params in (GREEDY, WARM):
+        banned = replace(params, stop_token_ids=(1, 2, *LISTED.tolist()), min_tokens=9)
+        drafter = cut(num_draft=3)
+        (seq,) = begun(drafter, seq_of([1, 2], params=banned))
+        assert drafter.propose([seq], [8]) == [Draft()]
+
+
+@pytest.mark.parametrize("params", [GREEDY, replace(WARM, seed=3)])
+def test_answers_are_those_without_a_draft(params: SamplingParams) -> None:
+    wanted = replace(params, max_tokens=60, ignore_eos=True)
+    prompts = [[1, 2, 3], [10, 5]]
+    drafter = cut(num_draft=3, temperature=0.0)
+    runs = complete(engine_for(TARGET_MODEL, drafter, max_len=64), prompts, wanted)
+    assert [run.seq.generated for run in runs] == plain(TARGET_MODEL, prompts, wanted)
+    assert sum(run.stats.accepted for run in runs) > 0
+    assert sum(run.stats.rejected for run in runs) > 0
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM])
+def test_a_draft_depends_on_its_text_alone(params: SamplingParams) -> None:
+    """Not on the texts beside it, nor on when they were read."""
+    together = cut(branch=(2, 1))
+    seqs = begun(together, *(seq_of([i, i + 1, 9 - i], i, params) for i in range(3)))
+    for _ in range(3):
+        drafts = together.propose(seqs, [8] * 3)
+        for seq, draft in zip(seqs, drafts, strict=True):
+            alone = cut(branch=(2, 1))
+            begun(alone, seq)
+            (expected,) = alone.propose([seq], [8])
+            assert (draft.tokens, draft.parents) == (expected.tokens, expected.parents)
+            seq.tokens.append((seq.tokens[-1] * 5 + 1) % VOCAB_SIZE)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, VOCAB_SIZE + 3), min_size=1), st.integers(1, 5), st.data())
+def test_a_text_has_its_last_unlisted_tokens(tokens: list[int], most: int, data) -> None:
+    """However it is read: in one go or piece by piece. What has no row is left out."""
+    is_listed = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
+    is_listed[LISTED] = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_draft_head, "OWN_TOKENS", most)
+        text = OwnTokens(DRAFT_MODEL, is_listed)
+        for stop in [*sorted(data.draw(st.lists(st.integers(1, len(tokens))))), len(tokens)]:
+            text.read(tokens[:stop])
+    unlisted = [t for t in tokens if t < VOCAB_SIZE and not is_listed[t]]
+    assert text.ids.tolist() == sorted({*unlisted[-most:]})
+
+
+class Marked:
+    """Two bytes, words, and a mark at the end, behind it what no tokenizer knows."""
+
+    vocab_size = VOCAB_SIZE - 1
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return b"a" if token_id in (4, 6) else b"" if self.is_special(token_id) else b"word"
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id == self.vocab_size - 1
+
+
+def test_a_list_keeps_marks_and_bytes_and_then_the_first() -> None:
+    needed = must_have(Marked(), VOCAB_SIZE)
+    assert needed == [4, 6, 10]
+    assert first_tokens(Marked(), VOCAB_SIZE, 5).tolist() == [0, 1, 4, 6, 10]
+    assert chosen([9, 10, 8], needed, 4).tolist() == [4, 6, 9, 10]
+    assert chosen([9, 10, 8], needed, 1).tolist() == needed
+    assert first_tokens(None, VOCAB_SIZE, 2).tolist() == [0, 1]
+
+
+def test_a_large_vocabulary_is_cut_unless_it_shall_not_be(monkeypatch) -> None:
+    monkeypatch.setattr(_draft_head, "LIST_SIZE", 5)
+    monkeypatch.setattr("forerun.drafters.draft_model.LIST_SIZE", 5)
+    head = drafter_of().head
+    assert head is not None
+    assert head.nbytes(2) >= head.nbytes(1) > 0
+    assert drafter_of(draft_vocab="full").head is None
+    assert drafter_of(tiny(vocab_size=9)).head is None
+    assert drafter_of(draft_vocab="3").head is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("0", "draft_vocab must be auto, full or a number from 1, got '0'"),
+        ("half", "got 'half'"),
+        ("13", "draft_vocab=13 is more than the 12 tokens of the vocabulary"),
+    ],
+)
+def test_a_wrong_size_is_told(value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        drafter_of(draft_vocab=value)

@@ -1,0 +1,222 @@
+"""EAGLE-3: which rows it is fed, and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from forerun.core.errors import LoadError
+from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafters import _eagle_files, _network_folder
+from forerun.drafters._export import export
+from forerun.drafters.base import Target
+from forerun.drafters.eagle3 import Eagle3Drafter, Options, build
+from tests.tiny import tiny_model
+
+WIDTH, VOCAB = 32, 24
+IDS = torch.arange(0, VOCAB, 2)
+
+
+def target():
+    return Target(tiny_model(3, num_layers=8), None, 4, 64)
+
+
+OURS = {
+    "model_type": "eagle3",
+    "vocab_size": VOCAB,
+    "draft_vocab_size": len(IDS),
+    "hidden_size": WIDTH,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-5,
+    "layers": [1, 3, 4],
+    "fc_norm": True,
+    "norm_output": True,
+    "target_embedding": True,
+    "target_head": False,
+}
+
+
+def layer_tensors(prefix="midlayer."):
+    generator = torch.Generator().manual_seed(7)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator) / 4
+
+    heads = {"q": 64, "k": 32, "v": 32}
+    tensors = {f"{prefix}self_attn.{n}_proj.weight": random(s, 2 * WIDTH) for n, s in heads.items()}
+    tensors[f"{prefix}self_attn.o_proj.weight"] = random(WIDTH, 64)
+    tensors |= {f"{prefix}mlp.{n}_proj.weight": random(48, WIDTH) for n in ("gate", "up")}
+    tensors[f"{prefix}mlp.down_proj.weight"] = random(WIDTH, 48)
+    for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
+        tensors[f"{prefix}{name}.weight"] = 1 + random(WIDTH)
+    tensors |= {"fc.weight": random(WIDTH, 3 * WIDTH), "norm.weight": 1 + random(WIDTH)}
+    tensors["lm_head.weight"] = 2 * random(len(IDS), WIDTH)
+    return tensors
+
+
+NORMS = {f"fc_norm.{i}.weight": torch.full((WIDTH,), 1.0 + i) for i in range(3)}
+OUR_TENSORS = layer_tensors() | NORMS | {"draft_ids": IDS}
+MASK = torch.zeros(VOCAB, dtype=torch.bool).scatter(0, IDS, True)
+D2T = {"d2t": IDS - torch.arange(len(IDS)), "t2d": MASK}
+
+SAFEAILAB = {
+    **{
+        k: v for k, v in OURS.items() if k not in ("layers", "fc_norm", "norm_output", "model_type")
+    },
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "model_type": "llama",
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]},
+}
+SPECULATORS = {
+    "architectures": ["Eagle3DraftModel"],
+    "speculators_model_type": "eagle3",
+    "speculators_version": "0.2.0",
+    "draft_vocab_size": len(IDS),
+    "norm_before_residual": False,
+    "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+    "transformer_layer_config": {
+        k: OURS[k]
+        for k in OURS
+        if k.endswith(("_size", "_heads", "_dim", "_theta", "_eps")) and "draft" not in k
+    },
+}
+
+
+def save(path, config, tensors):
+    _network_folder.write(path, config, tensors)
+    return str(path)
+
+
+def drafts(model, rows=5):
+    drafter = build(Options(model=model, bits=16, min_chance=0), target())
+    states = torch.randn(rows, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
+    drafter.network.feed(0, [*range(rows)], states)
+    return drafter.features.layers, drafter.network.draft([0], [8], 4, 0.0)
+
+
+def test_all_formats_say_the_same(tmp_path):
+    plain = OURS | {"fc_norm": False, "norm_output": False}
+    layers, expected = drafts(save(tmp_path / "a", plain, layer_tensors() | {"draft_ids": IDS}))
+    assert layers == (1, 3, 4)
+    assert set(expected[0][0]) <= set(IDS.tolist())
+    assert drafts(save(tmp_path / "b", SAFEAILAB, layer_tensors() | D2T)) == (layers, expected)
+    with_embedding = (
+        layer_tensors("layers.0.") | D2T | {"embed_tokens.weight": torch.zeros(VOCAB, WIDTH)}
+    )
+    _, other = drafts(save(tmp_path / "c", SPECULATORS, with_embedding))
+    assert other != expected  # its own embedding is used
+    del with_embedding["embed_tokens.weight"]
+    assert drafts(save(tmp_path / "d", SPECULATORS, with_embedding)) == (layers, expected)
+
+
+def test_the_norms_of_3_1_count(tmp_path):
+    found = [
+        drafts(
+            save(tmp_path / str(i), OURS | change, OUR_TENSORS if norms else layer_tensors() | D2T)
+        )
+        for i, (change, norms) in enumerate(
+            [({}, True), ({"norm_output": False}, True), ({"fc_norm": False}, False)]
+        )
+    ]
+    assert found[0] != found[1]
+    assert found[0] != found[2]
+
+
+def test_rows_are_fed_with_the_tokens_after_them():
+    drafter = build(Options(model="untrained"), target())
+    fed = []
+
+    class Network:
+        def clear(self, slot):
+            fed.append("clear")
+
+        def feed(self, slot, tokens, states):
+            fed.append((tokens, states[:, 0].tolist()))
+
+    drafter = Eagle3Drafter(drafter.options, Network(), (0, 1, 2), 2, 64)
+    rows = torch.arange(4).float()[:, None].repeat(1, 3 * WIDTH)
+    seq = Seq(0, [1, 2, 3, 4, 5], None, 0)
+    drafter.begin(seq, Outcome((), (5,), hidden=rows))
+    seq.tokens += [7, 8]
+    draft = Draft((6, 7, 9), (-1, -1, 1))
+    drafter.observe([seq], [draft], [Outcome((1,), (7, 8), hidden=rows)])
+    seq.tokens += [9]
+    drafter.observe([seq], [draft], [Outcome((1,), (9,), hidden=rows)])  # cut
+    drafter.begin(seq, Outcome((), (9,), hidden=rows[:2]))  # preempted, with a reused prefix
+    assert fed == [
+        ([2, 3, 4, 5], [0, 1, 2, 3]),
+        ([7, 8], [0, 2]),
+        ([9], [0]),
+        "clear",
+        ([8, 9], [0, 1]),
+    ]
+
+
+def without(name):
+    return {other: tensor for other, tensor in OUR_TENSORS.items() if other != name}
+
+
+WRONG = [
+    ({"vocab_size": 25}, OUR_TENSORS, "another model: it reads a vocabulary of 25, this model has 24"),
+    ({"target_hidden_size": 64}, OUR_TENSORS, "reads states of width 64, this model has 32"),
+    ({"target": {"name": "big", "tokenizer": "x", "hidden_size": 8}}, OUR_TENSORS, "for big, whose hidden size"),
+    ({"layers": [1, 3]}, OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3]"),
+    ({"layers": [1, 3, 8]}, OUR_TENSORS, "three layers of 0 to 7 must be read"),
+    ({"rope_scaling": {"rope_type": "yarn"}}, OUR_TENSORS, "rope of type 'yarn' is not supported"),
+    ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' must be a whole number"),
+    ({}, without("midlayer.mlp.up_proj.weight"), "tensor 'midlayer.mlp.up_proj.weight' is missing"),
+    ({}, OUR_TENSORS | {"fc.weight": torch.zeros(3, 4)}, "'fc.weight' is [3, 4], expected [32, 96]"),
+    ({}, OUR_TENSORS | {"fc.bias": torch.zeros(4)}, "tensor 'fc.bias' is none of such a network"),
+    ({}, without("draft_ids") | {"d2t": D2T["d2t"] + 2}, "'d2t' must be ascending token ids below 24"),
+    ({}, without("draft_ids") | D2T | {"t2d": ~MASK}, "'t2d' does not name the tokens of 'd2t'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "tensors", "message"), WRONG, ids=lambda x: str(x)[:40])
+def test_a_wrong_folder_is_told_in_a_line(tmp_path, config, tensors, message):
+    path = save(tmp_path, OURS | config, tensors)
+    with pytest.raises(LoadError) as caught:
+        build(Options(model=path), target())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_such_network_is_told_before_anything_is_loaded(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mlp_speculator"}))
+    with pytest.raises(LoadError, match="holds model_type 'mlp_speculator', which is no EAGLE-3"):
+        Options(model=str(tmp_path))
+
+
+def test_weights_and_rows_count():
+    drafter = build(Options(model="untrained"), target())
+    assert drafter.nbytes(0, 64) > 10_000
+    assert drafter.nbytes(2, 64) - drafter.nbytes(0, 64) >= 2 * 64 * 4 * 2 * 16
+    assert set(_eagle_files.shapes(_eagle_files.untrained(target()).config)) <= {
+        *OUR_TENSORS,
+        "embed_tokens.weight",
+    }
+
+
+@pytest.mark.parametrize("takes_head", [True, False])
+def test_what_is_exported_says_the_same(tmp_path, takes_head):
+    """As SafeAILab's: the head's rows as their own, d2t as offsets, layers by what goes into them."""
+    tensors = without("lm_head.weight") if takes_head else OUR_TENSORS
+    ours = save(tmp_path / "ours", OURS | {"target_head": takes_head}, tensors)
+    out = tmp_path / "out"
+    export(tmp_path / "ours", out, target())
+    written = json.loads((out / "config.json").read_text())
+    assert written["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
+    assert written["architectures"] == ["LlamaForCausalLMEagle3"]
+    stored = _network_folder.read(out, target()).tensors
+    assert (stored["d2t"] + torch.arange(len(IDS))).equal(IDS)
+    assert stored["lm_head.weight"].shape == (len(IDS), WIDTH)
+    (layers, [expected]), (other, [found]) = drafts(ours), drafts(str(out))
+    assert layers == other
+    assert found[:2] == expected[:2]
+    assert found[2] == pytest.approx(expected[2], abs=0.01)

@@ -1,0 +1,140 @@
+"""EAGLE-3 on the native kernels: the trees of the torch module, and the row law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from forerun import _native
+from forerun.drafters._eagle import EagleWeights, NativeEagle, TorchEagle
+from forerun.drafters._eagle_files import shapes
+from forerun.nn.backends.native import load as load_native
+from forerun.nn.networks.eagle3 import Eagle3Config
+from tests.native.models import GATED, VOCAB, random_weights
+
+WIDTH, MAX_LEN = GATED.hidden_size, 200
+TOKENS = torch.arange(0, VOCAB, 3)
+BASE = Eagle3Config(
+    vocab_size=VOCAB,
+    draft_vocab_size=len(TOKENS),
+    hidden_size=WIDTH,
+    intermediate_size=96,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    rope_theta=10000.0,
+    rms_norm_eps=1e-5,
+    layers=(0, 1, 1),
+    target_head=True,
+)
+KINDS = {
+    "3.1": BASE,
+    "3.0, its own embedding and head": replace(
+        BASE, fc_norm=False, norm_output=False, target_head=False, target_embedding=False
+    ),
+    "norms of q and k, residual from the norm": replace(
+        BASE, qk_norm=True, norm_before_residual=True
+    ),
+}
+
+
+def weights_of(config: Eagle3Config) -> EagleWeights:
+    generator = torch.Generator().manual_seed(5)
+    tensors = {
+        name: torch.randn(*shape, generator=generator) / (4 if "norm" in name else 6)
+        for name, shape in shapes(config).items()
+    }
+    tensors = {n: 1 + t if "norm" in n else t for n, t in tensors.items()}
+    return EagleWeights(config, tensors, TOKENS, (1.0, 0.7))
+
+
+def target(dtype="f32", **options):
+    return load_native(GATED, random_weights(GATED, dtype), **{"num_threads": 1, **options})
+
+
+def text(slot, length):
+    generator = torch.Generator().manual_seed(slot)
+    tokens = torch.randint(0, VOCAB, (length,), generator=generator).tolist()
+    return tokens, torch.randn(length, 3 * WIDTH, generator=generator)
+
+
+def fill(network, lengths, step=1000):
+    for slot, length in enumerate(lengths):
+        tokens, states = text(slot, length)
+        for i in range(0, length, step):
+            network.feed(slot, tokens[i : i + step], states[i : i + step])
+    return network
+
+
+def drafts(network, slots=(0, 1, 2), num_nodes=8, num_steps=6):
+    return network.draft([*slots], [num_nodes] * len(slots), num_steps, 0.0)
+
+
+LENGTHS = (5, 70, 130)  # one, two and three chunks of attention
+
+
+def native(weights, model=None, bits=32):
+    return NativeEagle(weights, model or target(), 3, MAX_LEN, bits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trees_are_those_of_the_torch_module(kind):
+    """Keys and values are fp16 here."""
+    weights = weights_of(KINDS[kind])
+    ours = drafts(fill(native(weights), LENGTHS))
+    torch_trees = drafts(fill(TorchEagle(weights, target(), MAX_LEN), LENGTHS))
+    for (tokens, parents, chances), (tokens2, parents2, chances2) in zip(
+        ours, torch_trees, strict=True
+    ):
+        assert (tokens, parents) == (tokens2, parents2)
+        assert chances == pytest.approx(chances2, abs=5e-3)
+    assert any(max(tree[1]) > 1 for tree in ours)
+    assert any(len(set(tree[1])) < len(tree[1]) for tree in ours)  # not only chains
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_fed_at_once_or_one_by_one_give_the_same_bits(kind):
+    weights, model = weights_of(KINDS[kind]), target("q8_0")
+    expected = drafts(fill(native(weights, model, 8), LENGTHS))
+    for step in (1, 7, 64):
+        network = fill(native(weights, model, 8), LENGTHS, step)
+        assert drafts(network) == expected
+        assert drafts(network) == expected  # guessed rows leave nothing behind
+        for slot in (2, 0, 1):
+            assert drafts(network, [slot]) == [expected[slot]]
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_drafts_do_not_depend_on_threads_and_instruction_set(bits):
+    weights = weights_of(BASE)
+    expected = drafts(fill(native(weights, target("q8_0", isa="portable"), bits), LENGTHS))
+    for isa in _native.runnable_isas():
+        for num_threads in (1, 2, 3):
+            model = target("q8_0", isa=isa, num_threads=num_threads)
+            assert drafts(fill(native(weights, model, bits), LENGTHS)) == expected
+
+
+def test_a_cleared_slot_is_as_new():
+    weights = weights_of(BASE)
+    network = fill(native(weights), LENGTHS)
+    expected = drafts(network)
+    network.clear(1)
+    with pytest.raises(ValueError, match="a slot is empty or named twice"):
+        drafts(network)
+    tokens, states = text(1, LENGTHS[1])
+    network.feed(1, tokens, states)
+    assert drafts(network) == expected
+
+
+def test_what_is_wrong_is_told():
+    weights = weights_of(BASE)
+    network = fill(native(weights), LENGTHS)
+    tokens, states = text(0, MAX_LEN)
+    with pytest.raises(IndexError, match="does not fit"):
+        network.feed(0, tokens, states)
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        network.feed(0, [VOCAB], states[:1])
+    with pytest.raises(ValueError, match="named twice"):
+        drafts(network, [0, 0])
