@@ -56,10 +56,11 @@ WORLDS = {
 def test_it_comes_close_to_the_best_fixed_budget_and_is_never_slower(name, num_seqs):
     world = WORLDS[name]
     fixed = {k: rate(400, num_seqs, Fixed(k), **world) for k in (0, 1, 2, 3, 4, 6, FULL)}
-    found = fmean(rate(2000, num_seqs, seed=seed, **world) for seed in range(7, 10))
+    seeds = (7, 8, 9) if num_seqs == 1 else (7,)
+    found = fmean(rate(2000, num_seqs, seed=seed, **world) for seed in seeds)
     assert found >= 0.975 * fixed[0]
     assert found >= 0.95 * max(fixed.values())
-    disturbed = fmean(rate(2000, num_seqs, noise=0.3, seed=seed, **world) for seed in (7, 8, 9))
+    disturbed = fmean(rate(2000, num_seqs, noise=0.3, seed=seed, **world) for seed in seeds)
     assert disturbed >= 0.96 * fixed[0]
     assert disturbed >= 0.9 * max(fixed.values())
 

@@ -24,8 +24,8 @@ ANSWERS, BOUNDS = FIXTURES / "answers.jsonl.gz", FIXTURES / "bounds.txt"
 BATCHES = (1, 4, 8)
 NUM_ORDERS = 5
 TOLERANCE = 0.02
-TOLERANCE_OF_ONE, TOLERANCE_OF_ALL = 0.07, 0.03
-"""Of a kind, and of all prompts, in a single order."""
+TOLERANCE_OF_ONE, TOLERANCE_OF_ALL = 0.12, 0.03
+"""Of a kind, and of all prompts, in a single order: which prompts share a batch moves a kind by up to 0.1."""
 AVX2 = CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08})
 AVX512 = CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6})
 

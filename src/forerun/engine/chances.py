@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from forerun.core.types import Draft
 
-STATED_CASES = 4.0
+STATED_CASES = 8.0
 """Nodes of a kind that weigh as much as what was stated of them."""
 MEMORY = 0.98
 """What a node counts for after the next one of its kind, or of its sequence."""

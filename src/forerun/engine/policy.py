@@ -52,6 +52,8 @@ TRIAL_STEPS = 2
 """A drafter's first draft after a pause is slow, it has to read what it missed."""
 PLAIN_EVERY = 64
 """Steps after which a plain pass is worth a trial."""
+DOUBT = 1.3
+"""Of a size hardly measured, a time so far from what was expected may be the machine's: a plain pass tells."""
 LAST_PASSES = 5
 """Their median is the machine's present speed, the fastest until there are so many."""
 PLAIN_FIRST = 2
@@ -209,6 +211,8 @@ class Policy(Controller):
         """A plain pass, or a larger question about the next sequence in turn, if the exploration budget allows it."""
         if self._reserve >= 0 and self._since_plain >= PLAIN_EVERY:
             return dict.fromkeys(self._plan, 0)
+        if self._reserve < 0 and not self._knows_asking:
+            return dict.fromkeys(self._plan, 1)  # the smallest question tells what asking costs
         larger = {i: self._next(k) for i, k in self._plan.items()}
         if not self._trial_steps:
             if self._reserve < 0 or larger == self._plan:
@@ -250,12 +254,16 @@ class Policy(Controller):
         self._pace_s = (median if len(self._paces_s) == LAST_PASSES else min)(self._paces_s)
         if not self._pace_s:
             return
-        self.pass_cost.record(num_rows, pass_s / self._pace_s)
+        cost, expected = pass_s / self._pace_s, self.pass_cost.predict(num_rows)
+        if not self.pass_cost.knows(num_rows) and not expected / DOUBT <= cost <= expected * DOUBT:
+            self._since_plain = PLAIN_EVERY
+        self.pass_cost.record(num_rows, cost)
         if asked and self._asked_before.issuperset(result.seq_id for result in asked):
             num_nodes = sum(len(self._drafts[i][0]) for i in map(_id, asked) if i in self._drafts)
             size, cost = round(num_nodes / len(asked)), draft_s / self._pace_s / len(asked)
             self.ask_cost.record(size, cost)
-            self._knows_asking = True
+            if not self._knows_asking:
+                self._knows_asking, self._trial_steps = True, 0
 
     def _account(self, results: Sequence[DraftResult], num_rows: int, draft_s: float) -> None:
         """The step's tokens and time, in plain steps, by sequence; into the exploration budget a share of its time.
