@@ -58,7 +58,7 @@ class Runtime {
         lay_out(needed);
         if (needed.nbytes() > memory_.nbytes()) {
             memory_ = Buffer();
-            memory_ = Buffer(needed.nbytes() + needed.nbytes() / 2);
+            memory_ = Buffer(needed.nbytes() + needed.nbytes() / 16);
         }
         Scratch scratch(memory_.as<std::uint8_t>());
         lay_out(scratch);

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RequestError,
     )
     from forerun.core.params import SamplingParams
+    from forerun.core.structured import StructuredOutputsParams
     from forerun.core.types import Draft, Event, Features, FinishReason, Outcome, Seq
     from forerun.engine.outputs import CompletionOutput, RequestOutput
     from forerun.llm import LLM
@@ -47,6 +48,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "Seq",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
@@ -60,6 +62,7 @@ _NAMES_OF_MODULE = {
         "RequestError",
     },
     "forerun.core.params": {"SamplingParams"},
+    "forerun.core.structured": {"StructuredOutputsParams"},
     "forerun.core.types": {"Draft", "Event", "Features", "FinishReason", "Outcome", "Seq"},
     "forerun.engine.outputs": {"CompletionOutput", "RequestOutput"},
     "forerun.llm": {"LLM"},

@@ -15,24 +15,30 @@ import copy
 import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 
 from forerun.cache.base import KVCache
+from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
-from forerun.core.device import choose_device, set_threads
-from forerun.core.errors import ConfigError, ForerunError, RequestError, refuse, shown
+from forerun.core.device import choose_device, return_freed, set_threads
+from forerun.core.errors import ForerunError, RequestError, refuse, shown
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
+from forerun.decoding.guidance import Grammars
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import metrics
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
+from forerun.engine.memory import MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
+from forerun.engine.planner import Planner, max_len_of
+from forerun.formats.base import Checkpoint
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
 from forerun.formats.messages import Message, Tools
@@ -40,10 +46,8 @@ from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.formats.tokenizer import TextStream
 from forerun.formats.user_tokenizer import UserTokenizer
 from forerun.nn.loader import load_model
+from forerun.nn.model import Model
 from forerun.tune import profile
-
-DEFAULT_MAX_LEN = 4096
-"""Context of a model that could hold more, unless `max_model_len` asks for it."""
 
 _DTYPES = {"auto": None, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -86,18 +90,15 @@ class LLM:
         self._load_model = partial(
             load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
         )
+        self.plan = self._planned(self.drafter_spec, checkpoint)
         self.model = self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
-        longest, asked = self.model.config.max_position, config.max_model_len
-        self.max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
-        if not 2 <= self.max_len <= longest:
-            raise ConfigError(
-                f"max_model_len must be from 2 to the model's {longest}, got {self.max_len}"
-            )
-        self.subject = profile.Subject.of(
-            self.path, config, device=str(self.device), backend=type(self.model).__name__
-        )
+        self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
+        self.max_len = max_len_of(config, self.model.config.max_position)
+        self.subject = self._subject(self.model)
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(Turns())
+        del checkpoint
+        return_freed()
         if config.learn and not self.drafter_spec.keeps():
             _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
@@ -105,6 +106,7 @@ class LLM:
         """The same weights with another drafter and an engine of its own; `none` is plain decoding."""
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
+        other.plan = self._planned(other.drafter_spec)
         other.loop = other._new_loop(self.loop.turns)
         return other
 
@@ -250,15 +252,49 @@ class LLM:
             return None
         return TextStream(self.tokenizer, skip_special=params.skip_special_tokens)
 
+    def _planned(
+        self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
+    ) -> MemoryPlan | None:
+        """What the memory budget allows, if there is one; said where it is not all. Raises CapacityError."""
+        budget = self.config.budget_nbytes
+        if budget is None:
+            return None
+        opened = checkpoint or open_checkpoint(self.path)
+        planner = Planner(self.config, self.device, spec, opened, self.tokenizer)
+        if spec.is_auto and (tuned := profile.load(self._subject(planner.model))) is not None:
+            planner = replace(planner, spec=DrafterSpec.of(tuned.drafter))
+        plan = planner.fit(budget)
+        if given_up := planner.given_up(plan):
+            what = sizes.shown(budget)
+            _log.warning("within a memory budget of %s: %s", what, " and ".join(given_up))
+        return plan
+
+    def _subject(self, model: Model) -> profile.Subject:
+        """What a profile is of."""
+        backend = type(model).__name__
+        return profile.Subject.of(self.path, self.config, device=str(self.device), backend=backend)
+
     def _new_loop(self, turns: Turns) -> EngineLoop:
         num_seqs = self.config.max_num_seqs
+        if self.plan is not None:
+            num_seqs = min(num_seqs, self.plan.num_blocks // self.plan.workload.blocks_seq)
+            self.drafter_spec = DrafterSpec.of(self.plan.drafter.name)
         cache = self.model.new_cache(num_seqs, self.max_len, _DTYPES[self.config.kv])
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:
             known = self.profile.prior(self.drafter_spec.text(), num_seqs)
         eos_ids = self.tokenizer.eos_ids
-        engine = Engine(self.model, cache, drafter, self.config, eos_ids=eos_ids, prior=known)
+        engine = Engine(
+            self.model,
+            cache,
+            drafter,
+            self.config,
+            eos_ids=eos_ids,
+            prior=known,
+            grammars=self.grammars.start,
+            draft_forced=self.drafter_spec.name != "none",
+        )
         return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
 
     def _new_drafter(self, target: Target) -> Drafter:

@@ -26,3 +26,36 @@ def test_what_is_no_size_is_an_error(text: str) -> None:
 )
 def test_units_are_decimal_and_with_an_i_binary(text: str, nbytes: int) -> None:
     assert sizes.parse(text) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("given", "nbytes"),
+    [("600MiB", 600 << 20), ("0.5GB", 5 * 10**8), ("1 GiB", 1 << 30), ("700000 kB", 7 * 10**8)],
+)
+def test_a_budget_has_an_exact_unit(given: str, nbytes: int) -> None:
+    assert sizes.parse_budget(given) == sizes.parse_budget(nbytes) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("600", "has no unit: write 600MiB or 600MB"),
+        ("600 mb", "has no exact unit: write 600MB"),
+        ("2g", "has no exact unit: write 2GB"),
+        ("1gib", "has no exact unit: write 1GiB"),
+        ("-1", "is not above 0"),
+        ("-5GB", "is not above 0"),
+        ("0MB", "is not above 0"),
+        (0, "is not above 0"),
+        (-1, "is not above 0"),
+        ("", "is no size"),
+        ("much", "is no size"),
+        ("1e9B", "is no size"),
+        ("600 MB more", "is no size"),
+        (True, "is no size"),
+        (0.5, "is no size"),
+    ],
+)
+def test_what_is_no_budget_is_said(given: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sizes.parse_budget(given)  # type: ignore[arg-type]

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.decoding.grammar import with_forced, without_forbidden
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from tests.decoding import drafting
@@ -64,6 +67,19 @@ class Automaton:
         row = self.table[self.state]
         after = self.state if row is None else row.get(token)
         return None if after is None else replace(self, state=after)
+
+    def forced(self) -> list[int]:
+        found: list[int] = []
+        state: Automaton | None = self
+        while state is not None and len(found) < 2 * V:
+            row = state.table[state.state]
+            if row is None or len(row) > 1:
+                break
+            (token,) = row
+            state = state.advance(token)
+            if state is not None:
+                found.append(token)
+        return found
 
 
 # 0 and 1 may come first; after a 0 all but 3, after a 1 only 2 and 3, and a 3 once in three tokens.
@@ -178,3 +194,68 @@ def test_a_constrained_greedy_request_needs_its_logits() -> None:
     greedy = SamplingParams(temperature=0)
     assert LogitsPipeline(greedy).needs_only_argmax
     assert not LogitsPipeline(greedy, grammar=GRAMMAR).needs_only_argmax
+
+
+# 0 or 1; after a 0 the tokens 2, 3, 2 are forced, after a 1 there is a choice again.
+FORCING = Automaton(({0: 1, 1: 0}, {2: 2}, {3: 3}, {2: 0}))
+
+
+def paths(draft: Draft) -> set[tuple[int, ...]]:
+    """The tokens from the root down to each node."""
+    return {
+        tuple(draft.tokens[i] for i in tree.path_to(node, draft.parents))
+        for node in range(len(draft))
+    }
+
+
+@given(
+    st.integers(0, 8).flatmap(lambda n: st.tuples(*(st.integers(-1, i - 1) for i in range(n)))),
+    st.data(),
+)
+def test_what_is_cut_is_what_the_grammar_forbids(
+    parents: tuple[int, ...], data: st.DataObject
+) -> None:
+    tokens = tuple(data.draw(st.integers(0, V - 1)) for _ in parents)
+    draft = Draft(tokens, parents, None, tuple(0.5 for _ in parents))
+    kept = without_forbidden(draft, GRAMMAR)
+    assert paths(kept) == {path for path in paths(draft) if holds(path)}
+    assert kept.confidence is not None
+
+
+@given(
+    st.lists(st.lists(st.integers(0, V - 1), max_size=4), max_size=4),
+    st.integers(0, 12),
+    st.integers(0, 6),
+)
+def test_forced_tokens_are_added_and_nothing_else(
+    given_paths: list[list[int]], room: int, depth: int
+) -> None:
+    draft = without_forbidden(Draft(*tree.from_paths(given_paths)), FORCING)
+    longer = with_forced(draft, FORCING, room, depth)
+    assert longer.trim(len(draft)) == Draft(draft.tokens, draft.parents)
+    assert len(longer) <= max(room, len(draft))
+    for path in paths(longer) - paths(draft):
+        assert len(path) <= depth
+        before: Automaton | None = FORCING
+        for token in path[:-1]:
+            before = before.advance(token) if before else None
+        assert before is not None
+        assert before.forced()[0] == path[-1]
+
+
+def test_forced_tokens_hang_under_the_root_and_under_the_first_guesses() -> None:
+    assert paths(with_forced(Draft.chain([1, 0]), FORCING, 9, 9)) >= {(1, 0, 2, 3, 2)}
+    after_0 = FORCING.advance(0)
+    assert after_0 is not None
+    assert with_forced(EMPTY_DRAFT, after_0, 9, 9).tokens == (2, 3, 2)
+    assert with_forced(Draft.chain([2]), after_0, 2, 9).tokens == (2, 3)
+    assert with_forced(Draft.chain([2]), after_0, 9, 2).tokens == (2, 3)
+
+
+def test_a_draft_that_was_drawn_is_not_cut_but_gives_way_to_what_is_forced() -> None:
+    drawn = Draft((3,), (-1,), (torch.eye(V)[3],))
+    assert without_forbidden(drawn, GRAMMAR) is drawn
+    assert with_forced(drawn, FORCING, 9, 9) is drawn
+    after_0 = FORCING.advance(0)
+    assert after_0 is not None
+    assert with_forced(drawn, after_0, 9, 9) == Draft.chain([2, 3, 2])

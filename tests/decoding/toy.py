@@ -17,7 +17,8 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.decoding.processors import GrammarState, LogitsPipeline
+from forerun.decoding.grammar import GrammarState
+from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 
 FALSE_ALARM = 1e-6  # of one chi-square test, if its seeds were drawn afresh

@@ -43,7 +43,7 @@ def told(answer: httpx.Response) -> dict:
         ("/v1/completions", {"prompt": "a", "n": 17}, 400, "n must be from 1 to 16 (--max-n)"),
         ("/v1/completions", {"prompt": "a", "n": "2"}, 400, "n must be a valid integer, got '2'"),
         ("/v1/completions", {"prompt": "a", "top_kk": 2}, 400, "did you mean 'top_k'? (allowed:"),
-        ("/v1/completions", {"prompt": "a", "guided_json": {}}, 400, "structured output is not"),
+        ("/v1/completions", {"prompt": "a", "guided_json": []}, 400, "must be a JSON schema"),
         ("/v1/completions", {"prompt": "a", "best_of": 3}, 400, "(allowed: 1)"),
         ("/v1/completions", {"prompt": ["a"] * 300}, 400, "300 completions are more than"),
         ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias must be"),

@@ -62,12 +62,12 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
 PASSES = (
     *(*DRAFTER, "draft_budget", "controller", "learn", "kv"),
-    *("max_model_len", "max_num_seqs", "prefill_chunk"),
+    *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
 )
 """Fields of no meaning to a command that runs passes of the model without an engine."""
 NOT_SPELLED = (
     *("n", "logit_bias", "logprobs", "prompt_logprobs", "detokenize"),
-    *("skip_special_tokens", "include_stop_str_in_output"),
+    *("skip_special_tokens", "include_stop_str_in_output", "structured_outputs"),
 )
 """Fields of a request that no command offers."""
 NOT_OF_ENGINE = ("draft_options", "seed")
@@ -80,6 +80,7 @@ METAVARS: Mapping[str, str] = {
     "device": "DEVICE",
     "backend": "auto|native|torch",
     "head_bits": "4|8",
+    "memory_budget": "SIZE",
     "served_model_name": "NAME",
     "allowed_origins": "ORIGIN",
     "api_key": "KEY",

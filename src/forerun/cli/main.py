@@ -23,7 +23,7 @@ NOT_GROUPED = ("check_drafter",)
 """Commands of their own, though their first word is another command."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": ("generate", "chat", "serve", "demo"),
-    "Models": ("models", "pull", "rm", "check", "quantize"),
+    "Models": ("models", "pull", "rm", "check", "plan", "quantize"),
     "Drafters": ("drafters", "autotune", "train", "trim_vocab", "check_drafter", "export_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }

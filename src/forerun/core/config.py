@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
-from forerun.core import options, spellings
+from forerun.core import options, sizes, spellings
 from forerun.core.errors import ConfigError, check_least, unknown
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -60,6 +60,8 @@ class EngineConfig:
     """Tokens of prompt and answer, at most; default: the model's, up to 4096."""
     max_num_seqs: int = 8
     """Sequences that run at once; each owns one cache slot."""
+    memory_budget: str | int | None = None
+    """Bytes that weights, keys and values, drafter and buffers may take together, such as 600MiB; none: no limit."""
     prefill_chunk: int = 256
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
     seed: int | None = None
@@ -69,8 +71,21 @@ class EngineConfig:
         for name in ("draft_budget", "threads", "max_num_seqs", "prefill_chunk"):
             check_least(name, getattr(self, name), 1)
         check_least("min_draft", self.min_draft, 0)
+        _ = self.budget_nbytes
         if self.kv not in get_args(Precision):
             raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
+
+    @property
+    def budget_nbytes(self) -> int | None:
+        """`memory_budget` in bytes. Raises ConfigError for what is no size."""
+        if self.memory_budget is None:
+            return None
+        try:
+            return sizes.parse_budget(self.memory_budget)
+        except ValueError as error:
+            raise ConfigError(
+                f"memory_budget must be a size such as 600MiB, got {self.memory_budget!r}, which {error}"
+            ) from error
 
     @classmethod
     def of(cls, model: str | EngineConfig = DEFAULT_MODEL, /, **overrides: Any) -> EngineConfig:

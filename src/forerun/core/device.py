@@ -6,10 +6,13 @@ chosen behind the user's back: every choice is an argument, and `auto` means wha
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
 import logging
 import os
 import platform
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +69,24 @@ def num_cores() -> int:
     cpus = os.sched_getaffinity(0)
     cores = {_read(Path(topology.format(cpu))) or str(cpu) for cpu in cpus}
     return max(1, min(len(cores), _cpu_quota()))
+
+
+def available_nbytes() -> int | None:
+    """Memory that a new program can have without swapping, within a container's limit; None if that is not told."""
+    found = re.search(r"MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")) or "")
+    bounds = [int(found[1]) * 1024] if found else []
+    limit, used = (_read(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
+    if limit and limit.isdecimal() and used and used.isdecimal():
+        bounds.append(max(0, int(limit) - int(used)))
+    return min(bounds, default=None)
+
+
+def return_freed() -> None:
+    """Give memory that was freed back to the system, where the C library keeps it (glibc)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def native_problem() -> str | None:

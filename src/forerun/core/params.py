@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from forerun.core.errors import RequestError, refuse
+from forerun.core.errors import RequestError, refuse, shown
+from forerun.core.structured import StructuredOutputsParams
 
 T = TypeVar("T")
 
@@ -27,7 +28,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "length_penalty": (1.0,),
     "logits_processors": (None, []),
     "spaces_between_special_tokens": (True, False),  # only tokenizers that are not fast put any
-    "structured_outputs": (None,),
     "truncate_prompt_tokens": (None,),
     "use_beam_search": (False,),
 }
@@ -98,6 +98,8 @@ class SamplingParams:
     """Turn the tokens into text."""
     skip_special_tokens: bool = True
     """Leave control tokens out of the text."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """The form the output must have: a JSON schema, a regular expression, one of some texts, or a grammar."""
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -111,6 +113,22 @@ class SamplingParams:
             value = getattr(self, name)
             if not _is_fine(value, holds):
                 raise RequestError(f"{name} must be {allowed}, got {value!r}")
+        if self.structured_outputs is not None:
+            self._check_structured()
+
+    def _check_structured(self) -> None:
+        if isinstance(self.structured_outputs, Mapping):
+            self.structured_outputs = StructuredOutputsParams.read(self.structured_outputs)
+        if not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise RequestError(
+                "structured_outputs must be a StructuredOutputsParams, "
+                f"got {shown(self.structured_outputs)}"
+            )
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(self, name):
+                raise RequestError(
+                    f"{name} and structured_outputs exclude each other: the form says where it ends"
+                )
 
     @property
     def is_greedy(self) -> bool:

@@ -39,8 +39,7 @@ def _word(value: object) -> str:
 
 _NOT_YET = "it is not supported yet; leave it out"
 _NO_STATE = "nothing is stored"
-_STRUCTURED = "structured output is not supported yet; leave it out"
-_TOOLS = "tools are not supported yet; leave them out, or describe them in a system message"
+_TOOLS = "it is the older name: give tools and tool_choice"
 _ONE_ACCOUNT = "requests are not told apart"
 _FILTER = "the filters are top_k, top_p and min_p"
 _TEXT = "answers are text"
@@ -58,12 +57,8 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "prompt_cache_retention": _no_effect("prefixes are always reused"),
         "reasoning_effort": _no_effect("chat_template_kwargs says how a model thinks"),
         "verbosity": _no_effect("the prompt says how long an answer is wanted"),
-        "parallel_tool_calls": _no_effect("tools are not supported yet"),
         "modalities": _only(_TEXT, ["text"]),
         "audio": _only(_TEXT),
-        "response_format": _only(_STRUCTURED, {"type": "text"}),
-        "tools": _only(_TOOLS, []),
-        "tool_choice": _only(_TOOLS, "none", "auto"),
         "functions": _only(_TOOLS, []),
         "function_call": _only(_TOOLS, "none", "auto"),
         "web_search_options": _only("there is no search"),
@@ -80,17 +75,18 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "continue_final_message": _only(_NOT_YET, False),
         "documents": _only(_NOT_YET, []),
         "early_stopping": _only("there is no beam search", False),
-        "guided_choice": _only(_STRUCTURED),
-        "guided_grammar": _only(_STRUCTURED),
-        "guided_json": _only(_STRUCTURED),
-        "guided_regex": _only(_STRUCTURED),
+        "guided_choice": _is("structured_outputs.choice"),
+        "guided_grammar": _is("structured_outputs.grammar"),
+        "guided_json": _is("structured_outputs.json"),
+        "guided_decoding_backend": _no_effect("there is one library for grammars"),
+        "guided_regex": _is("structured_outputs.regex"),
+        "guided_whitespace_pattern": _is("structured_outputs.whitespace_pattern"),
         "include_reasoning": _no_effect("what a model thinks is part of its text"),
         "length_penalty": _only("there is no beam search", 1),
         "logits_processors": _only("code of requests is never run", []),
         "priority": _only("first come, first served", 0),
         "request_id": _no_effect("an answer's id is made here"),
         "spaces_between_special_tokens": _no_effect("no tokenizer here puts any"),
-        "structured_outputs": _only(_STRUCTURED),
         "truncate_prompt_tokens": _only("prompts are not cut"),
         "use_beam_search": _only("there is no beam search", False),
     },
@@ -98,9 +94,9 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "cache_prompt": _no_effect("prefixes are always reused; the answers are the same"),
         "dry_multiplier": _only(_FILTER, 0),
         "dynatemp_range": _only(_FILTER, 0),
-        "grammar": _only(_STRUCTURED, ""),
+        "grammar": _is("structured_outputs.grammar"),
         "id_slot": _no_effect("the cache decides"),
-        "json_schema": _only(_STRUCTURED),
+        "json_schema": _is("structured_outputs.json"),
         "mirostat": _only(_FILTER, 0),
         "n_predict": _is("max_tokens"),
         "repeat_penalty": _is("repetition_penalty"),
@@ -137,10 +133,22 @@ def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]
             _check(name, value, one)
             continue
         ours = name if one is None else one.becomes[0]
+        ours, _, part = ours.partition(".")
+        if part:
+            value = _with_part(fields.get(ours), part, value, name)
+            fields.pop(ours, None)
         if ours in fields and fields[ours] != value:
             raise RequestError(f"{name} and {typed[ours]} differ: give one of them")
         fields[ours], typed[ours] = value, name
     return fields, typed
+
+
+def _with_part(whole: object, part: str, value: object, name: str) -> dict[str, object]:
+    """A field that is an object, with a part of it that has a name of its own."""
+    whole = {} if whole is None else whole
+    if not isinstance(whole, Mapping) or part in whole:
+        raise RequestError(f"{name} is given twice: give it once")
+    return {**whole, part: value}
 
 
 def _check(name: str, value: object, one: Spelling) -> None:

@@ -22,6 +22,45 @@ def parse(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
 
 
+_BUDGET = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
+
+def parse_budget(given: str | int) -> int:
+    """The bytes of a budget: a whole number of bytes, or a number above 0 and an exact unit.
+
+    Here nothing is guessed: what stands for another size than was meant would be kept to as strictly.
+    Raises ValueError that goes on where the given text ends: "has no unit: ...".
+
+    >>> parse_budget("600MiB"), parse_budget("0.5 GB"), parse_budget(600 << 20)
+    (629145600, 500000000, 629145600)
+    """
+    text = given.strip() if isinstance(given, str) else ""
+    if isinstance(given, int) and not isinstance(given, bool):
+        nbytes = given
+    elif _BUDGET.fullmatch(text):
+        nbytes = parse(text)
+    else:
+        raise ValueError(_what_is_wrong(text))
+    if nbytes <= 0:
+        raise ValueError("is not above 0")
+    return nbytes
+
+
+def _what_is_wrong(text: str) -> str:
+    """Why a text is no budget, and how it might be meant."""
+    units = "units: B, kB, MB, GB, TB of 1000, KiB, MiB, GiB, TiB of 1024"
+    if _NUMBER.fullmatch(text):
+        return f"has no unit: write {text}MiB or {text}MB"
+    if text.startswith("-"):
+        return "is not above 0"
+    if (like := _SIZE.fullmatch(text)) is not None and like[2]:
+        letter = "k" if like[2] in "kK" and not like[3] else like[2].upper()
+        unit = f"{letter}{like[3] and 'i'}B"
+        return f"has no exact unit: write {like[1]}{unit} ({units})"
+    return f"is no size ({units})"
+
+
 def shown(nbytes: float) -> str:
     """Three digits and a decimal unit.
 
@@ -34,3 +73,12 @@ def shown(nbytes: float) -> str:
             break
         number /= 1000
     return f"{number:.3g} {unit}"
+
+
+def shown_up(nbytes: int) -> str:
+    """In MiB rounded up, so that it is enough as a budget.
+
+    >>> shown_up(600 << 20), shown_up((600 << 20) + 1)
+    ('600MiB', '601MiB')
+    """
+    return f"{-(-nbytes // (1 << 20))}MiB"

@@ -64,16 +64,14 @@ class Draft:
         """
         if len(self) <= budget:
             return self
-        return self._only(range(budget))
+        return self.only(range(budget))
 
     def trim_depth(self, depth: int) -> Draft:
         """The nodes of the first `depth` levels."""
         if len(self) <= depth:
             return self
         keep = [i for i, d in enumerate(tree.depths(self.parents)) if d < depth]
-        if len(keep) == len(self):
-            return self
-        return self._only(keep)
+        return self.only(keep)
 
     def matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Compare the draft with the tokens emitted: every node whose parent is among them, and whether it is.
@@ -90,8 +88,10 @@ class Draft:
                     depths[node] = depth + 1
                 yield node, is_hit
 
-    def _only(self, keep: Sequence[int]) -> Draft:
+    def only(self, keep: Sequence[int]) -> Draft:
         """These nodes, in ascending order, none without its parent."""
+        if len(keep) == len(self):
+            return self
         new = {old: i for i, old in enumerate(keep)} | {-1: -1}
         return Draft(
             tuple(self.tokens[i] for i in keep),

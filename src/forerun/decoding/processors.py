@@ -17,7 +17,6 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,24 +26,13 @@ from torch import Tensor
 from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import TokenLogprob
+from forerun.decoding.grammar import GrammarState
 
 Row = NDArray[np.float32]
 
 MIN_TEMPERATURE = 1e-5  # below it, fp32 can hardly tell the distribution from the greedy choice
 NUM_CANDIDATES = 1024  # the nucleus is looked for among that many tokens before all are sorted
 DRAW_BLOCK = 256  # ids summed up at once when a token is drawn
-
-
-class GrammarState(Protocol):
-    """What a grammar allows after some tokens. Immutable: the branches of a draft tree share their prefix."""
-
-    def allowed(self) -> NDArray[np.bool_] | None:
-        """Mask (V,) of the tokens that may come next, end tokens included; None allows all."""
-        ...
-
-    def advance(self, token: int) -> GrammarState | None:
-        """The state after one more token; None if the token is not allowed or ends the output."""
-        ...
 
 
 class LogitsPipeline:
@@ -118,10 +106,8 @@ class LogitsPipeline:
         params = self.params
         if grammar is None and not self.changes_logits:
             return row
-        row = row.copy()
         mask = None if grammar is None else grammar.allowed()
-        if mask is not None:
-            row[~mask] = -np.inf
+        row = row.copy() if mask is None else np.where(mask, row, np.float32(-np.inf))
         if len(generated) < params.min_tokens:
             row[_inside(self._end_ids, row)] = -np.inf
         for token, bias in params.logit_bias.items():

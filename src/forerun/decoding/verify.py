@@ -30,7 +30,8 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq, TopK
-from forerun.decoding.processors import GrammarState, LogitsPipeline, draw
+from forerun.decoding.grammar import GrammarState
+from forerun.decoding.processors import LogitsPipeline, draw
 
 Probs = NDArray[np.float64]
 Best = tuple[int, ...]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Features, Outcome, Seq
-from forerun.drafters.base import Drafter
+from forerun.drafters.base import Drafter, DrafterBytes, memory_of
 
 
 class Pair:
@@ -38,6 +38,11 @@ class Pair:
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """What both hold."""
         return self.first.nbytes(num_seqs, max_len) + self.second.nbytes(num_seqs, max_len)
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """What both hold, by kind."""
+        parts = (memory_of(part, num_seqs, max_len) for part in (self.first, self.second))
+        return DrafterBytes(*map(sum, zip(*parts, strict=True)))
 
 
 def common_features(first: Features, second: Features) -> Features:

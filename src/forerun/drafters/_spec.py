@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,22 @@ class DrafterSpec:
         if self.parts:
             return any(part.keeps() for part in self.parts)
         return self.built is None and getattr(find(self.name), "KEEPS", False)
+
+    def smaller(self) -> DrafterSpec | None:
+        """The same drafter with less memory, by its module's `smaller(options) -> Options | None`; None: there is none.
+
+        Of several, all that can be are made smaller.
+        """
+        if self.built is not None:
+            return None
+        if self.parts:
+            parts = [part.smaller() or part for part in self.parts]
+            if parts == [*self.parts]:
+                return None
+            return replace(self, parts=tuple(parts), is_auto=False)
+        shrink = getattr(find(self.name), "smaller", None)
+        chosen = None if shrink is None else shrink(self._built_options())
+        return None if chosen is None else DrafterSpec.of(options.spell(self.name, chosen))
 
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""

@@ -83,6 +83,22 @@ class Target:
     """Keep what is learned of this target for the next process."""
 
 
+class DrafterBytes(NamedTuple):
+    """What a drafter holds, by kind: weights, keys and values, and everything else."""
+
+    weights: int = 0
+    kv: int = 0
+    tables: int = 0
+
+
+def memory_of(drafter: Drafter, num_seqs: int, max_len: int) -> DrafterBytes:
+    """`Drafter.nbytes` by kind, where the drafter has a method `memory` that tells them apart."""
+    told = getattr(drafter, "memory", None)
+    if told is None:
+        return DrafterBytes(tables=drafter.nbytes(num_seqs, max_len))
+    return DrafterBytes(*told(num_seqs, max_len))
+
+
 class Drafter(Protocol):
     """Guesses tokens. Never wrong, only more or less useful: the verifier decides."""
 

@@ -36,7 +36,7 @@ from forerun.drafters._draft_builder import (
 )
 from forerun.drafters._draft_head import LIST_SIZE, DraftHead, OwnTokens, first_tokens
 from forerun.drafters._vocabulary import vocabulary_difference
-from forerun.drafters.base import SELF, Search, Target
+from forerun.drafters.base import SELF, DrafterBytes, Search, Target
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
@@ -106,6 +106,11 @@ def tune(target: Target, options: Options, search: Search) -> Options:
     return search.climb(options, {} if options.branch else GRIDS)
 
 
+def smaller(options: Options) -> Options | None:
+    """For a memory budget: the draft's weights rounded to int4."""
+    return None if options.quant == "int4" else replace(options, quant="int4")
+
+
 @dataclass(slots=True)
 class Slot:
     """A sequence's slot in the draft's cache, and the rows computed above those committed there."""
@@ -149,11 +154,15 @@ class DraftModel(ModelDrafter):
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""
+        return sum(self.memory(num_seqs, max_len))
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """`nbytes` by kind; a copy of some of the head's rows counts as weights."""
         per_row = math.ceil(self.cache.nbytes() / (self.cache.num_slots * self.cache.max_len))
         probs = 4 * self.vocab_size * self.options.num_nodes
         rows = min(max_len, self.cache.max_len)
-        weights = self.model.nbytes() + (self.head.nbytes(num_seqs) if self.head else 0)
-        return weights + num_seqs * (rows * per_row + probs)
+        head = self.head.nbytes(num_seqs) if self.head else 0
+        return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row, num_seqs * probs)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         """Commit the computed rows that were right, and line up the tokens the cache lacks."""

@@ -19,7 +19,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters import _eagle_files
 from forerun.drafters._best_first import MAX_STEPS, NetworkOptions
 from forerun.drafters._eagle import AnyEagleNetwork, new_network
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.drafters.base import BaseDrafter, DrafterBytes, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
 """What `forerun autotune` tries."""
@@ -105,7 +105,12 @@ class Eagle3Drafter(BaseDrafter):
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The weights, and keys and values of the rows."""
-        return self.network.nbytes() + num_seqs * (max_len + MAX_STEPS) * self.network.row_nbytes()
+        return sum(self.memory(num_seqs, max_len))
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """`nbytes` by kind."""
+        rows = num_seqs * (max_len + MAX_STEPS)
+        return DrafterBytes(self.network.nbytes(), rows * self.network.row_nbytes())
 
     def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
         self.network.feed(self._slots[seq.id], list(tokens), states)

@@ -149,8 +149,8 @@ class State:
     pool: Pool
     window: Window | None
     num_read: int = 0
-    num_drafted: int | None = None
-    """Nodes of the last draft, if it began with the whole window."""
+    drafted: Draft | None = None
+    """The last draft, if it began with the whole window."""
 
 
 class Lookahead(BaseDrafter):
@@ -171,10 +171,10 @@ class Lookahead(BaseDrafter):
         """Move the windows on by what the target said after them, and pool the n-grams."""
         for seq, draft, outcome in zip(seqs, drafts, outcomes, strict=True):
             state = self.states[seq.id]
-            num_drafted, state.num_drafted = state.num_drafted, None
-            if state.window is None or num_drafted is None:
+            drafted, state.drafted = state.drafted, None
+            if state.window is None or drafted is None:
                 continue
-            if len(draft) >= num_drafted:  # nothing was cut off
+            if draft.trim(len(drafted)) == drafted:  # nothing was cut off
                 last = seq.tokens[-1 - len(outcome.emitted)]
                 state.pool.add(state.window.advance(last, state.window.read(outcome)))
 
@@ -210,5 +210,5 @@ class Lookahead(BaseDrafter):
         if has_window and state.window is not None:
             tokens, parents = tree.graft(*state.window.tree(), tokens, parents)
         draft = Draft(tokens, parents).trim(budget)
-        state.num_drafted = len(draft) if has_window else None
+        state.drafted = draft if has_window else None
         return draft

@@ -21,7 +21,7 @@ from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters import _recurrent_files
 from forerun.drafters._best_first import NetworkOptions
 from forerun.drafters._recurrent import AnyRecurrentNetwork, new_network
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.drafters.base import BaseDrafter, DrafterBytes, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
 """What `forerun autotune` tries."""
@@ -97,4 +97,8 @@ class MLPSpeculatorDrafter(BaseDrafter):
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The weights, and a state a sequence."""
-        return self.network.nbytes() + 4 * num_seqs * self.width
+        return sum(self.memory(num_seqs, max_len))
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """`nbytes` by kind."""
+        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width)

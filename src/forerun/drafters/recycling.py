@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +89,14 @@ def build(options: Options, target: Target) -> Recycling:
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: remembers so little that it soon has to forget."""
     return Options(table="none", table_mb=0.01, shared_tokens=512)
+
+
+def smaller(options: Options) -> Options | None:
+    """For a memory budget: a quarter of the table and of the texts, until 1 MB is left."""
+    if options.table_mb <= 1:
+        return None
+    table_mb, shared_tokens = max(1.0, options.table_mb / 4), options.shared_tokens // 4
+    return replace(options, table_mb=table_mb, shared_tokens=shared_tokens)
 
 
 class Recycling(BaseDrafter):

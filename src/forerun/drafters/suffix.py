@@ -15,7 +15,7 @@ count(parent) along the path; it telescopes to the share of the occurrences that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
@@ -75,6 +75,12 @@ def build(options: Options, target: Target) -> Suffix:
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: remembers so little that it soon has to forget."""
     return Options(shared_tokens=512)
+
+
+def smaller(options: Options) -> Options | None:
+    """For a memory budget: a quarter of the shared texts, until they are few."""
+    few = options.shared_tokens // 4
+    return replace(options, shared_tokens=few) if few >= 1000 else None
 
 
 class Suffix(BaseDrafter):

@@ -6,7 +6,7 @@ admit -> propose -> pack -> forward -> head -> verify -> keep -> emit -> observe
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,9 @@ from forerun.cache.base import KVCache
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece, TopK
+from forerun.decoding.grammar import GrammarState, with_forced, without_forbidden
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
@@ -32,6 +34,8 @@ from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
 from forerun.nn.model import Hidden, Model
 
+Grammars = Callable[[StructuredOutputsParams], GrammarState]
+
 
 class Engine:
     """Runs sequences over one model, one cache and one drafter."""
@@ -45,10 +49,13 @@ class Engine:
         *,
         eos_ids: frozenset[int] = frozenset(),
         prior: Prior | None = None,
+        grammars: Grammars | None = None,
+        draft_forced: bool = True,
     ) -> None:
         """`cache` is the model's; its slots and their length are how many sequences run at once and how long they get.
 
-        `prior` is what an earlier run showed of this model and drafter; the controller begins with it.
+        `prior` is what an earlier run showed of this model and drafter; the controller begins with it. `grammars` makes
+        the grammar of a structured output, whose forced tokens are drafted unless `draft_forced` is false.
         """
         self.model = model
         self.stats = SpecStats()
@@ -61,6 +68,8 @@ class Engine:
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
+        self._grammars, self._draft_forced = grammars, draft_forced
+        self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         self.timers = Timers()
         self.trace: Trace | None = None
@@ -79,7 +88,8 @@ class Engine:
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
-        pipeline = LogitsPipeline(params, prompt, seed=seed, eos_ids=self.eos_ids)
+        grammar = self._grammar(params)
+        pipeline = LogitsPipeline(params, prompt, seed=seed, eos_ids=self.eos_ids, grammar=grammar)
         request = RequestState(seq, stops, pipeline)
         self._next_id += 1
         self.requests[seq.id] = request
@@ -154,9 +164,28 @@ class Engine:
                 "answer: shorten the prompt or raise --max-model-len"
             )
 
+    def _grammar(self, params: SamplingParams) -> GrammarState | None:
+        if params.structured_outputs is None:
+            return None
+        if self._grammars is None:
+            raise RequestError("structured_outputs must be none: this engine has no grammars")
+        return self._grammars(params.structured_outputs)
+
     def _propose(self) -> dict[int, Draft]:
-        """A draft for every sequence that decodes and has a budget, cut to what it has room for."""
+        """A draft for every sequence that decodes: the drafter's within its budget, and what its grammar forces."""
         seqs = [seq for seq in self.scheduler.running if self.requests[seq.id].has_begun]
+        drafts = self._ask(seqs)
+        self._num_proposed = {seq_id: len(draft) for seq_id, draft in drafts.items()}
+        for seq in seqs if self._draft_forced else ():
+            request = self.requests[seq.id]
+            if (grammar := request.pipeline.grammar_after(seq.generated)) is not None:
+                room = min(self.config.draft_budget, self.cache.max_len - len(seq.tokens))
+                depth, draft = request.stops.tokens_left - 1, drafts.get(seq.id, EMPTY_DRAFT)
+                drafts[seq.id] = with_forced(draft, grammar, room, depth)
+        return drafts
+
+    def _ask(self, seqs: list[Seq]) -> dict[int, Draft]:
+        """What the drafter proposes for sequences with a budget, cut to what is allowed and has room."""
         budgets = self.controller.budgets(seqs) if seqs else {}
         self._granted = sum(budgets.values())
         least = self.config.min_draft
@@ -166,11 +195,18 @@ class Engine:
         rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
         drafts = propose(self.drafter, seqs, rooms, self.model.config.vocab_size)
         fitting = {
-            seq.id: draft.trim(room).trim_depth(self.requests[seq.id].stops.tokens_left - 1)
+            seq.id: self._fit(seq, draft.trim(room))
             for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
             if len(draft) >= least or draft.probs is not None  # dropping what was drawn would bias
         }
         return self.controller.trim(fitting)
+
+    def _fit(self, seq: Seq, draft: Draft) -> Draft:
+        """Without what lies beyond the end of the output, or is not allowed in it."""
+        request = self.requests[seq.id]
+        draft = draft.trim_depth(request.stops.tokens_left - 1)
+        grammar = request.pipeline.grammar_after(seq.generated)
+        return draft if grammar is None else without_forbidden(draft, grammar)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Pending tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
@@ -265,7 +301,12 @@ class Engine:
     ) -> None:
         """Tell the controller what the step brought and cost."""
         trials = [
-            DraftResult(r.rows.seq.id, len(r.rows.draft), r.outcome.path, r.outcome.emitted)
+            DraftResult(
+                r.rows.seq.id,
+                min(self._num_proposed.get(r.rows.seq.id, 0), len(r.rows.draft)),
+                r.outcome.path,
+                r.outcome.emitted,
+            )
             for r in results
         ]
         num_rows = work.batch.num_rows if work.is_decoding else None

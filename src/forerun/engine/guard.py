@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from forerun.core.errors import ForerunError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._rules import propose
-from forerun.drafters.base import Drafter
+from forerun.drafters.base import Drafter, DrafterBytes, memory_of
 from forerun.engine.stats import SpecStats
 
 MAX_ERRORS = 3
@@ -70,6 +70,10 @@ class Guard:
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The drafter's."""
         return self.inner.nbytes(num_seqs, max_len)
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """The drafter's."""
+        return memory_of(self.inner, num_seqs, max_len)
 
     @contextmanager
     def _guarded(self, verb: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Drafter, LoadedModel, Target
 from forerun.engine.engine import Engine
 from forerun.eval.random_model import random_model
+from forerun.eval.toy_grammar import ToyGrammar
 from forerun.nn.model import Model
 
 VOCAB_SIZE, MAX_LEN, NUM_SEQS = 24, 256, 4
@@ -58,7 +59,8 @@ class Candidate:
         with naming("build"):
             drafter = self.build(target)
         config = EngineConfig(controller=False)
-        return Engine(model, cache, Checked(drafter, vocab_size), config)
+        checked = Checked(drafter, vocab_size)
+        return Engine(model, cache, checked, config, grammars=ToyGrammar.start)
 
 
 def _with_examples(spec: DrafterSpec, target: Target) -> DrafterSpec:

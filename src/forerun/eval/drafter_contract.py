@@ -15,6 +15,7 @@ from itertools import count
 
 from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Seq
 from forerun.drafters.none import NoDrafter
 from forerun.engine.controller import Fixed
@@ -30,6 +31,7 @@ from forerun.eval.drafter_candidate import (
     ContractError,
 )
 from forerun.eval.held import held_nbytes
+from forerun.eval.toy_grammar import ToyGrammar
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
 """They repeat themselves, so that every drafter has something to draft."""
@@ -108,6 +110,20 @@ def check_seed(candidate: Candidate) -> None:
         return
     params = SamplingParams(temperature=0.9, top_p=0.9, seed=11, max_tokens=40)
     _expect_plain(engine, _complete(engine, PROMPTS, params))
+    _expect_busy(engine.stats)
+
+
+def check_grammar(candidate: Candidate) -> None:
+    """Under a grammar the output is that of plain decoding under it; what it forces is drafted."""
+    form = StructuredOutputsParams(regex=str(VOCAB_SIZE))
+    settings = [replace(GREEDY, structured_outputs=form)]
+    engine = candidate.engine()
+    if not engine.drafter.draws:
+        settings.append(replace(settings[0], temperature=0.9, seed=11))
+    for params in settings:
+        runs = _complete(engine, PROMPTS, params)
+        _expect_plain(engine, runs)
+        _expect_allowed(runs)
     _expect_busy(engine.stats)
 
 
@@ -196,6 +212,7 @@ CHECKS: tuple[Callable[[Candidate], None], ...] = (
     check_penalties,
     check_preemption,
     check_seed,
+    check_grammar,
     check_distribution,
     check_budgets,
     check_end,
@@ -240,7 +257,14 @@ def _only(first: int, size: int) -> SamplingParams:
 def _expect_plain(engine: Engine, runs: Sequence[RequestState]) -> None:
     """The same tokens as every prompt alone without drafting."""
     cache = engine.model.new_cache(1, MAX_LEN)
-    plain = Engine(engine.model, cache, NoDrafter(), engine.config)
+    plain = Engine(
+        engine.model,
+        cache,
+        NoDrafter(),
+        engine.config,
+        grammars=ToyGrammar.start,
+        draft_forced=False,
+    )
     for drafted in runs:
         prompt = drafted.seq.tokens[: drafted.seq.num_prompt]
         (alone,) = _complete(plain, [prompt], drafted.seq.params)
@@ -248,6 +272,15 @@ def _expect_plain(engine: Engine, runs: Sequence[RequestState]) -> None:
             raise ContractError(
                 f"after {prompt} came {drafted.seq.generated}, plain decoding says {alone.seq.generated}"
             )
+
+
+def _expect_allowed(runs: Sequence[RequestState]) -> None:
+    for run in runs:
+        state: ToyGrammar | None = ToyGrammar(VOCAB_SIZE)
+        for token in run.seq.generated:
+            state = None if state is None else state.advance(token)
+        if state is None:
+            raise ContractError(f"the grammar does not allow {run.seq.generated}")
 
 
 def _expect_busy(stats: SpecStats) -> None:

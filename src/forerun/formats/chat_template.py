@@ -47,6 +47,11 @@ class ChatTemplate:
         self._names = names - environment.globals.keys() - {"messages", "bos_token", "eos_token"}
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
+    @property
+    def reads_tools(self) -> bool:
+        """True if the template has a place for tools."""
+        return "tools" in self._names
+
     def render(
         self,
         messages: Sequence[Message],
@@ -60,7 +65,7 @@ class ChatTemplate:
         """
         if tools:
             check_tools(tools)
-            if "tools" not in self._names:
+            if not self.reads_tools:
                 raise RequestError(
                     "the chat template has no place for tools: leave tools out, or "
                     "describe them in a system message"

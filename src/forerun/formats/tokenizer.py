@@ -9,6 +9,7 @@ at once. How an `Encoding` is found in a model's files is the business of `gguf_
 from __future__ import annotations
 
 import codecs
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,8 @@ class Tokenizer:
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
+        self._switch = threading.Lock()
+        """Whether control tokens are read is a state of the encoder; a second one takes as much memory."""
         self.eos_ids = encoding.eos_ids
         self.bos_id = encoding.bos_id
         known = (i for i in reversed(range(len(encoding.pieces))) if encoding.pieces[i] is not None)
@@ -58,9 +61,11 @@ class Tokenizer:
         `special` reads control tokens written in the text as such. Raises RequestError for text
         that is not Unicode, or a BOS token the model does not have.
         """
-        encoder = self._encoding.encoder if special else self._plain_encoder
+        encoder = self._encoding.encoder
         try:
-            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+            with self._switch:
+                encoder.encode_special_tokens = not special
+                ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         except TypeError as error:
             raise RequestError(
                 "the text is not valid Unicode: it holds a lone surrogate"
@@ -123,6 +128,11 @@ class Tokenizer:
         """The model's template, None if it has none."""
         return self._encoding.chat_template
 
+    @property
+    def reads_tools(self) -> bool:
+        """True if the model's template has a place for tools. Raises RequestError if there is no template."""
+        return self._chat_template.reads_tools
+
     @cached_property
     def _chat_template(self) -> ChatTemplate:
         if self.chat_template is None:
@@ -142,13 +152,6 @@ class Tokenizer:
             if token_id is None
             else (self.token_bytes(token_id) or b"").decode("utf-8", "replace")
         )
-
-    @cached_property
-    def _plain_encoder(self) -> tokenizers.Tokenizer:
-        """The encoder that reads control tokens as text: a copy, since the switch is a state."""
-        encoder = tokenizers.Tokenizer.from_str(self._encoding.encoder.to_str())
-        encoder.encode_special_tokens = True
-        return encoder
 
 
 class TextStream:

@@ -18,7 +18,7 @@ from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.kernels import native
 from forerun.nn.arch._common import Arch, TensorSource
 from forerun.nn.arch._settings import Settings
-from forerun.nn.backends.base import Backend, Progress
+from forerun.nn.backends.base import Backend, BlankWeight, Progress
 from forerun.nn.config import ModelConfig, sizes_of, weight_shapes
 from forerun.nn.model import Model
 from forerun.nn.packed import PackedFile
@@ -64,6 +64,34 @@ def load_model(
         packed=packed,
         progress=progress,
     )
+
+
+def blank_model(
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str = "cpu",
+    backend: str = "auto",
+    beside: Model | None = None,
+    quant: Scheme = "none",
+    head_bits: int | None = None,
+) -> Model:
+    """The model that `load_model` would give, without its weights: for planning. Only metadata are read."""
+    if quant not in SCHEMES:
+        raise ConfigError(unknown("quantization", quant, SCHEMES))
+    config, arch = read_config(checkpoint)
+    device = torch.device(device)
+    weights = _blank_weights(checkpoint, arch, config, quant)
+    chosen = choose_backend(backend, config, device)
+    return chosen.blank(config, weights, device=device, beside=beside, head_bits=head_bits)
+
+
+def _blank_weights(
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, quant: Scheme
+) -> Iterator[BlankWeight]:
+    for name, shape in weight_shapes(config).items():
+        (_, located, *_), *bias = _located(name, shape, checkpoint, arch, config)
+        format = quantized_format(name, shape, checkpoint.tensor(located).format, quant)
+        yield BlankWeight(name, shape, format, bool(bias))
 
 
 def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Backend:

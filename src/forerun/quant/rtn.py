@@ -60,11 +60,17 @@ def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
 
     Raises ConfigError for other bits or a width that is not a multiple of 32.
     """
-    if bits not in HEAD_BITS:
-        raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
+    format = rounded_format(bits)
     if len(stored.shape) != 2 or stored.shape[1] % 32:
         raise ConfigError(f"'{stored.name}' {stored.shape} has no rows in blocks of 32")
-    return _round(stored, _FORMATS["int4" if bits == 4 else "int8"])
+    return _round(stored, format)
+
+
+def rounded_format(bits: int) -> WeightFormat:
+    """How `requantize` stores a matrix. Raises ConfigError for other bits than 4 and 8."""
+    if bits not in HEAD_BITS:
+        raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
+    return _FORMATS["int4" if bits == 4 else "int8"]
 
 
 def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:

@@ -16,6 +16,7 @@ from forerun.core.types import TokenLogprob
 from forerun.engine.outputs import Logprob
 from forerun.engine.request import RequestState
 from forerun.engine.stats import SpecStats
+from forerun.server.parts import Call, CallDelta, Delta, TextDelta
 from forerun.server.worker import AsyncRequest
 
 Document = dict[str, Any]
@@ -38,15 +39,29 @@ class Style:
     chunk: str
     is_chat: bool
 
-    def choice(self, index: int, text: str, logprobs: object, reason: str | None) -> Document:
+    def choice(
+        self, index: int, text: str, calls: Sequence[Call], logprobs: object, reason: str | None
+    ) -> Document:
         """A whole choice."""
-        message = {"role": "assistant", "content": text, "refusal": None}
+        message: Document = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message["content"] = text or None
+            message["tool_calls"] = [
+                _call(one.name, one.arguments, id=one.id, type="function") for one in calls
+            ]
         said = {"message": message} if self.is_chat else {"text": text}
         return {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
 
-    def delta(self, index: int, text: str, logprobs: object, reason: str | None) -> Document:
+    def delta(
+        self, index: int, deltas: Sequence[Delta], logprobs: object, reason: str | None
+    ) -> Document:
         """What a chunk adds to a choice."""
-        said = {"delta": {"content": text} if text else {}} if self.is_chat else {"text": text}
+        text = "".join(one.text for one in deltas if isinstance(one, TextDelta))
+        said: Document = {"text": text}
+        if self.is_chat:
+            more = [_call_delta(one) for one in deltas if isinstance(one, CallDelta)]
+            content = {"content": text} if text else {}
+            said = {"delta": content | ({"tool_calls": more} if more else {})}
         return {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
 
     def logprobs(self, found: Sequence[TokenLogprob], words: Words, offset: int) -> Document:
@@ -68,6 +83,16 @@ class Style:
 
 CHAT = Style("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
 COMPLETION = Style("cmpl-", "text_completion", "text_completion", is_chat=False)
+
+
+def _call(name: str, arguments: str, **others: object) -> Document:
+    return {**others, "function": {"name": name, "arguments": arguments}}
+
+
+def _call_delta(one: CallDelta) -> Document:
+    if one.name is None:
+        return {"index": one.index, "function": {"arguments": one.arguments}}
+    return _call(one.name, one.arguments, index=one.index, id=one.id, type="function")
 
 
 def _chat_logprob(one: TokenLogprob, words: Words) -> Document:

@@ -21,6 +21,7 @@ from forerun.formats.prompt import Encoded, encode_chat
 from forerun.llm import LLM
 from forerun.server.answers import CHAT, COMPLETION, Head, Words
 from forerun.server.errors import ApiError, of_exception, of_status
+from forerun.server.forms import check_depth
 from forerun.server.http import EventStream, Guarded, answer, read_object, refusal, watched
 from forerun.server.schema import (
     ChatRequest,
@@ -31,6 +32,7 @@ from forerun.server.schema import (
     read,
 )
 from forerun.server.service import Service
+from forerun.server.tools import Toolbox
 from forerun.server.worker import AsyncRequest, Closed
 from forerun.server.writer import Writer
 
@@ -117,12 +119,20 @@ async def chat_completions(service: Service, request: Request) -> Response:
     defaults = llm.default_params()
     defaults.max_tokens = None
     params = body.params(defaults, typed)
+    check_depth(body.tools, "tools", service.config)
+    toolbox = Toolbox.of(body.tools, body.tool_choice, body.parallel_tool_calls)
+    params.structured_outputs = toolbox.form(params.structured_outputs)
     settings: dict[str, Any] = body.chat_template_kwargs or {}
     settings |= {"add_generation_prompt": body.add_generation_prompt}
-    prompts = await service.encode(lambda: [encode_chat(body.messages, llm.tokenizer, **settings)])
+
+    def encode() -> list[Encoded]:
+        messages, own = toolbox.prepare(body.messages, llm.tokenizer)
+        return [encode_chat(messages, llm.tokenizer, **settings, **own)]
+
+    prompts = await service.encode(encode)
     running = await service.submit(prompts, params, stream=body.stream)
     head = Head(CHAT, name, forerun.__version__)
-    return await _written(service, request, running, body, head)
+    return await _written(service, request, running, body, head, with_tools=bool(toolbox.tools))
 
 
 async def _written(
@@ -133,6 +143,7 @@ async def _written(
     head: Head,
     *,
     with_prompt: bool = False,
+    with_tools: bool = False,
 ) -> Response:
     tokenizer = service.llm().tokenizer
     writer = Writer(
@@ -143,6 +154,7 @@ async def _written(
         options=body.stream_options or StreamOptions(),
         with_ids=body.return_token_ids,
         with_prompt=with_prompt,
+        with_tools=with_tools,
     )
     if body.stream:
         return EventStream(writer.stream(), running.cancel)

@@ -73,7 +73,10 @@ class AsyncLLM:
     async def _submit(self, prompt: Prompt, params: SamplingParams | None) -> AsyncRequest:
         llm = await self.ready()
         encoded: Encoded = await asyncio.to_thread(encode, prompt, llm.tokenizer)
-        request = self._worker.submit([encoded], params or llm.default_params())
+        params = params or llm.default_params()
+        if params.structured_outputs is not None:  # compiled here, not between two steps
+            await asyncio.to_thread(llm.grammars.start, params.structured_outputs)
+        request = self._worker.submit([encoded], params)
         await request.accepted()
         return request
 

@@ -30,6 +30,10 @@ class ServerConfig:
     """Completions of a prompt that a request may ask for."""
     max_queue: int = 256
     """Sequences that may wait for a place; more are refused with 429."""
+    max_schema_kb: float = 64.0
+    """Size of a schema, grammar or expression that an answer must follow, in kB."""
+    max_schema_depth: int = 64
+    """Levels of objects and lists in a JSON schema."""
     max_body_mb: float = 4.0
     """Size of a request's body, in MB."""
     body_timeout: float = 30.0
@@ -50,7 +54,8 @@ class ServerConfig:
         check_least("max_queue", self.max_queue, 0)
         check_least("drain_timeout", self.drain_timeout, 0)
         check_least("stream_interval", self.stream_interval, 0)
-        for name in ("max_body_mb", "body_timeout"):
+        check_least("max_schema_depth", self.max_schema_depth, 1)
+        for name in ("max_body_mb", "max_schema_kb", "body_timeout"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.api_key is not None and not self.api_key.strip():

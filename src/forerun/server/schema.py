@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from forerun.core import options, request_spellings
 from forerun.core.errors import RequestError, as_typed, shown, unknown
 from forerun.core.params import SamplingParams
+from forerun.server import forms
 from forerun.server.errors import ApiError, of_exception
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -25,6 +26,7 @@ _TYPES: Mapping[str, Any] = {
     "stop": str | list[str],
     "stop_token_ids": list[int],
     "logit_bias": dict[str, float],
+    "structured_outputs": dict[str, Any],
 }
 """Of fields that JSON writes otherwise."""
 _ELSEWHERE = ("logprobs", "detokenize")
@@ -33,6 +35,8 @@ _WORDS: Mapping[str, str] = {
     "prompt": "a text, token ids, or a list of either",
     "stop": "a text or a list of texts",
     "messages": 'a list of {"role": ..., "content": ...}',
+    "tools": 'a list of {"type": "function", "function": {"name": ...}}',
+    "tool_choice": 'none, auto, required or {"type": "function", "function": {"name": ...}}',
     "logit_bias": "an object of token ids and numbers",
 }
 
@@ -77,6 +81,8 @@ class _Answer(_Strict):
     """What the stream tells besides the text."""
     return_token_ids: bool = False
     """Add the ids of the prompt's and the answer's tokens."""
+    response_format: dict[str, Any] | None = None
+    """`json_schema` or `json_object`: the form of the answer, as OpenAI writes it; `text` is any."""
 
     def params(self, defaults: SamplingParams, typed: Mapping[str, str]) -> SamplingParams:
         """The parameters, those that are not given from `defaults`. Raises ApiError."""
@@ -87,6 +93,10 @@ class _Answer(_Strict):
             if getattr(self, name) is not None
         }
         given |= self.scores()
+        if (form := forms.of_response_format(self.response_format)) is not None:
+            if "structured_outputs" in given:
+                raise ApiError(400, "give response_format or structured_outputs, not both")
+            given["structured_outputs"] = form
         for name in ("max_tokens", "seed"):
             if given.get(name) == -1:  # none, as in llama-server
                 given[name] = None
@@ -146,6 +156,12 @@ class ChatRequest(_SampledAnswer):
     """End the prompt where the answer begins."""
     chat_template_kwargs: dict[str, Any] | None = None
     """What the model's template reads besides."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the answer may call."""
+    tool_choice: str | dict[str, Any] | None = None
+    """none, auto, required, or one of the tools."""
+    parallel_tool_calls: bool | None = None
+    """False: one call at most, where calls are required."""
 
     def scores(self) -> dict[str, int | None]:
         """As chat completions ask for them."""

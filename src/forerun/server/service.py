@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from forerun.core.errors import shown
+from forerun.core.errors import RequestError, shown
 from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
 from forerun.formats.prompt import Encoded
 from forerun.llm import LLM
 from forerun.server.answers import timings
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, busy, loading, too_long
+from forerun.server.errors import ApiError, busy, loading, of_exception, too_long
+from forerun.server.forms import check_bounds
 from forerun.server.metrics import ServerMetrics
 from forerun.server.worker import AsyncRequest, Closed, Worker
 
@@ -63,11 +65,21 @@ class Service:
     ) -> AsyncRequest:
         """Hand prompts to the engine. Raises ApiError for what is out of bounds, RequestError for what is wrong."""
         self._check(prompts, params)
+        if params.structured_outputs is not None:
+            await self._compile(params.structured_outputs)
         interval_s = self.config.stream_interval if stream else math.inf
         request = self.worker.submit(prompts, params, self._ended, interval_s)
         self._running[request] = len(prompts) * params.n
         await request.accepted()
         return request
+
+    async def _compile(self, form: StructuredOutputsParams) -> None:
+        """Compile a grammar in another thread; the engine finds it ready. Raises ApiError."""
+        check_bounds(form, self.config)
+        try:
+            await asyncio.to_thread(self.llm().grammars.start, form)
+        except RequestError as error:
+            raise of_exception(error, param="structured_outputs") from error
 
     @property
     def num_running(self) -> int:

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from forerun.core.errors import ForerunError
-from forerun.core.types import Event, TokenLogprob
+from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.request import RequestState
 from forerun.server.answers import Document, Head, Words, prompt_logprobs, timings, usage
 from forerun.server.errors import of_exception
 from forerun.server.http import to_json
+from forerun.server.parts import Reader, whole
 from forerun.server.schema import StreamOptions
 from forerun.server.worker import AsyncRequest, News
 
@@ -33,9 +34,12 @@ class Writer:
     with_ids: bool = False
     with_prompt: bool = False
     """The prompt's text comes before the answer."""
+    with_tools: bool = False
+    """Tool calls in the text are told as such."""
     _end_s: float = 0.0
     _offsets: dict[int, int] = field(default_factory=dict)
     """By completion that has begun: where the text of its next token begins, counted by tokens."""
+    _readers: dict[int, Reader] = field(default_factory=dict)
 
     async def whole(self) -> Document:
         """The document, when the answer is complete. Raises what ended the request."""
@@ -95,11 +99,13 @@ class Writer:
             )
         if is_first and self.with_prompt:
             text = self._prompt_text(index) + text
-        if not (text or logprobs or reason or is_first or self.with_ids):
+        reader = self._readers.setdefault(index, Reader(with_tools=self.with_tools))
+        deltas = reader.read(text, is_last=reason is not None)
+        if not (deltas or logprobs or reason or is_first or self.with_ids):
             return None
-        choice = style.delta(index, text, logprobs, reason and reason.value)
+        choice = style.delta(index, deltas, logprobs, _reason(reason, reader.has_calls))
         if is_first and style.is_chat:
-            choice["delta"] = {"role": "assistant", "content": text}
+            choice["delta"] = {"role": "assistant", "content": "", **choice["delta"]}
         if reason is not None:
             choice["stop_reason"] = self._run(index).stops.stop_reason
         if self.with_ids:
@@ -135,8 +141,10 @@ class Writer:
                 text = self._text_of(output) + text
                 if logprobs is not None:
                     logprobs = self._echoed(handle.runs[0].prompt_logprobs, output, run.logprobs)
-            reason = one.finish_reason and one.finish_reason.value
-            choice = style.choice(i, text, logprobs, reason) | {"stop_reason": one.stop_reason}
+            said, calls = whole(text, with_tools=self.with_tools)
+            reason = _reason(one.finish_reason, bool(calls))
+            choice = style.choice(i, said, calls, logprobs, reason)
+            choice["stop_reason"] = one.stop_reason
             if not style.is_chat:
                 choice |= self._of_prompt(output)
             if self.with_ids:
@@ -170,6 +178,13 @@ class Writer:
         if output.prompt is not None:
             return output.prompt
         return "".join(map(self.words.text, output.prompt_token_ids))
+
+
+def _reason(reason: FinishReason | None, has_calls: bool) -> str | None:
+    """Why a completion ended, in OpenAI's words."""
+    if reason is FinishReason.STOP and has_calls:
+        return "tool_calls"
+    return None if reason is None else reason.value
 
 
 def _joined(found: list[News]) -> list[News]:

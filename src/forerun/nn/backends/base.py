@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -13,10 +13,20 @@ from forerun.nn.packed import PackedFile
 from forerun.quant.rtn import Scheme
 
 if TYPE_CHECKING:
-    from forerun.formats.weights import StoredTensor
+    from forerun.formats.weights import StoredTensor, WeightFormat
 
 Progress = Callable[[int, int], None]
 """Called with (weights loaded, weights in all)."""
+
+
+class BlankWeight(NamedTuple):
+    """What is known of a weight before it is read, by the names of `nn.config.weight_shapes`."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: WeightFormat
+    """As it will be stored, rounding included."""
+    has_bias: bool
 
 
 class Backend(Protocol):
@@ -48,4 +58,16 @@ class Backend(Protocol):
         where packed weights are kept; a backend that packs nothing ignores it.
         Raises ConfigError for an option it does not have, LoadError for weights it cannot take.
         """
+        ...
+
+    def blank(
+        self,
+        config: ModelConfig,
+        weights: Iterable[BlankWeight],
+        *,
+        device: torch.device,
+        beside: Model | None,
+        head_bits: int | None,
+    ) -> Model:
+        """The model that `load` would make, without its weights: of its size, but hardly any memory is touched."""
         ...

@@ -24,13 +24,13 @@ from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
 from forerun.formats.coded import CodedTensor
 from forerun.kernels import native
-from forerun.nn.backends.base import Progress
+from forerun.nn.backends.base import BlankWeight, Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
 from forerun.nn.model import Hidden, LayerPlan, Model
 from forerun.nn.native_cache import NativeCache
 from forerun.nn.packed import PackedFile, PackedWeight
-from forerun.quant.rtn import Scheme, quantize_weight, requantize
+from forerun.quant.rtn import Scheme, quantize_weight, requantize, rounded_format
 
 if TYPE_CHECKING:
     from forerun import _native
@@ -286,6 +286,27 @@ def load(
         raise LoadError(f"weights are missing: {', '.join(missing)}")
     if packed is not None:
         packed.save(decoder)
+    return decoder
+
+
+def blank(
+    config: ModelConfig,
+    weights: Iterable[BlankWeight],
+    *,
+    device: torch.device | None = None,
+    beside: Model | None = None,
+    head_bits: int | None = None,
+) -> NativeDecoder:
+    """A decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
+    runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
+    decoder = NativeDecoder(config, runtime=runtime)
+    for name, shape, form, has_bias in weights:
+        kind = form.name if len(shape) > 1 else None
+        if head_bits is not None and name == ("embed" if config.tied_head else "head"):
+            decoder.add_blank("head", rounded_format(head_bits).name, shape, has_bias)
+            if name == "head":
+                continue
+        decoder.add_blank(name, kind, shape, has_bias)
     return decoder
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import ConfigError
-from forerun.nn.backends.base import Progress
+from forerun.nn.backends.base import BlankWeight, Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import Decoder
 from forerun.nn.model import Model
@@ -50,4 +50,21 @@ def load(
         loaded += not name.endswith(".bias")
         if progress is not None:
             progress(loaded, total)
+    return Decoder(config, values)
+
+
+def blank(
+    config: ModelConfig,
+    weights: Iterable[BlankWeight],
+    *,
+    device: torch.device,
+    beside: Model | None = None,
+    head_bits: int | None = None,
+) -> Decoder:
+    """The decoder on torch's device `meta`, whose tensors have sizes but no memory."""
+    values: dict[str, Tensor] = {}
+    for name, shape, _, has_bias in weights:
+        values[name] = torch.empty(shape, device="meta")
+        if has_bias:
+            values[f"{name}.bias"] = torch.empty(shape[:1], device="meta")
     return Decoder(config, values)

@@ -1,0 +1,126 @@
+"""What an answer must look like: a JSON schema, a regular expression, one of some texts, or a grammar.
+
+The names are vLLM's. What they mean is compiled in `decoding/guidance.py`.
+"""
+
+from __future__ import annotations
+
+import json as json_lib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from forerun.core.errors import RequestError, refuse, shown
+
+KINDS = ("json", "json_object", "regex", "choice", "grammar")
+"""Of which exactly one is given."""
+
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "disable_additional_properties": (None, False),
+    "disable_any_whitespace": (None, False, True),  # `whitespace_pattern` says what is allowed
+    "disable_fallback": (None, False, True),  # there is one library
+    "structural_tag": (None,),
+}
+"""vLLM's other fields, with the values that ask for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputsParams:
+    """The form of an answer; exactly one of the first five is given. Raises RequestError for anything else.
+
+    Objects and lists are written on one line, with a space after each colon and comma, so most of the structure has one
+    spelling and need not be decoded token by token.
+    """
+
+    json: str | Mapping[str, Any] | type | None = None
+    """A JSON schema as mapping or text, or a pydantic model."""
+    json_object: bool | None = None
+    """Any JSON object."""
+    regex: str | None = None
+    """A regular expression that the whole answer matches."""
+    choice: Sequence[str] | None = None
+    """The answer is one of these texts."""
+    grammar: str | None = None
+    """A grammar in EBNF (llama.cpp's and xgrammar's `root ::= ...`) or Lark (`start: ...`)."""
+    whitespace_pattern: str | None = None
+    """White space that JSON may have between its parts, as a regular expression."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in KINDS if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise RequestError(
+                f"structured_outputs must be exactly one of {', '.join(KINDS)}, "
+                f"got {' and '.join(given) or 'none'}"
+            )
+        for name in ("regex", "grammar", "whitespace_pattern"):
+            if not isinstance(getattr(self, name), str | None):
+                raise RequestError(f"{name} must be text, got {shown(getattr(self, name))}")
+        if self.json_object not in (None, False, True):
+            raise RequestError(f"json_object must be true, got {shown(self.json_object)}")
+        if self.choice is not None:
+            _check_choice(self.choice)
+            object.__setattr__(self, "choice", tuple(self.choice))
+        if self.json is not None:
+            object.__setattr__(self, "json", json_lib.dumps(_schema(self.json)))
+        if self.whitespace_pattern is not None and not (self.json or self.json_object):
+            raise RequestError("whitespace_pattern belongs to json and json_object")
+
+    @classmethod
+    def read(cls, given: object) -> Self:
+        """As written in a request's JSON. Raises RequestError for an unknown field."""
+        if not isinstance(given, Mapping):
+            raise RequestError(f"structured_outputs must be an object, got {shown(given)}")
+        known = [one.name for one in fields(cls)]
+        others = {name: value for name, value in given.items() if name not in known}
+        refuse(others, _NEUTRAL, "field of structured_outputs", known)
+        return cls(**{name: value for name, value in given.items() if name in known})
+
+    @property
+    def kind(self) -> str:
+        """Which of the five is given."""
+        return next(name for name in KINDS if getattr(self, name) not in (None, False))
+
+    @property
+    def source(self) -> str:
+        """The schema, expression, texts or grammar as one text, whose size and nesting a server bounds."""
+        if self.choice is not None:
+            return json_lib.dumps(self.choice)
+        return str(self.json or self.regex or self.grammar or "")
+
+
+def depth(schema: object) -> int:
+    """How deeply lists and objects are nested in each other."""
+    deepest, level = 0, [schema]
+    while level := [inner for one in level for inner in _parts(one)]:
+        deepest += 1
+    return deepest
+
+
+def _parts(value: object) -> Iterator[object]:
+    """What a list or an object holds; a value that holds nothing else ends a level."""
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, list | tuple):
+        yield from value
+
+
+def _check_choice(choice: object) -> None:
+    if not isinstance(choice, Sequence) or isinstance(choice, str) or not choice:
+        raise RequestError(f"choice must be a list of texts, got {shown(choice)}")
+    for text in choice:
+        if not isinstance(text, str) or not text:
+            raise RequestError(f"choice must be a list of texts, none empty, got {shown(text)}")
+
+
+def _schema(given: Any) -> object:
+    """A schema as JSON values. Raises RequestError for what is none."""
+    if hasattr(given, "model_json_schema"):
+        given = given.model_json_schema()
+    if isinstance(given, str):
+        try:
+            given = json_lib.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"json must be a JSON schema, and is no JSON: {error}") from error
+    if not isinstance(given, Mapping | bool):
+        raise RequestError(f"json must be a JSON schema, an object, got {shown(given)}")
+    return given

@@ -1,0 +1,83 @@
+"""What a grammar does to a draft: forbidden nodes go, forced ones come.
+
+A grammar is a state that is advanced token by token; `guidance.py` makes them. Where it allows one token alone, the
+target must take it: such tokens are nodes of certainty one, and structure is read in one pass instead of one a token.
+Neither changes a token of the output.
+
+N nodes of the draft, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core import tree
+from forerun.core.types import Draft
+
+
+class GrammarState(Protocol):
+    """What a grammar allows after some tokens. Immutable: the branches of a draft tree share their prefix."""
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Mask (V,) of the tokens that may come next, end tokens included; None allows all."""
+        ...
+
+    def advance(self, token: int) -> GrammarState | None:
+        """The state after one more token; None if the token is not allowed or ends the output."""
+        ...
+
+    def forced(self) -> Sequence[int]:
+        """The coming tokens that have no alternative, end tokens left out; empty if the next one has."""
+        ...
+
+
+def without_forbidden(draft: Draft, state: GrammarState) -> Draft:
+    """The nodes that the grammar allows and that do not end the output: an end is the target's own token anyway.
+
+    A draft that was drawn stays whole: to cut it by its tokens would bias the output.
+    """
+    if draft.probs is not None:
+        return draft
+    states: dict[int, GrammarState | None] = {-1: state}
+    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        before = states[parent]
+        states[node] = None if before is None else before.advance(token)
+    return draft.only([node for node in range(len(draft)) if states[node] is not None])
+
+
+def with_forced(draft: Draft, state: GrammarState, room: int, max_depth: int) -> Draft:
+    """Add the tokens that are forced at the root and on the way down through first children.
+
+    The new nodes come last; the draft then has at most `room` nodes, unless it had more, and the new ones are not
+    deeper than `max_depth` levels. A draft that was drawn gives way if the root forces a token: the decision does not
+    look at what was drawn, so it does not bias.
+    """
+    if draft.probs is not None:
+        if not state.forced():
+            return draft
+        draft = Draft()
+    tokens, parents = [*draft.tokens], [*draft.parents]
+    children = tree.children(parents)
+    at: GrammarState | None = state
+    node, coming = -1, deque[int]()
+    for _ in range(max_depth):
+        if at is None:
+            break
+        coming = coming or deque(at.forced())
+        wanted = coming.popleft() if coming else None
+        child = next((c for c in children.get(node, ()) if wanted in (None, tokens[c])), None)
+        if child is None:
+            if wanted is None or len(tokens) >= room:
+                break
+            child = len(tokens)
+            tokens.append(wanted)
+            parents.append(node)
+        at, node = at.advance(tokens[child]), child
+    if len(tokens) == len(draft):
+        return draft
+    return Draft(tuple(tokens), tuple(parents))

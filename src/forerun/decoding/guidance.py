@@ -1,0 +1,195 @@
+"""Grammars of structured outputs, by the library llguidance: schemas and expressions become states (`grammar.py`).
+
+llguidance follows an Earley parser over bytes and walks the vocabulary's trie for a mask. Where bytes are forced, it
+allows only the tokens that the tokenizer itself would write, so what is forced has one spelling in tokens as well.
+A state is copied in a few microseconds: branches of a draft need no way back.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core.errors import RequestError
+from forerun.core.structured import StructuredOutputsParams
+from forerun.formats.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_log = logging.getLogger(__name__)
+
+NUM_CACHED = 32
+"""Grammars that are kept compiled."""
+MAX_LEXER_STATES = 50_000
+"""States of the automata of one grammar, each of 1 to 2 kB."""
+
+STACK_NBYTES = 256 * 1024 * 1024
+"""Of the thread that compiles; only what is used of it takes memory."""
+_stack_size = threading.Lock()
+"""The size holds for all threads that start meanwhile."""
+
+
+class Grammars:
+    """Compiles the structured outputs of requests for one vocabulary, from any thread; the latest ones are kept."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        """`vocab_size` is that of the model's head, which may be padded."""
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._words: LLTokenizer | None = None
+        self._known: OrderedDict[StructuredOutputsParams, Guided] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def start(self, wanted: StructuredOutputsParams) -> Guided:
+        """The state before the first token. Raises RequestError for what cannot be compiled."""
+        with self._lock:
+            if wanted in self._known:
+                self._known.move_to_end(wanted)
+                return self._known[wanted].copy()
+            words = self._words = self._words or self._read_vocabulary()
+        state = _with_deep_stack(lambda: self._compile(wanted, words))
+        with self._lock:
+            self._known[wanted] = state
+            while len(self._known) > NUM_CACHED:
+                self._known.popitem(last=False)
+            return state.copy()
+
+    def _read_vocabulary(self) -> LLTokenizer:
+        try:
+            from llguidance import LLTokenizer, TokenizerWrapper
+        except ModuleNotFoundError as error:
+            raise RequestError(
+                "structured output needs llguidance: pip install 'forerun[structured]' brings it"
+            ) from error
+        if not self._tokenizer.eos_ids:
+            raise RequestError("structured output needs a model with an end token")
+        words: Any = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
+        return LLTokenizer(words, eos_token=sorted(self._tokenizer.eos_ids))
+
+    def _compile(self, wanted: StructuredOutputsParams, words: LLTokenizer) -> Guided:
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+        try:
+            source = _source(wanted)
+        except Exception as error:  # its own kinds, by what is wrong with the grammar
+            raise _refused(wanted, str(error)) from error
+        matcher = LLMatcher(words, source, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise _refused(wanted, matcher.get_error())
+        state = Guided(matcher, self._vocab_size, self._tokenizer.eos_ids)
+        tokens = np.flatnonzero(state.allowed())
+        if not len(tokens):
+            raise _refused(wanted, "nothing matches it")
+        after = state.advance(int(tokens[-1]))
+        if matcher.is_error() or (after is not None and after.matcher.is_error()):
+            raise _refused(wanted, "it is too complex")
+        return state
+
+
+def _with_deep_stack(work: Callable[[], Guided]) -> Guided:
+    """Run in a thread of its own: the library compiles recursively, and a short text can hold thousands of rules."""
+    with ThreadPoolExecutor(1) as pool, _stack_size:
+        before = threading.stack_size(STACK_NBYTES)
+        try:
+            future = pool.submit(work)  # starts the thread
+        finally:
+            threading.stack_size(before)
+    return future.result()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guided:
+    """What is allowed after some tokens. Nothing here changes the matcher: it is copied first."""
+
+    matcher: LLMatcher
+    vocab_size: int
+    eos_ids: frozenset[int]
+
+    def copy(self) -> Guided:
+        """The same state for another thread: a matcher is one thread's at a time."""
+        return Guided(self.matcher.deep_copy(), self.vocab_size, self.eos_ids)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Mask (V,) of the tokens that may come next. Only the end, if the library has reached its limits."""
+        mask: NDArray[np.bool_]
+        if not self.matcher.is_error():
+            bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+            mask = np.unpackbits(bits, count=self.vocab_size, bitorder="little").view(np.bool_)
+            if not self.matcher.is_error():
+                return mask
+        _log.warning("a structured output was cut: %s", _one_line(self.matcher.get_error()))
+        mask = np.zeros(self.vocab_size, np.bool_)
+        mask[[*self.eos_ids]] = True
+        return mask
+
+    def advance(self, token: int) -> Guided | None:
+        """The state after one more token; None if the token is not allowed or ends the output."""
+        if token in self.eos_ids:
+            return None
+        matcher = self.matcher.deep_copy()
+        if matcher.try_consume_tokens([token]) or matcher.is_error():
+            return Guided(matcher, self.vocab_size, self.eos_ids)
+        return None
+
+    def forced(self) -> Sequence[int]:
+        """The coming tokens that have no alternative."""
+        if not self.matcher.compute_ff_bytes():  # the cheaper question
+            return ()
+        return self.matcher.compute_ff_tokens()
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance asks for it: the bytes of every id, and a text's own tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id, self.bos_token_id = min(tokenizer.eos_ids), tokenizer.bos_id
+        self.tokens = [tokenizer.token_bytes(i) or b"" for i in range(vocab_size)]
+        self.special_token_ids = [i for i in range(vocab_size) if tokenizer.is_special(i)]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        if isinstance(text, bytes):
+            raise TypeError("a text is needed")
+        return self._tokenizer.encode(text, special=False, bos=False)
+
+
+def _source(wanted: StructuredOutputsParams) -> str:
+    """The grammar as llguidance reads it."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if wanted.regex is not None:
+        return LLMatcher.grammar_from_regex(wanted.regex)
+    if wanted.choice is not None:
+        return LLMatcher.grammar_from_regex("|".join(map(_escaped, wanted.choice)))
+    if wanted.grammar is not None:
+        return LLMatcher.grammar_from_lark(any_to_lark(wanted.grammar))
+    space = wanted.whitespace_pattern
+    layout: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    if space is not None:
+        layout = {"whitespace_pattern": space}
+    schema = '{"type": "object"}' if wanted.json is None else str(wanted.json)
+    return LLMatcher.grammar_from_json_schema(schema, overrides=layout)
+
+
+def _escaped(text: str) -> str:
+    """A text as an expression for itself."""
+    return re.sub(r"[\\.+*?()|\[\]{}^$#&\-~]", lambda found: "\\" + found[0], text)
+
+
+def _refused(wanted: StructuredOutputsParams, why: str) -> RequestError:
+    return RequestError(f"{wanted.kind} cannot be used: {_one_line(why)}")
+
+
+def _one_line(why: str) -> str:
+    return " ".join(why.split())[:300]

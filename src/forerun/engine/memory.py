@@ -1,0 +1,301 @@
+"""What will be resident, in bytes by component: a pure function of numbers, known before anything is loaded.
+
+Everything over what Python and torch take by themselves is counted, native allocations too:
+
+    weights          packed, as the kernels read them
+    kv               blocks of keys and values: of the sequences that run, their drafts' scratch rows, shared prefixes
+    drafter_weights  a draft model's or a drafting network's
+    drafter_kv       its keys and values
+    drafter_tables   suffix indexes, tables of next tokens, states a sequence
+    step_buffers     hidden states and the kernels' scratch memory, of the rows of one pass
+    logits           of the rows that are looked at together, with what sampling makes of one
+    tokenizer        pieces, merges and their hash tables
+    program          modules of this package and of what it imports, parts of torch that are loaded when first used
+
+`plan` adds them up, `fit` chooses what a budget allows. Who gathers the numbers is `engine/planner.py`.
+
+Source of the sum: SpecMemo (arXiv 2506.01986) models the footprint of speculative decoding and trims what is allocated
+for candidates that will be rejected; the terms here are those of this engine, measured (docs/memory-budget.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+BLOCK_ROWS = 64
+"""Rows of a block of keys and values."""
+COMPONENTS = (
+    *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
+    *("step_buffers", "logits", "tokenizer", "program"),
+)
+PASS_ROWS = 64
+"""Rows that the kernels compute at a time; a longer pass is cut."""
+LOGIT_COPIES = 6
+"""Rows (V,) fp32 that sampling makes of the one it looks at: processed, sorted with ids, probabilities in fp64."""
+TOKEN_NBYTES = 356
+"""Of the tokenizer, a token: measured on vocabularies from 49152 to 151936."""
+WORDS_NBYTES = 2_500_000
+"""Of the words whose tokens it remembers."""
+PROGRAM_NBYTES = 26_800_000
+"""Measured; hardly depends on what is run."""
+MAX_PAIRS = 24
+"""Rows and query heads that attend together (csrc/types.h)."""
+MIN_BUDGET_ROWS = 16
+"""Rows of the smallest step: a prompt is read so many tokens at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNumbers:
+    """A model, as far as its memory goes. Sizes in bytes."""
+
+    weights: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    num_tokens: int
+    """Of the tokenizer."""
+    threads: int = 1
+
+    def kv_row(self, precision: str) -> int:
+        """Bytes of a token's keys and values."""
+        return 2 * self.num_layers * self.num_kv_heads * head_row_nbytes(self.head_dim, precision)
+
+
+def head_row_nbytes(head_dim: int, precision: str) -> int:
+    """Bytes of one head's key, or its value, of one token."""
+    return head_dim * {"fp32": 4, "fp16": 2}[precision]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterNumbers:
+    """A drafter at one length of sequences. Sizes in bytes."""
+
+    name: str
+    weights: int = 0
+    tables: int = 0
+    kv_seq: int = 0
+    """Keys and values of one sequence."""
+    tables_seq: int = 0
+    """What else it keeps of one sequence."""
+    num_nodes: int = 0
+    """Nodes of a draft at most."""
+    feature_width: int = 0
+    """Numbers a row that it sees of the target's pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is to be run."""
+
+    num_seqs: int
+    max_len: int
+    precision: str
+    prefill_rows: int
+    logit_rows: int = PASS_ROWS
+    """Rows of logits that are held together."""
+    num_blocks: int | None = None
+    """Blocks of keys and values; None for as many as the sequences can fill."""
+
+    @property
+    def blocks_seq(self) -> int:
+        """Blocks that a full sequence fills."""
+        return -(-self.max_len // BLOCK_ROWS)
+
+    def blocks(self, num_nodes: int) -> int:
+        """Blocks in all, drafts of so many nodes included."""
+        if self.num_blocks is not None:
+            return self.num_blocks
+        return self.num_seqs * self.blocks_seq
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What was chosen, and its bytes by component."""
+
+    workload: Workload
+    drafter: DrafterNumbers
+    components: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return sum(self.components.values())
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of keys and values."""
+        return self.workload.blocks(self.drafter.num_nodes)
+
+    @property
+    def generation(self) -> int:
+        """Bytes beyond what does not depend on generating: SpecMemo's generation memory."""
+        fixed = ("weights", "drafter_weights", "tokenizer", "program")
+        return self.total - sum(self.components[name] for name in fixed)
+
+
+def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> MemoryPlan:
+    """Bytes by component, in the order of `COMPONENTS`."""
+    seqs = workload.num_seqs
+    blocks = workload.blocks(drafter.num_nodes)
+    rows = max(workload.prefill_rows, seqs) + seqs * drafter.num_nodes
+    logit_rows = min(workload.logit_rows, seqs * (1 + drafter.num_nodes))
+    sizes = (
+        model.weights,
+        blocks * BLOCK_ROWS * model.kv_row(workload.precision),
+        drafter.weights,
+        seqs * drafter.kv_seq,
+        drafter.tables + seqs * drafter.tables_seq,
+        step_nbytes(model, rows, workload, drafter),
+        (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
+        model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
+        PROGRAM_NBYTES,
+    )
+    return MemoryPlan(workload, drafter, dict(zip(COMPONENTS, sizes, strict=True)))
+
+
+def step_nbytes(
+    model: ModelNumbers, num_rows: int, workload: Workload, drafter: DrafterNumbers
+) -> int:
+    """Hidden states and features of a pass, and the scratch memory of the part that is computed at a time."""
+    nodes = drafter.num_nodes
+    held = num_rows * (model.hidden_size + drafter.feature_width)
+    prompt = 2 * workload.max_len * drafter.feature_width  # until the drafter begins, and joined
+    scratch = max(
+        _pass_nbytes(model, min(num_rows, PASS_ROWS), nodes),
+        _split_nbytes(model, workload.max_len, nodes),
+        _head_nbytes(model, workload.num_seqs * (1 + nodes)),
+    )
+    return 4 * (held + prompt) + scratch + scratch // 16
+
+
+def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
+    """What the kernels lay out for the rows of a pass (csrc/plan.cpp, csrc/runtime.h)."""
+    widths = (model.hidden_size, model.num_heads * model.head_dim, model.intermediate_size)
+    heads = model.num_heads + 2 * model.num_kv_heads
+    above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
+    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * model.head_dim)
+    streams = 4 * rows * (model.hidden_size + heads * model.head_dim)
+    held = sum(_rows_nbytes(rows, width) for width in widths)
+    return streams + held + 4 * model.threads * max(attention, 2 * 32 * 32)
+
+
+def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
+    """Of a pass of so few rows that threads share the keys of one: a state a block of keys (csrc/plan.cpp)."""
+    group = model.num_heads // model.num_kv_heads
+    heads = min(group, MAX_PAIRS)
+    units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together
+    times = (4 * model.threads - 1) // units if model.threads > 1 else 0
+    rows = times * (MAX_PAIRS // heads)
+    states = times * units * -(-max_len // BLOCK_ROWS) * MAX_PAIRS
+    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * model.head_dim)
+
+
+def _head_nbytes(model: ModelNumbers, rows: int) -> int:
+    """What the head lays out for rows whose likeliest tokens are wanted (csrc/head.cpp)."""
+    blocks = -(-model.vocab_size // 128)
+    aside = 4 * model.threads * PASS_ROWS * 128
+    return _rows_nbytes(rows, model.hidden_size) + aside + rows * 8 * blocks
+
+
+def _rows_nbytes(rows: int, width: int) -> int:
+    """Rows as floats, and as int8 with scales and sums a group of 32."""
+    whole = -(-rows // 8) * 8
+    return 4 * rows * width + whole * -(-width // 32) * (32 + 4 + 4 + 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One thing that can be given up, and the bytes that frees."""
+
+    name: str
+    frees: int
+
+
+def rungs(
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+) -> list[Rung]:
+    """What each rung of the ladder would free by itself, in its fixed order: at load time, then while running.
+
+    `drafters` are the one that is asked for, smaller ones, and none.
+    """
+    asked = drafters[0]
+    whole = plan(model, asked, workload).total
+
+    def frees(drafter: DrafterNumbers, workload: Workload) -> int:
+        return whole - plan(model, drafter, workload).total
+
+    block = BLOCK_ROWS * model.kv_row(workload.precision)
+    found = []
+    if may_round:
+        found.append(
+            Rung("int8 keys and values", frees(asked, replace(workload, precision="int8")))
+        )
+    found += [Rung(f"drafter {smaller.name}", frees(smaller, workload)) for smaller in drafters[1:]]
+    half = replace(asked, num_nodes=asked.num_nodes // 2)
+    if asked.num_nodes:
+        found.append(Rung("draft trees of half the nodes", frees(half, workload)))
+        bare = replace(asked, num_nodes=0)
+        found.append(Rung("no drafts", frees(bare, workload)))
+    found.append(Rung("a block of a shared prefix", block))
+    found.append(Rung("preempt a full sequence", block * workload.blocks_seq))
+    return found
+
+
+def fit(
+    model: ModelNumbers,
+    drafters: Sequence[DrafterNumbers],
+    workload: Workload,
+    budget: int,
+    *,
+    may_round: bool,
+) -> MemoryPlan | None:
+    """The first way, in the ladder's order, in which one full sequence fits: the rest of the budget is blocks. Or None.
+
+    Keys and values as asked for come before rounded ones, the drafter that was asked for before smaller ones and none,
+    and the whole step before a small one.
+    """
+    for candidate, drafter in _ways(drafters, workload, may_round=may_round):
+        bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
+        block = BLOCK_ROWS * model.kv_row(candidate.precision)
+        blocks = min((budget - bare) // block, candidate.blocks(drafter.num_nodes))
+        if blocks >= least_blocks(candidate, drafter):
+            return plan(model, drafter, replace(candidate, num_blocks=blocks))
+    return None
+
+
+def smallest(
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+) -> MemoryPlan:
+    """The way that takes the fewest bytes: for one sequence at a time."""
+    found = [
+        plan(model, drafter, replace(way, num_blocks=least_blocks(way, drafter)))
+        for way, drafter in _ways(drafters, workload, may_round=may_round)
+    ]
+    return min(found, key=lambda each: each.total)
+
+
+def least_blocks(workload: Workload, drafter: DrafterNumbers) -> int:
+    """Blocks without which a full sequence could not end, and none could be preempted for it."""
+    return workload.blocks_seq
+
+
+def _ways(
+    drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+) -> Iterator[tuple[Workload, DrafterNumbers]]:
+    precisions = [workload.precision, *(["int8"] if may_round else [])]
+    small = replace(
+        workload,
+        num_seqs=1,
+        prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS),
+        logit_rows=1,
+    )
+    for precision in precisions:
+        yield replace(workload, precision=precision), drafters[0]
+    for drafter in drafters[1:]:
+        yield replace(workload, precision=precisions[-1]), drafter
+    yield replace(small, precision=precisions[-1]), drafters[-1]

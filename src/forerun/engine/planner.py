@@ -1,0 +1,223 @@
+"""The numbers of `engine.memory`, gathered before anything large is loaded.
+
+A model is made without its weights (`nn.loader.blank_model`): their memory is mapped, not touched, so its size is that
+of the loaded one to the byte. Drafters are built beside it as beside the real one, and asked what they will hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from forerun.core import sizes
+from forerun.core.config import EngineConfig
+from forerun.core.errors import CapacityError, ConfigError
+from forerun.drafters._spec import DrafterSpec
+from forerun.drafters.base import SELF, Drafter, LoadedModel, Target, memory_of
+from forerun.engine import memory
+from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Rung, Workload
+from forerun.formats.base import Checkpoint
+from forerun.formats.checkpoint import open_checkpoint
+from forerun.formats.hub import resolve
+from forerun.formats.tokenizer import Tokenizer
+from forerun.nn.loader import blank_model
+from forerun.nn.model import Model
+from forerun.quant.rtn import Scheme
+
+DEFAULT_MAX_LEN = 4096
+"""Context of a model that could hold more, unless `max_model_len` asks for it."""
+
+
+def max_len_of(config: EngineConfig, longest: int) -> int:
+    """Tokens of prompt and answer, at most. Raises ConfigError if more are asked for than the model's `longest`."""
+    asked = config.max_model_len
+    max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
+    if not 2 <= max_len <= longest:
+        raise ConfigError(f"max_model_len must be from 2 to the model's {longest}, got {max_len}")
+    return max_len
+
+
+def model_numbers(model: Model, num_tokens: int) -> ModelNumbers:
+    """Of a loaded or a blank model, and of its tokenizer's tokens."""
+    config = model.config
+    return ModelNumbers(
+        weights=model.nbytes(),
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        num_tokens=num_tokens,
+        threads=torch.get_num_threads(),
+    )
+
+
+def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
+    """Of a built drafter, for sequences of `max_len` tokens."""
+    fixed, one = (memory_of(drafter, num_seqs, max_len) for num_seqs in (0, 1))
+    features = drafter.features
+    return DrafterNumbers(
+        name=name,
+        weights=fixed.weights,
+        tables=fixed.tables + fixed.kv,
+        kv_seq=one.kv - fixed.kv,
+        tables_seq=one.tables - fixed.tables + one.weights - fixed.weights,
+        num_nodes=num_nodes(drafter),
+        feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
+    )
+
+
+def num_nodes(drafter: Drafter) -> int:
+    """Nodes of a draft at most, by the drafter's options; of two drafters', both together."""
+    parts = [getattr(drafter, name) for name in ("first", "second") if hasattr(drafter, name)]
+    if parts:
+        return sum(map(num_nodes, parts))
+    options = getattr(drafter, "options", None)
+    return int(getattr(options, "num_nodes", getattr(options, "num_draft", 0)))
+
+
+@dataclass(frozen=True)
+class Planner:
+    """What a configuration will take, and what a budget makes of it. Raises LoadError and ConfigError."""
+
+    config: EngineConfig
+    device: torch.device
+    spec: DrafterSpec
+    """The drafter that is asked for."""
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, config: EngineConfig, device: torch.device) -> Planner:
+        """For a model that is not open yet."""
+        spec = DrafterSpec.of_config(config)
+        checkpoint = open_checkpoint(resolve(config.model))
+        return cls(config, device, spec, checkpoint, checkpoint.tokenizer())
+
+    @cached_property
+    def model(self) -> Model:
+        """The model without its weights."""
+        return self._blank(self.checkpoint, self.config.quant, self.config.head_bits)
+
+    @cached_property
+    def numbers(self) -> ModelNumbers:
+        """The model's."""
+        return model_numbers(self.model, self.tokenizer.vocab_size)
+
+    @property
+    def may_round(self) -> bool:
+        """Whether a budget may decide for keys and values in int8."""
+        return False
+
+    @cached_property
+    def workload(self) -> Workload:
+        """All that is asked for."""
+        config, longest = self.config, self.model.config.max_position
+        return Workload(
+            num_seqs=config.max_num_seqs,
+            max_len=max_len_of(config, longest),
+            precision=precision_of(config, self.model),
+            prefill_rows=config.prefill_chunk,
+        )
+
+    @cached_property
+    def drafters(self) -> dict[str, DrafterNumbers]:
+        """The drafter that is asked for, smaller ones, and none, by how `-d` spells them."""
+        return {numbers.name: numbers for numbers in self._drafters()}
+
+    def plan(self) -> MemoryPlan:
+        """All that is asked for."""
+        return memory.plan(self.numbers, next(iter(self.drafters.values())), self.workload)
+
+    def rungs(self) -> list[Rung]:
+        """What each rung of the ladder would free."""
+        drafters = [*self.drafters.values()]
+        return memory.rungs(self.numbers, drafters, self.workload, may_round=self.may_round)
+
+    def smallest(self) -> MemoryPlan:
+        """What works with the fewest bytes."""
+        drafters = [*self.drafters.values()]
+        return memory.smallest(self.numbers, drafters, self.workload, may_round=self.may_round)
+
+    def fitting(self, budget: int) -> MemoryPlan | None:
+        """What a budget makes of it; None if nothing works."""
+        drafters = [*self.drafters.values()]
+        return memory.fit(self.numbers, drafters, self.workload, budget, may_round=self.may_round)
+
+    def fit(self, budget: int) -> MemoryPlan:
+        """What a budget makes of it. Raises CapacityError that names the smallest budget that works."""
+        found = self.fitting(budget)
+        if found is None:
+            least = sizes.shown_up(self.smallest().total)
+            raise CapacityError(
+                f"a memory budget of {sizes.shown(budget)} is too small for {self.config.model} with "
+                f"{self.workload.max_len} tokens of context: the smallest that works is {least}; "
+                "a shorter max_model_len needs less"
+            )
+        return found
+
+    def given_up(self, chosen: MemoryPlan) -> list[str]:
+        """In words, what differs in a plan from what was asked for, besides the number of blocks."""
+        asked, got = self.workload, chosen.workload
+        words = []
+        if got.precision != asked.precision:
+            words.append(f"{got.precision} keys and values")
+        if chosen.drafter.name != next(iter(self.drafters)):
+            name = chosen.drafter.name
+            words.append("no drafter" if name == "none" else f"drafter {name}")
+        if got.num_seqs != asked.num_seqs:
+            words.append(f"{got.num_seqs} sequence{'s' * (got.num_seqs > 1)} at a time")
+        if got.prefill_rows != asked.prefill_rows:
+            words.append(f"prompts read {got.prefill_rows} tokens at a time")
+        return words
+
+    def _drafters(self) -> Iterator[DrafterNumbers]:
+        spec: DrafterSpec | None = self.spec
+        while spec is not None:
+            drafter = spec.build(self._target())
+            yield drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
+            spec = spec.smaller()
+        yield DrafterNumbers(name="none")
+
+    def _target(self) -> Target:
+        max_len, config = self.workload.max_len, self.config
+        cache = self.model.new_cache(config.max_num_seqs, max_len)
+        return Target(
+            self.model,
+            self.tokenizer,
+            config.max_num_seqs,
+            max_len,
+            cache,
+            self._load,
+            self.checkpoint.path,
+        )
+
+    def _load(
+        self, model: str, *, quant: Scheme = "none", head_bits: int | None = None
+    ) -> LoadedModel:
+        checkpoint = self.checkpoint if model == SELF else open_checkpoint(resolve(model))
+        return LoadedModel(self._blank(checkpoint, quant, head_bits), checkpoint.tokenizer())
+
+    def _blank(self, checkpoint: Checkpoint, quant: Scheme, head_bits: int | None) -> Model:
+        return blank_model(
+            checkpoint,
+            device=self.device,
+            backend=self.config.backend,
+            quant=quant,
+            head_bits=head_bits,
+        )
+
+
+def precision_of(config: EngineConfig, model: Model) -> str:
+    """How keys and values are kept: what is asked for, or what the backend does best."""
+    if config.kv != "auto":
+        return config.kv
+    row = model.new_cache(1, memory.BLOCK_ROWS).nbytes() // memory.BLOCK_ROWS
+    c = model.config
+    values = 2 * c.num_layers * c.num_kv_heads * c.head_dim
+    return "fp32" if row == 4 * values else "fp16"

@@ -1,0 +1,64 @@
+"""The form of an answer as requests write it, and how large a schema may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from forerun.core.errors import RequestError, shown
+from forerun.core.structured import StructuredOutputsParams, depth
+from forerun.server.config import ServerConfig
+from forerun.server.errors import ApiError
+
+_TYPES = "text, json_object or json_schema"
+
+
+def of_response_format(given: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
+    """OpenAI's `response_format`; a schema beside `json_object` is llama-server's way. Raises ApiError."""
+    if given is None or given.get("type") == "text":
+        return None
+    kind, field = given.get("type"), "response_format"
+    schema: object = None
+    if kind == "json_schema":
+        inner = given.get("json_schema")
+        schema = inner.get("schema") if isinstance(inner, Mapping) else given.get("schema")
+        field = f"{field}.json_schema.schema"
+        if schema is None:
+            raise ApiError(400, f"{field} is missing: it must be a JSON schema", param=field)
+    elif kind == "json_object":
+        schema = given.get("schema")
+    else:
+        raise ApiError(400, f"{field}.type must be {_TYPES}, got {shown(kind)}", param=field)
+    try:
+        if schema is None:
+            return StructuredOutputsParams(json_object=True)
+        return StructuredOutputsParams(json=schema)
+    except RequestError as error:
+        raise ApiError(400, str(error), param=field) from error
+
+
+def check_bounds(form: StructuredOutputsParams, config: ServerConfig) -> None:
+    """Raise ApiError for a form that is larger or more deeply nested than the server allows."""
+    nbytes, limit = len(form.source.encode()), config.max_schema_kb
+    if nbytes > limit * 1e3:
+        raise ApiError(
+            400,
+            f"the {form.kind} of the structured output has {nbytes} bytes, this server allows "
+            f"{limit:g} kB (--max-schema-kb)",
+            param="structured_outputs",
+        )
+    if form.json is not None:
+        check_depth(json.loads(str(form.json)), "structured_outputs", config)
+
+
+def check_depth(given: object, field: str, config: ServerConfig) -> None:
+    """Raise ApiError for what is more deeply nested than the server allows."""
+    levels = depth(given)
+    if levels > config.max_schema_depth:
+        raise ApiError(
+            400,
+            f"the schema in {field} is nested {levels} levels deep, this server allows "
+            f"{config.max_schema_depth} (--max-schema-depth)",
+            param=field,
+        )

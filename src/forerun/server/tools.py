@@ -1,0 +1,137 @@
+"""The tools of a request: how the model is told of them, and the form that calls must have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.core.errors import shown
+from forerun.core.structured import StructuredOutputsParams
+from forerun.formats.messages import Message
+from forerun.formats.tokenizer import Tokenizer
+from forerun.formats.tool_calls import CLOSE, OPEN, described
+from forerun.server.errors import ApiError
+
+MAX_CALLS = 8
+"""Calls that an answer may hold where they are required."""
+_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
+
+Tool = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools that a request offers, those that must be called, and whether several calls may be made at once."""
+
+    tools: tuple[Tool, ...] = ()
+    required: tuple[Tool, ...] = ()
+    is_parallel: bool = True
+
+    @classmethod
+    def of(cls, tools: Sequence[object] | None, choice: object, parallel: bool | None) -> Toolbox:
+        """As OpenAI's chat completions write them. Raises ApiError."""
+        found = tuple(_checked(number, tool) for number, tool in enumerate(tools or ()))
+        by_name = {_name(tool): tool for tool in found}
+        if len(by_name) < len(found):
+            raise ApiError(400, "tools must have different names", param="tools")
+        if choice not in (None, "auto", "none") and not found:
+            raise ApiError(400, "tool_choice needs tools: give some", param="tools")
+        several = parallel is not False
+        if choice == "none":
+            return cls()
+        if choice in (None, "auto"):
+            return cls(found, (), several)
+        if choice == "required":
+            return cls(found, found, several)
+        name = _chosen(choice)
+        if name not in by_name:
+            message = (
+                f"tool_choice must be one of the tools ({', '.join(by_name)}), got {shown(name)}"
+            )
+            raise ApiError(400, message, param="tool_choice")
+        return cls(found, (by_name[name],), False)
+
+    def prepare(
+        self, messages: Sequence[Message], tokenizer: Tokenizer
+    ) -> tuple[Sequence[Message], dict[str, Any]]:
+        """The messages, and what the chat template is given besides; tools are text where it has no place for them."""
+        speaks_tools = any("tool_calls" in one or one.get("role") == "tool" for one in messages)
+        if not self.tools and not speaks_tools:
+            return messages, {}
+        if tokenizer.reads_tools:
+            return messages, {"tools": [*self.tools]}
+        return described(messages, self.tools), {}
+
+    def form(self, answer: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
+        """The form of the answer: calls if they are required; calls or an answer of its form if that has one."""
+        tools = self.required or (self.tools if answer is not None else ())
+        if not tools:
+            return answer
+        lines = [f"f{i}: {_head(tool)} a{i} {_quoted('}')}" for i, tool in enumerate(tools)]
+        lines += [f"a{i}: %json {_schema(tool)}" for i, tool in enumerate(tools)]
+        several = f' ("\\n" call){{0,{MAX_CALLS - 1}}}' if self.is_parallel else ""
+        start = f"call{several}"
+        if not self.required:
+            if answer is None or not (answer.json or answer.json_object):
+                message = "tools go with a response_format of JSON only"
+                raise ApiError(400, message, param="response_format")
+            start += " | answer"
+            lines.append(f"answer: %json {_laid_out(json.loads(answer.source or '{}'))}")
+        either = " | ".join(f"f{i}" for i in range(len(tools)))
+        call = f"call: {_quoted(OPEN + chr(10))} ({either}) {_quoted(chr(10) + CLOSE)}"
+        return StructuredOutputsParams(grammar="\n".join([f"start: {start}", call, *lines]))
+
+
+def _checked(number: int, tool: object) -> Tool:
+    where = f"tools[{number}]"
+    if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
+        raise ApiError(400, f"{where} must be a function, got {shown(tool)}", param="tools")
+    function = tool.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ApiError(400, f"{where}.function must have a name", param="tools")
+    if not _NAME.fullmatch(function["name"]):
+        message = f"{where}.function.name must be 1 to 64 letters, digits and _ . -"
+        raise ApiError(400, f"{message}, got {shown(function['name'])}", param="tools")
+    parameters = function.get("parameters")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        message = f"{where}.function.parameters must be a JSON schema, got {shown(parameters)}"
+        raise ApiError(400, message, param="tools")
+    return tool
+
+
+def _chosen(choice: object) -> object:
+    """The name in a choice. Raises ApiError for one that is none."""
+    function = choice.get("function") if isinstance(choice, Mapping) else None
+    if not isinstance(function, Mapping) or "name" not in function:
+        message = f"tool_choice must be {_CHOICES}, got {shown(choice)}"
+        raise ApiError(400, message, param="tool_choice")
+    return function["name"]
+
+
+def _name(tool: Tool) -> str:
+    return str(tool["function"]["name"])
+
+
+def _head(tool: Tool) -> str:
+    """What a call begins with, as the grammar quotes it."""
+    return _quoted(f'{{"name": "{_name(tool)}", "arguments": ')
+
+
+def _schema(tool: Tool) -> str:
+    """The schema of a tool's arguments: an object, of nothing if there are no parameters."""
+    nothing = {"properties": {}, "additionalProperties": False}
+    return _laid_out({"type": "object", **(tool["function"].get("parameters") or nothing)})
+
+
+def _laid_out(schema: object) -> str:
+    given = schema if isinstance(schema, Mapping) else {}
+    return json.dumps({**given, "x-guidance": _LAYOUT})
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)

@@ -1,0 +1,149 @@
+"""Structured output of the default model: valid, and the same tokens with and without drafting."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from forerun.core.errors import RequestError
+from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
+from forerun.decoding.guidance import NUM_CACHED
+from forerun.llm import LLM
+
+pytest.importorskip("llguidance", reason="structured output needs llguidance")
+jsonschema = pytest.importorskip("jsonschema", reason="answers are checked by jsonschema")
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "colours": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 2},
+        "address": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 16}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "age", "colours", "address"],
+    "additionalProperties": False,
+}
+QUESTION = [{"role": "user", "content": "Describe a person as JSON."}]
+FORMS = {
+    "schema": StructuredOutputsParams(json=PERSON),
+    "regex": StructuredOutputsParams(regex=r"[a-z]{3,10}@[a-z]{3,10}\.(com|org)"),
+    "choice": StructuredOutputsParams(choice=["a (very) long answer", "another one", "no"]),
+    "ebnf": StructuredOutputsParams(
+        grammar='root ::= "The " ("sea" | "sky") " is " colour\ncolour ::= "blue" | "grey"'
+    ),
+    "lark": StructuredOutputsParams(grammar='start: "yes, " /[a-z ]{3,12}/ "."'),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(default_model) -> LLM:
+    return LLM(str(default_model), drafter="none", max_model_len=512, max_num_seqs=4)
+
+
+@pytest.fixture(scope="module")
+def drafting(plain) -> LLM:
+    return plain.with_drafter("prompt_lookup:ngram_min=1")
+
+
+def fits(name: str, text: str) -> bool:
+    form = FORMS[name]
+    if form.json:
+        jsonschema.validate(json.loads(text), PERSON)
+        return True
+    if form.choice:
+        return text in form.choice
+    patterns = {
+        "regex": form.regex,
+        "ebnf": "The (sea|sky) is (blue|grey)",
+        "lark": r"yes, [a-z ]{3,12}\.",
+    }
+    return re.fullmatch(patterns[name], text) is not None
+
+
+@pytest.mark.parametrize("temperature", [0, 0.9])
+@pytest.mark.parametrize("name", FORMS)
+def test_answers_have_the_form_and_drafting_changes_no_token(name, temperature, plain, drafting):
+    params = SamplingParams(
+        temperature=temperature, seed=3, max_tokens=100, structured_outputs=FORMS[name]
+    )
+    expected, found = (one.submit(QUESTION, params) for one in (plain, drafting))
+    expected.wait()
+    found.wait()
+    for a, b in zip(expected.output().outputs, found.output().outputs, strict=True):
+        assert a.token_ids == b.token_ids
+        assert a.finish_reason == "stop"
+        assert fits(name, a.text)
+    assert sum(run.stats.drafted for run in expected.runs) == 0
+
+
+def test_structure_is_drafted_with_certainty(plain, drafting):
+    params = SamplingParams(temperature=0, max_tokens=120, structured_outputs=FORMS["schema"])
+    request = plain.with_drafter("lookahead:window=0").submit(QUESTION, params)
+    request.wait()
+    stats = request.runs[0].stats
+    assert stats.tau > 1.5
+    assert stats.accepted > 10
+
+
+def test_a_constrained_request_runs_beside_free_ones(drafting):
+    free = SamplingParams(temperature=0, max_tokens=24)
+    bound = SamplingParams(temperature=0, max_tokens=24, structured_outputs=FORMS["choice"])
+    alone = [drafting.chat(QUESTION, params)[0].outputs[0].token_ids for params in (free, bound)]
+    both = drafting.chat([QUESTION, QUESTION], [free, bound])
+    assert [one.outputs[0].token_ids for one in both] == alone
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"json": "{"}, "no JSON"),
+        ({"json": {"type": "flower"}}, "json cannot be used"),
+        ({"json": {"$ref": "https://example.org/schema"}}, "json cannot be used"),
+        ({"json": {"type": "string", "pattern": "("}}, "json cannot be used"),
+        ({"json": {"enum": []}}, "json cannot be used"),
+        ({"regex": "(?=ahead)"}, "regex cannot be used"),
+        ({"regex": "["}, "regex cannot be used"),
+        ({"grammar": "nothing"}, "grammar cannot be used"),
+        ({"grammar": 'root ::= "a" other'}, "grammar cannot be used"),
+        ({"json": 7}, "must be a JSON schema"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_in_one_line(plain, form, said):
+    with pytest.raises(RequestError, match=said) as error:
+        plain.chat(QUESTION, SamplingParams(structured_outputs=StructuredOutputsParams.read(form)))
+    assert "\n" not in str(error.value)
+    assert not plain.engine.has_work
+
+
+def test_compiled_grammars_are_kept_and_bounded(plain):
+    for i in range(NUM_CACHED + 3):
+        plain.grammars.start(StructuredOutputsParams(regex=f"a{{{i + 1}}}"))
+    assert len(plain.grammars._known) == NUM_CACHED
+    state = plain.grammars.start(StructuredOutputsParams(regex="aaa"))
+    mask = state.allowed()
+    spelled = {plain.tokenizer.text_of(int(token)) for token in mask.nonzero()[0]}
+    assert spelled <= {"a", "aa", "aaa"}
+
+
+def test_thousands_of_rules_one_in_another_are_no_danger(plain):
+    rules = "\n".join(f"r{i}: r{i + 1}" for i in range(4000))
+    state = plain.grammars.start(StructuredOutputsParams(grammar=f'start: r0\n{rules}\nr4000: "a"'))
+    assert plain.tokenizer.decode(state.forced()) == "a"
+
+
+def test_a_grammar_beyond_the_limits_of_the_library_is_refused(plain):
+    either = {
+        f"r{i}": {"anyOf": [{"$ref": f"#/$defs/r{i + 1}"}, {"type": "null"}]} for i in range(1200)
+    }
+    schema = {"$ref": "#/$defs/r0", "$defs": {**either, "r1200": {"type": "integer"}}}
+    with pytest.raises(RequestError, match="json cannot be used: it is too complex"):
+        plain.grammars.start(StructuredOutputsParams(json=schema))

@@ -1,0 +1,136 @@
+"""What a configuration really takes, by component: run by tests in a process of its own.
+
+    python resident.py '{"model": ..., "drafter": ..., "max_num_seqs": 2, "max_model_len": 256}'
+
+prints one line of JSON: measured and planned bytes. Everything is counted over a bare `import torch`, by smaps.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import sys
+
+import numpy as np
+import torch
+
+PAGE = mmap.PAGESIZE
+
+
+def resident() -> int:
+    """Bytes, with what is freed given back."""
+    from forerun.core.device import return_freed
+
+    return_freed()
+    return rollup("Rss")
+
+
+def rollup(field: str) -> int:
+    with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith(f"{field}:"))
+
+
+def peak() -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+
+
+def resident_of(first: int, nbytes: int) -> int:
+    """Of a range of addresses, page by page: neighbouring mappings may be one in smaps."""
+    pages = range(first // PAGE, -(-(first + nbytes) // PAGE))
+    with open("/proc/self/pagemap", "rb") as file:
+        file.seek(8 * pages.start)
+        entries = np.frombuffer(file.read(8 * len(pages)), np.uint64)
+    return PAGE * int((entries >> np.uint64(63)).sum())
+
+
+def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
+    gc.collect()
+    bare = rollup("Rss")  # of torch, before anything of ours is imported
+    from forerun import LLM, SamplingParams
+    from forerun.core.config import EngineConfig
+    from forerun.core.device import choose_device, set_threads
+    from forerun.engine.planner import Planner
+
+    set_threads(int(str(options.get("threads", 1))))
+    run_tiny()
+    measured = {"program": resident() - bare}
+    measured["tokenizer"] = tokenizer_nbytes(str(options["model"]))
+
+    parts: dict[str, int] = {}
+
+    class Measured(LLM):
+        def _new_drafter(self, target):
+            start = resident()
+            drafter = super()._new_drafter(target)
+            parts["drafter"] = resident() - start
+            return drafter
+
+    before = resident()
+    llm = Measured(**options)
+    measured["weights"] = resident() - before - parts["drafter"] - measured["tokenizer"]
+    start = resident()
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")  # the peak begins anew
+    length, count = llm.max_len - 40, llm.config.max_num_seqs
+    words = [
+        token for i in range(400) for token in llm.encode(f"Line {i} of a long and dull poem. ")
+    ]
+    prompts = [{"prompt_token_ids": (words[i * 11 :] * 9)[:length]} for i in range(count)]
+    for temperature in (0.0, 1.0):
+        llm.generate(
+            prompts,
+            SamplingParams(temperature=temperature, seed=1, max_tokens=39, ignore_eos=True),
+        )
+    measured |= parts
+    memory = llm.engine.cache.native.memory()
+    arrays = memory if isinstance(memory, tuple) else (memory,)
+    measured["kv"] = sum(resident_of(array.ctypes.data, array.nbytes) for array in arrays)
+    measured["scratch"] = llm.model.runtime.nbytes()
+    measured["run"] = peak() - start - measured["kv"]
+    measured["total"] = peak() - bare
+    chosen = Planner.of(EngineConfig(**options), choose_device("cpu")).plan()
+    planned = dict(chosen.components)
+    planned["total"] = chosen.total
+    return {"measured": measured, "planned": planned}
+
+
+def tokenizer_nbytes(model: str) -> int:
+    """Of one that has been used."""
+    from forerun.formats.checkpoint import open_checkpoint
+    from forerun.formats.hub import resolve
+
+    before = resident()
+    checkpoint = open_checkpoint(resolve(model))
+    tokenizer = checkpoint.tokenizer()
+    for i in range(300):
+        tokenizer.encode(f"some words {i} of a text {i}")
+    del checkpoint
+    return resident() - before
+
+
+def run_tiny() -> None:
+    """What of Python and torch is loaded when it is first used."""
+    from forerun.core.config import EngineConfig
+    from forerun.core.params import SamplingParams
+    from forerun.drafters._spec import DrafterSpec
+    from forerun.drafters.base import Target
+    from forerun.engine.engine import Engine
+    from tests.tiny import tiny_model
+
+    model = tiny_model(vocab_size=64)
+    cache = model.new_cache(2, 128)
+    drafter = DrafterSpec.of("suffix").build(Target(model, None, 2, 128, cache))
+    engine = Engine(model, cache, drafter, EngineConfig(seed=0))
+    for temperature in (0.0, 1.0):
+        for i in range(2):
+            params = SamplingParams(temperature=temperature, max_tokens=20, logprobs=1)
+            engine.add([1, 2, 3, 1, 2, 3, 1, 2, i], params)
+        while engine.has_work:
+            engine.step()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(main(json.loads(sys.argv[1]))))

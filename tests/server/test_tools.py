@@ -1,0 +1,131 @@
+"""Tools over HTTP: required calls are always valid, streams add up, and conversations with calls go on."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import openai
+import pytest
+
+pytest.importorskip("llguidance", reason="required calls need llguidance")
+
+
+def tool(name: str, **properties: object) -> dict:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+WEATHER = tool("weather", city={"type": "string", "maxLength": 12}, unit={"enum": ["C", "F"]})
+CLOCK = tool("clock", zone={"type": "string", "maxLength": 8})
+BARE = {"type": "function", "function": {"name": "stop"}}
+QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
+OWN = {"model": "tiny", "messages": QUESTION, "max_tokens": 120, "temperature": 0}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+def check(call) -> dict:
+    arguments = json.loads(call.function.arguments)
+    assert call.type == "function"
+    assert call.id.startswith("call_")
+    if call.function.name == "weather":
+        assert {*arguments} == {"city", "unit"}
+        assert arguments["unit"] in ("C", "F")
+    return arguments
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_calls_that_must_be_made_are_valid(client, choice):
+    answer = client.chat.completions.create(
+        tools=[WEATHER, CLOCK, BARE], tool_choice=choice, parallel_tool_calls=False, **OWN
+    )
+    (one,) = answer.choices
+    assert one.finish_reason == "tool_calls"
+    assert one.message.content is None
+    (call,) = one.message.tool_calls
+    check(call)
+    assert choice == "required" or call.function.name == "weather"
+    assert answer.timings["draft_n_accepted"] > 10
+
+
+def test_a_stream_of_calls_adds_up(client):
+    own = {"tools": [WEATHER], "tool_choice": NAMED, **OWN}
+    (expected,) = client.chat.completions.create(**own).choices[0].message.tool_calls
+    pieces = [
+        delta
+        for chunk in client.chat.completions.create(stream=True, **own)
+        for choice in chunk.choices
+        for delta in choice.delta.tool_calls or ()
+    ]
+    first, *others = pieces
+    assert first.function.name == "weather"
+    assert all(one.id is None and one.function.name is None for one in others)
+    together = "".join(one.function.arguments for one in pieces)
+    assert together == expected.function.arguments
+    with client.chat.completions.stream(**own) as stream:
+        for _ in stream:
+            pass
+        (final,) = stream.get_final_completion().choices
+    assert final.finish_reason == "tool_calls"
+    assert final.message.tool_calls[0].function.arguments == together
+
+
+def test_without_a_need_the_model_says_what_it_likes(client):
+    free = client.chat.completions.create(**OWN)
+    none = client.chat.completions.create(tools=[WEATHER], tool_choice="none", **OWN)
+    assert none.choices[0].message.content == free.choices[0].message.content
+    auto = client.chat.completions.create(tools=[WEATHER], **OWN)
+    assert auto.usage.prompt_tokens > free.usage.prompt_tokens
+    assert auto.choices[0].message.content or auto.choices[0].message.tool_calls
+
+
+def test_tools_and_a_form_are_a_call_or_an_answer_of_the_form(client):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    answer = client.chat.completions.create(tools=[WEATHER], response_format=form, **OWN)
+    message = answer.choices[0].message
+    for call in message.tool_calls or ():
+        check(call)
+    if not message.tool_calls:
+        assert json.loads(message.content)["ok"] in (True, False)
+
+
+def test_a_conversation_goes_on_after_a_call(client):
+    first = client.chat.completions.create(tools=[WEATHER], tool_choice=NAMED, **OWN)
+    called = first.choices[0].message
+    result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "12 degrees"}
+    messages = [*QUESTION, called.model_dump(exclude_none=True), result]
+    own = OWN | {"messages": messages, "max_tokens": 8}
+    assert client.chat.completions.create(tools=[WEATHER], **own).choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"tools": [{"type": "web"}]}, "tools[0] must be a function"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function must have a name"),
+        ({"tools": [tool("a b")]}, "letters, digits"),
+        ({"tools": [tool("a"), tool("a")]}, "different names"),
+        ({"tools": [tool("a")], "tool_choice": {"type": "function"}}, "tool_choice must be none"),
+        ({"tools": [tool("a")], "tool_choice": "often"}, "tool_choice must be none"),
+        (
+            {"tools": [tool("a")], "tool_choice": {"function": {"name": "b"}}},
+            "one of the tools (a), got 'b'",
+        ),
+        ({"tool_choice": "required"}, "tool_choice needs tools"),
+        (
+            {"tools": [tool("a", x={"type": "flower"})], "tool_choice": "required"},
+            "Invalid type: flower",
+        ),
+        ({"tools": [tool("a")], "guided_regex": "b"}, "response_format of JSON only"),
+        ({"functions": [{}]}, "older name"),
+    ],
+)
+def test_what_is_wrong_with_tools_is_told_with_400(client, extra, said):
+    with pytest.raises(openai.BadRequestError, match=re.escape(said)):
+        client.chat.completions.create(extra_body=extra, **OWN)
