@@ -1,6 +1,7 @@
 """Types of the optional native extension; built from csrc/, absent where there was no C++ compiler."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,11 +77,15 @@ class Cache:
         num_slots: int,
         max_len: int,
         is_half: bool,
-        pages: Sequence[int] = (),
+        num_blocks: int = 0,
     ) -> None: ...
+    block_rows: ClassVar[int]
+    @property
+    def block_nbytes(self) -> int: ...
+    def place(self, slot: int, index: int, block: int) -> None: ...
     def move(self, slot: int, rows: Sequence[int], start: int) -> None: ...
-    def copy(self, source: int, target: int, length: int) -> None: ...
-    def memory(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]: ...
+    def copy_block(self, source: int, target: int) -> None: ...
+    def memory(self) -> NDArray[np.uint8]: ...
     def nbytes(self) -> int: ...
 
 class Runtime:
@@ -165,6 +170,15 @@ class DraftNetwork:
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
     def nbytes(self) -> int: ...
 
+class TextEvidence:
+    def __init__(
+        self,
+        texts: Sequence[SuffixIndex],
+        shared: SuffixIndex,
+        file: FileTable | None,
+        live: LiveTable,
+    ) -> None: ...
+
 class RecurrentNetwork(DraftNetwork):
     def __init__(
         self,
@@ -176,6 +190,7 @@ class RecurrentNetwork(DraftNetwork):
         is_lstm: bool,
         scales_input: bool,
     ) -> None: ...
+    def map_tokens(self) -> None: ...
     def draft(
         self,
         hidden: NDArray[np.float32],
@@ -183,6 +198,9 @@ class RecurrentNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        texts: TextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class EagleNetwork(DraftNetwork):
@@ -209,4 +227,6 @@ class EagleNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        texts: TextEvidence | None = None,
+        min_doubt: float = 0.0,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...

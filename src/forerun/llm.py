@@ -294,6 +294,7 @@ class LLM:
             prior=known,
             grammars=self.grammars.start,
             draft_forced=self.drafter_spec.name != "none",
+            encode=partial(self.tokenizer.encode, bos=False),
         )
         return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
 

@@ -64,9 +64,9 @@ def told(answer: httpx.Response) -> dict:
         ),
         (
             "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": "a"}], "prediction": {"content": "b"}},
+            {"messages": [{"role": "user", "content": "a"}], "prediction": {"content": 7}},
             400,
-            "no drafter takes a predicted output",
+            "prediction must be",
         ),
         ("/v1/chat/completions", {"messages": "hi"}, 400, "messages must be a list of"),
         ("/tokenize", {}, 400, "give one of prompt, messages and content"),

@@ -68,6 +68,7 @@ PASSES = (
 NOT_SPELLED = (
     *("n", "logit_bias", "logprobs", "prompt_logprobs", "detokenize"),
     *("skip_special_tokens", "include_stop_str_in_output", "structured_outputs"),
+    *("prediction", "max_draft"),
 )
 """Fields of a request that no command offers."""
 NOT_OF_ENGINE = ("draft_options", "seed")

@@ -101,6 +101,11 @@ class SamplingParams:
     structured_outputs: StructuredOutputsParams | None = None
     """The form the output must have: a JSON schema, a regular expression, one of some texts, or a grammar."""
 
+    prediction: str | None = None
+    """What the output is expected to be, such as a file before a small change: it is drafted, nothing else."""
+    max_draft: int | None = None
+    """At most this many drafted tokens a pass; 0 is plain decoding. No value changes a token of a greedy output."""
+
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         self.stop_token_ids = tuple(self.stop_token_ids or ())
@@ -191,6 +196,8 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("stop_token_ids", "token ids", lambda v: all(_whole(0)(t) for t in v)),
     ("max_tokens", "a whole number from 1, or none", _optional(_whole(1))),
     ("min_tokens", "a whole number from 0", _whole(0)),
+    ("max_draft", "a whole number from 0, or none", _optional(_whole(0))),
+    ("prediction", "text", lambda v: isinstance(v, str | None)),
     *(
         (name, f"from 0 to {MAX_LOGPROBS}, or none", _optional(_whole(0, MAX_LOGPROBS)))
         for name in ("logprobs", "prompt_logprobs")

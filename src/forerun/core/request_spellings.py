@@ -62,7 +62,6 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "functions": _only(_TOOLS, []),
         "function_call": _only(_TOOLS, "none", "auto"),
         "web_search_options": _only("there is no search"),
-        "prediction": _only(f"no drafter takes a predicted output; {_NOT_YET}"),
         "suffix": _only("text is continued, not filled in", ""),
         "best_of": _only("all n completions are returned", 1),
     },
@@ -102,6 +101,9 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "repeat_penalty": _is("repetition_penalty"),
         "return_progress": _only(_NOT_YET, False),
         "samplers": _no_effect("the filters have one order: top_k, top_p, min_p"),
+        "speculative.n_max": _is("max_draft"),
+        "speculative.n_min": _no_effect("the controller says how much is drafted"),
+        "speculative.p_min": _no_effect("the controller says how much is drafted"),
         "timings_per_token": _no_effect("timings come with the last chunk"),
         "top_n_sigma": _only(_FILTER, -1),
         "typical_p": _only(_FILTER, 1),
@@ -133,7 +135,7 @@ def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]
             _check(name, value, one)
             continue
         ours = name if one is None else one.becomes[0]
-        ours, _, part = ours.partition(".")
+        ours, _, part = ours.partition(".") if one is not None else (ours, "", "")
         if part:
             value = _with_part(fields.get(ours), part, value, name)
             fields.pop(ours, None)

@@ -18,12 +18,14 @@ from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece, TopK
-from forerun.decoding.grammar import GrammarState, with_forced, without_forbidden
+from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
+from forerun.drafters._predicted import Prediction
 from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
+from forerun.engine.additions import extended, fitting
 from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
 from forerun.engine.guard import Guard
@@ -34,7 +36,7 @@ from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
 from forerun.nn.model import Hidden, Model
 
-Grammars = Callable[[StructuredOutputsParams], GrammarState]
+NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 
 
 class Engine:
@@ -49,13 +51,15 @@ class Engine:
         *,
         eos_ids: frozenset[int] = frozenset(),
         prior: Prior | None = None,
-        grammars: Grammars | None = None,
+        grammars: NewGrammar | None = None,
         draft_forced: bool = True,
+        encode: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
         """`cache` is the model's; its slots and their length are how many sequences run at once and how long they get.
 
         `prior` is what an earlier run showed of this model and drafter; the controller begins with it. `grammars` makes
-        the grammar of a structured output, whose forced tokens are drafted unless `draft_forced` is false.
+        the grammar of a structured output, whose forced tokens are drafted unless `draft_forced` is false; `encode`
+        reads predictions.
         """
         self.model = model
         self.stats = SpecStats()
@@ -68,7 +72,7 @@ class Engine:
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
-        self._grammars, self._draft_forced = grammars, draft_forced
+        self._grammars, self._draft_forced, self._encode = grammars, draft_forced, encode
         self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         self.timers = Timers()
@@ -90,7 +94,7 @@ class Engine:
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
         grammar = self._grammar(params)
         pipeline = LogitsPipeline(params, prompt, seed=seed, eos_ids=self.eos_ids, grammar=grammar)
-        request = RequestState(seq, stops, pipeline)
+        request = RequestState(seq, stops, pipeline, self._prediction(params))
         self._next_id += 1
         self.requests[seq.id] = request
         self.scheduler.add(seq)
@@ -171,18 +175,31 @@ class Engine:
             raise RequestError("structured_outputs must be none: this engine has no grammars")
         return self._grammars(params.structured_outputs)
 
+    def _prediction(self, params: SamplingParams) -> Prediction | None:
+        if not params.prediction or params.max_draft == 0:
+            return None
+        if self._encode is None:
+            raise RequestError("prediction must be none: this engine has no tokenizer")
+        return Prediction(self._encode(params.prediction))
+
     def _propose(self) -> dict[int, Draft]:
-        """A draft for every sequence that decodes: the drafter's within its budget, and what its grammar forces."""
-        seqs = [seq for seq in self.scheduler.running if self.requests[seq.id].has_begun]
+        """A draft for every sequence that decodes: the drafter's within its budget, and what is known without it."""
+        running = [seq for seq in self.scheduler.running if self.requests[seq.id].has_begun]
+        seqs = [seq for seq in running if seq.params.max_draft != 0]
         drafts = self._ask(seqs)
         self._num_proposed = {seq_id: len(draft) for seq_id, draft in drafts.items()}
-        for seq in seqs if self._draft_forced else ():
-            request = self.requests[seq.id]
-            if (grammar := request.pipeline.grammar_after(seq.generated)) is not None:
-                room = min(self.config.draft_budget, self.cache.max_len - len(seq.tokens))
-                depth, draft = request.stops.tokens_left - 1, drafts.get(seq.id, EMPTY_DRAFT)
-                drafts[seq.id] = with_forced(draft, grammar, room, depth)
+        for seq in seqs:
+            request, draft = self.requests[seq.id], drafts.get(seq.id, EMPTY_DRAFT)
+            room = self._room(seq, self.config.draft_budget)
+            drafts[seq.id] = extended(request, draft, room, with_grammar=self._draft_forced)
         return drafts
+
+    def _room(self, seq: Seq, budget: int) -> int:
+        """Nodes that a sequence may draft, with what it asked for and what is left of the context."""
+        asked = seq.params.max_draft
+        return min(
+            budget if asked is None else min(budget, asked), self.cache.max_len - len(seq.tokens)
+        )
 
     def _ask(self, seqs: list[Seq]) -> dict[int, Draft]:
         """What the drafter proposes for sequences with a budget, cut to what is allowed and has room."""
@@ -192,36 +209,43 @@ class Engine:
         seqs = [seq for seq in seqs if budgets[seq.id] >= max(least, 1)]
         if not seqs:
             return {}
-        rooms = [min(budgets[seq.id], self.cache.max_len - len(seq.tokens)) for seq in seqs]
+        rooms = [self._room(seq, budgets[seq.id]) for seq in seqs]
         drafts = propose(self.drafter, seqs, rooms, self.model.config.vocab_size)
-        fitting = {
-            seq.id: self._fit(seq, draft.trim(room))
+        drafted = {
+            seq.id: fitting(self.requests[seq.id], draft.trim(room))
             for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
             if len(draft) >= least or draft.probs is not None  # dropping what was drawn would bias
         }
-        return self.controller.trim(fitting)
-
-    def _fit(self, seq: Seq, draft: Draft) -> Draft:
-        """Without what lies beyond the end of the output, or is not allowed in it."""
-        request = self.requests[seq.id]
-        draft = draft.trim_depth(request.stops.tokens_left - 1)
-        grammar = request.pipeline.grammar_after(seq.generated)
-        return draft if grammar is None else without_forbidden(draft, grammar)
+        return self.controller.trim(drafted)
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Pending tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
         work, room = [], self.config.prefill_chunk
-        for seq in self.scheduler.running:
+        for seq in [*self.scheduler.running]:
+            if seq.slot < 0:
+                continue  # preempted for one before it
             base, pending = self.cache.length(seq.slot), self.scheduler.pending(seq)
             if not self.requests[seq.id].has_begun:
                 pending = pending[:room]
-                room -= len(pending)
             draft = drafts.get(seq.id, EMPTY_DRAFT)
             if not self.cache.reserve(seq.slot, len(pending) + len(draft)):
                 draft = EMPTY_DRAFT
-            if pending:
+            if pending and self._make_room(seq, len(pending)):
                 work.append((seq, pending, base, draft))
+                room -= 0 if self.requests[seq.id].has_begun else len(pending)
         return pack(work)
+
+    def _make_room(self, seq: Seq, rows: int) -> bool:
+        """Preempt the youngest sequences until another has room for its rows; False if it was its own turn."""
+        while not self.cache.reserve(seq.slot, rows):
+            youngest = self.scheduler.running[-1]
+            assert youngest is not seq or len(self.scheduler.running) > 1, (
+                "one sequence always fits"
+            )
+            self.preempt(youngest.id)
+            if youngest is seq:
+                return False
+        return True
 
     def _head(self, work: Pass, hidden: Hidden) -> tuple[Tensor | Best, TopK | None]:
         """Logits of the rows that need them; only the likeliest tokens where no request needs more.
@@ -244,11 +268,15 @@ class Engine:
     ) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends."""
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
-        features = torch.cat(wanted, dim=-1) if wanted else None  # what the drafter asked to see
+        features = None  # what the drafter asked to see
+        if wanted:
+            features = wanted[0] if len(wanted) == 1 else torch.cat(wanted, dim=-1)
         results = []
         for seq_rows, rows, logit_rows in work.spans():
             request = self.requests[seq_rows.seq.id]
-            own = None if features is None else features[rows.start : rows.stop]
+            own = features
+            if features is not None and len(rows) < len(features):
+                own = features[rows.start : rows.stop]
             if own is not None and not request.has_begun:
                 request.prompt_features.append(own)
             if request.scores_prompt:
@@ -281,6 +309,8 @@ class Engine:
         for result in results:
             request = result.request
             if request.has_begun:
+                if request.prediction is not None:
+                    request.prediction.learn(result.rows.draft, result.outcome.path)
                 request.stats.record(result.rows.draft, result.outcome)
                 self.stats.record(result.rows.draft, result.outcome)
             if result.finish_reason is not None:

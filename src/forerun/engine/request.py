@@ -11,6 +11,7 @@ from torch import Tensor
 from forerun.core.types import Event, FinishReason, Outcome, Seq, TextPiece, TokenLogprob
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
+from forerun.drafters._predicted import Prediction
 from forerun.engine.batch import SequenceRows
 from forerun.engine.stats import SpecStats
 
@@ -25,6 +26,8 @@ class RequestState:
     seq: Seq
     stops: StopChecker
     pipeline: LogitsPipeline
+    prediction: Prediction | None = None
+    """What the user expects the output to be, as a draft."""
     stats: SpecStats = field(default_factory=SpecStats)
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)

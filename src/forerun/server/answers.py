@@ -145,16 +145,23 @@ def usage(request: AsyncRequest) -> Document:
     firsts = [handle.runs[0].seq for handle in request.handles]
     num_prompt = sum(seq.num_prompt for seq in firsts)
     num_new = sum(len(run.seq.tokens) - run.seq.num_prompt for run in _runs(request))
-    return {
+    found: Document = {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_new,
         "total_tokens": num_prompt + num_new,
         "prompt_tokens_details": {"cached_tokens": sum(seq.num_reused for seq in firsts)},
     }
+    predictions = [run.prediction for run in _runs(request) if run.prediction is not None]
+    if predictions:
+        found["completion_tokens_details"] = {
+            "accepted_prediction_tokens": sum(one.accepted for one in predictions),
+            "rejected_prediction_tokens": sum(one.rejected for one in predictions),
+        }
+    return found
 
 
-def timings(request: AsyncRequest, end_s: float) -> Document:
-    """llama-server's figures of a request that has ended at `end_s`, and what the drafter guessed.
+def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
+    """llama-server's figures of a request that has ended at `end_s`, and what the drafter of that name guessed.
 
     The prompt's time is the time to the first token, waiting included. The answer's time begins with that token, and
     `predicted_per_second` counts those after it: the speed of decoding.
@@ -166,7 +173,10 @@ def timings(request: AsyncRequest, end_s: float) -> Document:
     cached, num_new = counts["prompt_tokens_details"]["cached_tokens"], counts["completion_tokens"]
     num_read = counts["prompt_tokens"] - cached
     prompt_ms, predicted_ms = (first_s - request.start_s) * 1e3, (end_s - first_s) * 1e3
+    most = request.handles[0].runs[0].seq.params.max_draft
     return {
+        "drafter": "none" if most == 0 else drafter,
+        **({} if most is None else {"max_draft": most}),
         "cache_n": cached,
         "prompt_n": num_read,
         "prompt_ms": round(prompt_ms, 3),

@@ -94,7 +94,7 @@ async def completions(service: Service, request: Request) -> Response:
     llm, name = service.llm(), service.name(body.model)
     if body.echo and body.stream and body.logprobs is not None:
         raise ApiError(400, "echo with logprobs is not streamed: leave out stream", param="stream")
-    params = body.params(llm.default_params(), typed)
+    params = service.params(body, typed)
     bos = None if body.add_special_tokens else False
 
     def encode() -> list[Encoded]:
@@ -118,7 +118,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     llm, name = service.llm(), service.name(body.model)
     defaults = llm.default_params()
     defaults.max_tokens = None
-    params = body.params(defaults, typed)
+    params = service.params(body, typed, defaults)
     check_depth(body.tools, "tools", service.config)
     toolbox = Toolbox.of(body.tools, body.tool_choice, body.parallel_tool_calls)
     params.structured_outputs = toolbox.form(params.structured_outputs)
@@ -145,10 +145,12 @@ async def _written(
     with_prompt: bool = False,
     with_tools: bool = False,
 ) -> Response:
-    tokenizer = service.llm().tokenizer
+    llm = service.llm()
+    tokenizer = llm.tokenizer
     writer = Writer(
         request=running,
         head=head,
+        drafter=llm.drafter_spec.name,
         words=Words(tokenizer.text_of, tokenizer.token_bytes),
         observe=service.metrics.follow(running),
         options=body.stream_options or StreamOptions(),

@@ -1,4 +1,4 @@
-"""The form of an answer as requests write it, and how large a schema may be."""
+"""What requests write as objects: the form of an answer, its prediction, how it is drafted; and their bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from forerun.core.errors import RequestError, shown
+from forerun.core.config import AUTO
+from forerun.core.errors import RequestError, shown, unknown
 from forerun.core.structured import StructuredOutputsParams, depth
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
@@ -36,6 +37,43 @@ def of_response_format(given: Mapping[str, Any] | None) -> StructuredOutputsPara
         return StructuredOutputsParams(json=schema)
     except RequestError as error:
         raise ApiError(400, str(error), param=field) from error
+
+
+def of_prediction(given: str | Mapping[str, Any]) -> str:
+    """OpenAI's `prediction`: a text, or its parts. Raises ApiError."""
+    content = given.get("content") if isinstance(given, Mapping) else given
+    if isinstance(given, Mapping) and given.get("type", "content") != "content":
+        content = None
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+        content = "".join(map(str, texts)) if is_text else None
+    if not isinstance(content, str):
+        what = '{"type": "content", "content": TEXT}'
+        raise ApiError(400, f"prediction must be {what}, got {shown(given)}", param="prediction")
+    return content
+
+
+def max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
+    """The most tokens that may be drafted, of a request's `speculative`; None: any. Raises ApiError.
+
+    `drafter` is the one that is loaded.
+    """
+    for name in given.keys() - {"drafter", "max_draft"}:
+        message = unknown("field of speculative", name, ("drafter", "max_draft"))
+        raise ApiError(400, message, param="speculative")
+    asked, most = given.get("drafter"), given.get("max_draft")
+    if asked not in (None, AUTO, "none", drafter):
+        raise ApiError(
+            400,
+            f"speculative.drafter must be {drafter}, auto or none, got {shown(asked)}: a server has "
+            "the drafter it was started with",
+            param="speculative",
+        )
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
+        message = f"speculative.max_draft must be a whole number from 0, got {shown(most)}"
+        raise ApiError(400, message, param="speculative")
+    return 0 if asked == "none" else most
 
 
 def check_bounds(form: StructuredOutputsParams, config: ServerConfig) -> None:

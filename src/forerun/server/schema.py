@@ -27,6 +27,7 @@ _TYPES: Mapping[str, Any] = {
     "stop_token_ids": list[int],
     "logit_bias": dict[str, float],
     "structured_outputs": dict[str, Any],
+    "prediction": str | dict[str, Any],
 }
 """Of fields that JSON writes otherwise."""
 _ELSEWHERE = ("logprobs", "detokenize")
@@ -70,7 +71,7 @@ def _sampling_fields() -> dict[str, Any]:
     }
 
 
-class _Answer(_Strict):
+class AnswerRequest(_Strict):
     """What every route that answers takes."""
 
     model: str | None = None
@@ -84,6 +85,9 @@ class _Answer(_Strict):
     response_format: dict[str, Any] | None = None
     """`json_schema` or `json_object`: the form of the answer, as OpenAI writes it; `text` is any."""
 
+    speculative: dict[str, Any] | None = None
+    """How this request is drafted: `drafter` (`none`, `auto` or the one that is loaded), `max_draft`."""
+
     def params(self, defaults: SamplingParams, typed: Mapping[str, str]) -> SamplingParams:
         """The parameters, those that are not given from `defaults`. Raises ApiError."""
         names = {field.name for field in dataclasses.fields(SamplingParams)}
@@ -93,6 +97,8 @@ class _Answer(_Strict):
             if getattr(self, name) is not None
         }
         given |= self.scores()
+        if "prediction" in given:
+            given["prediction"] = forms.of_prediction(given["prediction"])
         if (form := forms.of_response_format(self.response_format)) is not None:
             if "structured_outputs" in given:
                 raise ApiError(400, "give response_format or structured_outputs, not both")
@@ -114,9 +120,9 @@ class _Answer(_Strict):
 
 
 if TYPE_CHECKING:
-    _SampledAnswer = _Answer
+    _SampledAnswer = AnswerRequest
 else:
-    _SampledAnswer = create_model("_SampledAnswer", __base__=_Answer, **_sampling_fields())
+    _SampledAnswer = create_model("_SampledAnswer", __base__=AnswerRequest, **_sampling_fields())
 
 
 class CompletionRequest(_SampledAnswer):
@@ -202,7 +208,7 @@ def read(body: type[Body], given: Mapping[str, object]) -> tuple[Body, dict[str,
     typed: dict[str, str] = {}
     fields = {**given}
     try:
-        if issubclass(body, _Answer):
+        if issubclass(body, AnswerRequest):
             fields, typed = request_spellings.read(given)
         return body.model_validate(fields), typed
     except RequestError as error:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from forerun.core.errors import RequestError, shown
@@ -17,8 +17,9 @@ from forerun.llm import LLM
 from forerun.server.answers import timings
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, loading, of_exception, too_long
-from forerun.server.forms import check_bounds
+from forerun.server.forms import check_bounds, max_draft
 from forerun.server.metrics import ServerMetrics
+from forerun.server.schema import AnswerRequest
 from forerun.server.worker import AsyncRequest, Closed, Worker
 
 _log = logging.getLogger("forerun.requests")
@@ -55,6 +56,16 @@ class Service:
             param="model",
             code="model_not_found",
         )
+
+    def params(
+        self, body: AnswerRequest, typed: Mapping[str, str], defaults: SamplingParams | None = None
+    ) -> SamplingParams:
+        """A request's parameters; what it leaves out is the model's own. Raises ApiError."""
+        llm = self.llm()
+        params = body.params(defaults or llm.default_params(), typed)
+        if body.speculative is not None:
+            params.max_draft = max_draft(body.speculative, llm.drafter_spec.name)
+        return params
 
     async def encode(self, encode: Callable[[], list[Encoded]]) -> list[Encoded]:
         """Prompts as token ids, made in another thread: a long text would keep all others waiting."""
@@ -119,7 +130,7 @@ class Service:
         now_s = time.perf_counter()
         self.metrics.finish(request, now_s)
         if self.config.log_requests:
-            _log.info("%s", _line(timings(request, now_s)))
+            _log.info("%s", _line(timings(request, now_s, self.llm().drafter_spec.name)))
 
 
 def _line(found: dict[str, object]) -> str:

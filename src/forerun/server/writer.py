@@ -28,6 +28,7 @@ class Writer:
 
     request: AsyncRequest
     head: Head
+    drafter: str
     words: Words
     observe: Callable[[News], object]
     options: StreamOptions
@@ -84,7 +85,7 @@ class Writer:
         elif self.options.include_usage:
             document["usage"] = None
         elif news.event.finish_reason is not None and self._is_finished():
-            document["timings"] = timings(self.request, news.time_s)
+            document["timings"] = timings(self.request, news.time_s, self.drafter)
         return _event(document)
 
     def _delta(self, news: News) -> Document | None:
@@ -126,7 +127,10 @@ class Writer:
         self._end_s = news.time_s
 
     def _figures(self) -> Document:
-        return {"usage": usage(self.request), "timings": timings(self.request, self._end_s)}
+        return {
+            "usage": usage(self.request),
+            "timings": timings(self.request, self._end_s, self.drafter),
+        }
 
     def _choices(self, output: RequestOutput, start: int) -> list[Document]:
         """The completions of one prompt; the first has the index `start`."""

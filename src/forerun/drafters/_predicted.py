@@ -1,0 +1,91 @@
+"""A predicted output as a draft: what the user expects the answer to be, such as a file before a small change.
+
+The answer is followed along the prediction. Where it leaves it, the last tokens are looked up further on. How much
+is guessed at once doubles while all of it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from forerun.core import tree
+from forerun.core.types import Draft
+
+MATCH = 3
+"""Tokens that must be equal where the answer returns to the prediction."""
+FIRST_LENGTH, LEAST_LENGTH, MOST_LENGTH = 8, 2, 32
+"""Tokens guessed at once."""
+
+
+@dataclass(slots=True)
+class Prediction:
+    """The predicted tokens and where the answer stands in them."""
+
+    tokens: Sequence[int]
+    accepted: int = 0
+    """Predicted tokens that were verified and right."""
+    rejected: int = 0
+    """Predicted tokens that were verified and wrong."""
+    _position: int | None = 0
+    _last: int = 0
+    _length: int = FIRST_LENGTH
+    _num_read: int = 0
+    _ends: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for stop in range(MATCH, len(self.tokens) + 1):
+            self._ends.setdefault(tuple(self.tokens[stop - MATCH : stop]), []).append(stop)
+
+    def extend(self, draft: Draft, generated: Sequence[int], room: int) -> Draft:
+        """Add the coming predicted tokens to a draft, to `room` nodes in all.
+
+        A draft that was drawn gives way: that does not look at what was drawn, so it does not bias.
+        """
+        self._follow(generated)
+        coming = self._coming()
+        if not coming:
+            return draft
+        if draft.probs is not None:
+            draft = Draft()
+        nodes = draft.tokens, draft.parents
+        return Draft(*tree.graft(*nodes, coming, tree.chain(len(coming)))).trim(
+            max(room, len(draft))
+        )
+
+    def learn(self, draft: Draft, path: Sequence[int]) -> None:
+        """Count what became of the predicted nodes of a draft, and guess more or less the next time."""
+        children, node = tree.children(draft.parents), -1
+        num_drafted = num_right = 0
+        for token in self._coming():
+            below = (c for c in children.get(node, ()) if draft.tokens[c] == token)
+            if (child := next(below, None)) is None:
+                break
+            node, num_drafted, num_right = child, num_drafted + 1, num_right + (child in path)
+        if not num_drafted:
+            return
+        self.accepted += num_right
+        self.rejected += num_drafted - num_right
+        is_whole = num_right == num_drafted
+        self._length = (
+            min(2 * self._length, MOST_LENGTH) if is_whole else max(num_right, LEAST_LENGTH)
+        )
+
+    def _coming(self) -> tuple[int, ...]:
+        if self._position is None:
+            return ()
+        return tuple(self.tokens[self._position :][: self._length])
+
+    def _follow(self, generated: Sequence[int]) -> None:
+        """Move on by the tokens that came; where they leave the prediction, look for a place to return to."""
+        for token in generated[self._num_read :]:
+            at = self._position
+            if at is not None and at < len(self.tokens) and self.tokens[at] == token:
+                self._position = self._last = at + 1
+            else:
+                self._position = None
+        self._num_read = len(generated)
+        if self._position is None:
+            ends = self._ends.get(tuple(generated[-MATCH:]), [])
+            after = (end for end in ends if end > self._last)
+            self._position = next(after, ends[-1] if ends else None)
