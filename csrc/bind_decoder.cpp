@@ -245,10 +245,9 @@ void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
     self.apply(linear, x.data(), num_rows, out.data());
 }
 
-// The bytes of keys and values as they lie in memory: for tests.
-nb::tuple memory(nb::handle self) {
-    const Cache& cache = nb::cast<const Cache&>(self);
-    return nb::make_tuple(view(cache.keys(), self), view(cache.values(), self));
+// The bytes of all blocks as they lie in memory, (blocks, layers, heads) pages: for tests.
+nb::object memory(nb::handle self) {
+    return nb::cast(view(nb::cast<const Cache&>(self).memory(), self));
 }
 
 }  // namespace
@@ -257,11 +256,13 @@ void bind_decoder(nb::module_& m) {
     m.def("runnable_isas", &runnable_isas, "Instruction sets this processor can run, best first.");
 
     nb::class_<Cache>(m, "Cache", "Keys and values of some sequences.")
-        .def(nb::init<int, int, int, int, int, bool, std::vector<std::int32_t>>(), "num_layers"_a,
-             "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a,
-             "pages"_a = std::vector<std::int32_t>())
+        .def(nb::init<int, int, int, int, int, bool, int>(), "num_layers"_a, "num_heads"_a,
+             "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a, "num_blocks"_a = 0)
+        .def_prop_ro_static("block_rows", [](nb::handle) { return kChunk; })
+        .def_ro("block_nbytes", &Cache::block_nbytes)
+        .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)
         .def("move", &Cache::move, "slot"_a, "rows"_a, "start"_a)
-        .def("copy", &Cache::copy, "source"_a, "target"_a, "length"_a)
+        .def("copy_block", &Cache::copy_block, "source"_a, "target"_a)
         .def("memory", &memory)
         .def("nbytes", &Cache::nbytes);
 

@@ -16,51 +16,45 @@ void need(bool holds, const char* message) {
 
 template <class T>
 void move_row(const KvHead& head, int from, int to) {
-    const std::size_t dim = head.head_dim, source = head.row(from), target = head.row(to);
-    T *keys = static_cast<T*>(head.keys), *values = static_cast<T*>(head.values);
+    const std::size_t dim = head.head_dim, source = from % kChunk, target = to % kChunk;
+    const T* from_keys = head.keys<T>(from / kChunk) + source / kTile * kTile * dim;
+    T* to_keys = head.keys<T>(to / kChunk) + target / kTile * kTile * dim;
     for (std::size_t e = 0; e < dim; ++e)
-        keys[(target / kTile * dim + e) * kTile + target % kTile] =
-            keys[(source / kTile * dim + e) * kTile + source % kTile];
-    std::copy_n(values + source * dim, dim, values + target * dim);
+        to_keys[e * kTile + target % kTile] = from_keys[e * kTile + source % kTile];
+    std::copy_n(head.values<T>(from / kChunk) + source * dim, dim,
+                head.values<T>(to / kChunk) + target * dim);
 }
 
 }  // namespace
 
-Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half,
-             std::vector<std::int32_t> pages)
+Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half, int blocks)
     : num_layers(layers),
       num_heads(heads),
       head_dim(dim),
       num_slots(slots),
       max_len(most),
       is_half(half),
-      pages_(std::move(pages)) {
+      page_nbytes(std::size_t{2} * kChunk * dim * (half ? 2 : 4)),
+      block_nbytes(page_nbytes * layers * heads),
+      num_blocks_(blocks) {
     need(std::min({layers, heads, dim, slots, most}) > 0, "a cache's dimensions must be positive");
     need(dim % kTile == 0, "head size must be a multiple of 16");
-    const double rows = slots * (most + double{kChunk});
-    need(rows < 0x1p31 && (half ? 4.0 : 8.0) * layers * heads * dim * rows < 1e15,
+    const double rows = slots * (most + double{kChunk}),
+                 per_row = (half ? 4.0 : 8.0) * layers * heads * dim;
+    need(rows < 0x1p31 && blocks >= 0 && per_row * std::max(rows, blocks * double{kChunk}) < 1e15,
          "the cache would be absurdly large");
-    const std::size_t num_pages = static_cast<std::size_t>(num_slots * pages_per_slot());
-    std::vector<std::int32_t> ascending(num_pages);
-    std::iota(ascending.begin(), ascending.end(), 0);
-    if (pages_.empty()) pages_ = ascending;
-    std::vector<std::int32_t> sorted = pages_;
-    std::sort(sorted.begin(), sorted.end());
-    need(sorted == ascending, "a page table must name each page once");
-    const std::size_t nbytes = std::size_t(num_layers) * num_heads * num_pages * page_nbytes();
-    keys_ = Buffer(nbytes);
-    values_ = Buffer(nbytes);
-}
-
-std::size_t Cache::page_nbytes() const {
-    return static_cast<std::size_t>(kChunk * head_dim) * (is_half ? 2 : 4);
+    tables_.assign(static_cast<std::size_t>(num_slots) * blocks_per_slot(), -1);
+    if (num_blocks_ == 0) {
+        num_blocks_ = static_cast<int>(tables_.size());
+        std::iota(tables_.begin(), tables_.end(), 0);
+    }
+    memory_ = Buffer(num_blocks_ * block_nbytes);
 }
 
 KvHead Cache::head(int layer, int slot, int head) const {
-    const std::size_t at =
-        static_cast<std::size_t>(layer * num_heads + head) * pages_.size() * page_nbytes();
-    return {keys_.as<std::uint8_t>() + at, values_.as<std::uint8_t>() + at,
-            pages_.data() + slot * pages_per_slot(), is_half, head_dim};
+    const std::size_t page = static_cast<std::size_t>(layer * num_heads + head);
+    return {memory_.as<std::uint8_t>() + page * page_nbytes, block_nbytes,
+            tables_.data() + static_cast<std::size_t>(slot) * blocks_per_slot(), is_half, head_dim};
 }
 
 void Cache::check_slot(int slot) const {
@@ -68,10 +62,23 @@ void Cache::check_slot(int slot) const {
         throw std::invalid_argument("no cache slot " + std::to_string(slot));
 }
 
+bool Cache::has_rows(int slot, int rows) const {
+    const auto first = tables_.begin() + static_cast<std::ptrdiff_t>(slot) * blocks_per_slot();
+    const int count = (rows + kChunk - 1) / kChunk;
+    return rows <= max_len && std::find(first, first + count, -1) == first + count;
+}
+
+void Cache::place(int slot, int index, int block) {
+    check_slot(slot);
+    need(index >= 0 && index < blocks_per_slot() && block >= 0 && block < num_blocks_,
+         "no such cache block");
+    tables_[static_cast<std::size_t>(slot) * blocks_per_slot() + index] = block;
+}
+
 void Cache::move(int slot, const std::vector<int>& rows, int start) {
     check_slot(slot);
     for (int to = start; int row : rows)
-        need(to >= 0 && row >= to++ && row < max_len, "rows can only move down");
+        need(to >= 0 && row >= to++ && has_rows(slot, row + 1), "rows can only move down");
     const auto move_one = is_half ? move_row<std::uint16_t> : move_row<float>;
     for (int layer = 0; layer < num_layers; ++layer)
         for (int h = 0; h < num_heads; ++h)
@@ -79,23 +86,12 @@ void Cache::move(int slot, const std::vector<int>& rows, int start) {
                 move_one(head(layer, slot, h), rows[i], start + static_cast<int>(i));
 }
 
-void Cache::copy(int source, int target, int length) {
-    check_slot(source);
-    check_slot(target);
-    need(source != target && length <= max_len, "the rows do not fit the cache");
-    const std::size_t nbytes = page_nbytes();
-    const auto copy_page = [&](const void* from, std::size_t page, void* to, std::size_t to_page) {
-        std::memcpy(static_cast<char*>(to) + to_page * nbytes,
-                    static_cast<const char*>(from) + page * nbytes, nbytes);
-    };
-    for (int layer = 0; layer < num_layers; ++layer)
-        for (int h = 0; h < num_heads; ++h) {
-            const KvHead from = head(layer, source, h), to = head(layer, target, h);
-            for (int i = 0; i * kChunk < length; ++i) {
-                copy_page(from.keys, from.pages[i], to.keys, to.pages[i]);
-                copy_page(from.values, from.pages[i], to.values, to.pages[i]);
-            }
-        }
+void Cache::copy_block(int source, int target) {
+    for (int block : {source, target})
+        need(block >= 0 && block < num_blocks_, "no such cache block");
+    std::uint8_t* memory = memory_.as<std::uint8_t>();
+    if (source != target)
+        std::memcpy(memory + target * block_nbytes, memory + source * block_nbytes, block_nbytes);
 }
 
 }  // namespace forerun

@@ -1,5 +1,6 @@
-// Keys and values of some sequences, in pages of 64 rows. A slot's table says which pages hold its
-// rows; whoever uses the cache knows how many rows of a slot are in use.
+// Keys and values of some sequences, in blocks of 64 rows. A slot's table says which blocks hold its
+// rows, and sequences may share them; whoever uses the cache fills the tables, and knows how many
+// rows of a slot are in use.
 
 #pragma once
 
@@ -13,33 +14,36 @@ namespace forerun {
 
 class Cache {
   public:
-    // `pages`: the ids of all slots' pages in order, every page once; ascending if there are none.
-    // Throws std::invalid_argument.
+    // `num_blocks` 0: as many as all slots can fill, each slot with its own; else the tables are
+    // empty. Throws std::invalid_argument.
     Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, bool is_half,
-          std::vector<std::int32_t> pages);
+          int num_blocks = 0);
 
-    std::size_t nbytes() const { return keys_.nbytes() + values_.nbytes(); }
+    std::size_t nbytes() const { return memory_.nbytes(); }
 
-    // Throws std::invalid_argument for a slot that the cache has not; so do the next two.
+    // Makes a block the one at `index` of a slot's table. Throws std::invalid_argument, like the
+    // next three, for a slot or a block that the cache has not.
+    void place(int slot, int index, int block);
     void check_slot(int slot) const;
     // Rows start, start + 1, ... of a slot become what `rows` are: ascending and no lower.
     void move(int slot, const std::vector<int>& rows, int start);
-    // The first `length` rows of `target` become those of `source`.
-    void copy(int source, int target, int length);
+    void copy_block(int source, int target);
+    // Whether the first `rows` rows of a slot have their blocks.
+    bool has_rows(int slot, int rows) const;
 
     KvHead head(int layer, int slot, int head) const;
-    const Buffer& keys() const { return keys_; }      // (layers, heads, pages, 4, E, 16)
-    const Buffer& values() const { return values_; }  // (layers, heads, pages, 64, E)
+    const Buffer& memory() const { return memory_; }  // (blocks, layers, heads): a page each
 
     const int num_layers, num_heads, head_dim, num_slots, max_len;
     const bool is_half;
+    const std::size_t page_nbytes, block_nbytes;
 
   private:
-    int pages_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
-    std::size_t page_nbytes() const;  // of one head's keys or values
+    int blocks_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
 
-    std::vector<std::int32_t> pages_;  // (slots, pages per slot)
-    Buffer keys_, values_;
+    int num_blocks_;
+    std::vector<std::int32_t> tables_;  // (slots, blocks per slot); -1: none
+    Buffer memory_;
 };
 
 }  // namespace forerun

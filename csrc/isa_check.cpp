@@ -193,18 +193,17 @@ void check_find(const Kernels& kernels, Results& results) {
     results.note(found);
 }
 
-// Two pages of keys and values of one head, the second page first.
+// Two blocks of one head, the second one first, with room between them.
 constexpr int kCacheRows = 2 * kChunk, kHeadDim = 80;
 
 struct CacheSample {
-    std::vector<std::uint8_t> keys, values;
-    std::int32_t pages[2] = {1, 0};
+    static constexpr std::size_t kPage = 2 * kChunk * kHeadDim * sizeof(float), kBlock = kPage + 64;
+    std::vector<std::uint8_t> memory;
+    std::int32_t blocks[2] = {1, 0};
     KvHead head;
 
     explicit CacheSample(bool is_half)
-        : keys(kCacheRows * kHeadDim * sizeof(float)),
-          values(keys.size()),
-          head{keys.data(), values.data(), pages, is_half, kHeadDim} {}
+        : memory(2 * kBlock), head{memory.data(), kBlock, blocks, is_half, kHeadDim} {}
 };
 
 template <auto Write>
@@ -214,8 +213,7 @@ void check_write(const Kernels& kernels, Results& results) {
         CacheSample cache(is_half);
         for (int i = 0; (i + 1) * kHeadDim <= static_cast<int>(x.size()); ++i)
             (kernels.*Write)(cache.head, 11 * i, x.data() + i * kHeadDim);
-        results.note(cache.keys);
-        results.note(cache.values);
+        results.note(cache.memory);
     }
 }
 
@@ -286,8 +284,7 @@ void spoil(T& argument) {
     if constexpr (std::is_same_v<T, Attended>) spoil(argument.out);
     if constexpr (std::is_same_v<T, const Rows>) spoil(argument.q);
     if constexpr (std::is_same_v<T, const Output>) spoil(argument.out);
-    if constexpr (std::is_same_v<T, const KvHead>)
-        for (void* written : {argument.keys, argument.values}) spoil(written);
+    if constexpr (std::is_same_v<T, const KvHead>) spoil(argument.first_page);
     if constexpr (std::is_convertible_v<T, void*>)  // not const
         ++*static_cast<std::uint8_t*>(static_cast<void*>(argument));
 }

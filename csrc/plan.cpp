@@ -33,7 +33,7 @@ void Decoder::check_segments() const {
                 throw std::invalid_argument("two segments of one cache slot");
         if (s.base < 0 || s.first < 0 || s.stop < s.first || s.stop > count)
             throw std::invalid_argument("a segment's rows lie outside its tokens");
-        if (s.stop > cache.max_len - s.base)
+        if (s.stop > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + s.stop))
             throw std::out_of_range("the sequence does not fit the cache");
         if (!inputs_)
             for (int token : s.tokens) check_id(token);

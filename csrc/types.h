@@ -13,7 +13,7 @@ namespace forerun {
 
 inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
 inline constexpr int kGroup = 32;     // activations that share a scale
-inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache page
+inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache block
 inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attention unit serves
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
@@ -114,17 +114,24 @@ struct Query {
     const std::int32_t* path = nullptr;  // cache rows of positions base..position
 };
 
-// The keys and values of one kv head: keys (pages, 4, E, 16), values (pages, 64, E), and the pages
-// of one cache slot in order.
+// The keys and values of one layer's kv head as one cache slot sees them. A page is what a block
+// holds of the head: keys (4, E, 16), then values (64, E).
 struct KvHead {
-    void* keys = nullptr;
-    void* values = nullptr;
-    const std::int32_t* pages = nullptr;
+    std::uint8_t* first_page = nullptr;    // of block 0
+    std::size_t block_nbytes = 0;          // from a page to that of the next block
+    const std::int32_t* blocks = nullptr;  // of the slot, in order
     bool is_half = false;
     int head_dim = 0;
 
-    // Where a row of the slot lies: its number among the rows of all pages.
-    int row(int slot_row) const { return pages[slot_row / kChunk] * kChunk + slot_row % kChunk; }
+    // Where the rows of a chunk lie. T is the type of the numbers.
+    template <class T>
+    T* keys(int chunk) const {
+        return reinterpret_cast<T*>(first_page + blocks[chunk] * block_nbytes);
+    }
+    template <class T>
+    T* values(int chunk) const {
+        return keys<T>(chunk) + kChunk * head_dim;
+    }
 };
 
 // Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,

@@ -108,9 +108,6 @@ class Lengths(KVCache):
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         """Nothing to move."""
 
-    def _copy(self, source: int, target: int, length: int) -> None:
-        """Nothing to copy."""
-
 
 class Replay:
     """A model that says the recorded answers. Its hidden state is the next token, or 0 behind the end."""
@@ -171,6 +168,7 @@ def replay(
     drafter = _drafter(answers, model, clock, num_seqs, max_len)
     cache = model.new_cache(num_seqs, max_len)
     engine = Engine(model, cache, drafter, EngineConfig())  # type: ignore[arg-type]
+    engine.scheduler.reuse = False  # nothing is counted before all prompts have been read
     engine.timers.clock = clock
     model.running = engine.scheduler.running
     engine.controller = controller or engine.controller

@@ -53,8 +53,7 @@ template <class T>
 void score(const KvHead& head, int first, int stop, const float* const* q, int num_pairs,
            float* out, std::size_t stride) {
     const auto blocks = [&]<int B>(int row) {
-        const T* keys = static_cast<const T*>(head.keys) +
-                        static_cast<std::size_t>(head.row(row)) * head.head_dim;
+        const T* keys = head.keys<T>(row / kChunk) + row % kChunk * head.head_dim;
         by_fours(num_pairs, [&]<int P>(int p) {
             score_blocks<T, P, B>(keys, q + p, head.head_dim, out + p * stride + (row - first),
                                   stride);
@@ -72,13 +71,12 @@ void score(const KvHead& head, int first, int stop, const float* const* q, int n
 
 // Adds weights times values to E * 16 outputs of every pair.
 template <class T, int P, int E>
-void add_lanes(const T* values, int head_dim, const std::int32_t* rows, int count,
-               const float* weights, Attended* states, int first) {
+void add_lanes(const T* const* rows, int count, const float* weights, Attended* states, int first) {
     F acc[P][E];
     for (int p = 0; p < P; ++p)
         for (int e = 0; e < E; ++e) acc[p][e] = load(states[p].out + first + e * kTile);
     for (int j = 0; j < count; ++j) {
-        const T* row = values + static_cast<std::size_t>(rows[j]) * head_dim + first;
+        const T* row = rows[j] + first;
         F value[E];
         for (int e = 0; e < E; ++e) value[e] = load(row + e * kTile);
 #pragma GCC unroll 4
@@ -92,15 +90,15 @@ void add_lanes(const T* values, int head_dim, const std::int32_t* rows, int coun
 }
 
 template <class T>
-void add_values(const T* values, int head_dim, const std::int32_t* rows, int count,
-                const float* weights, Attended* states, int num_pairs) {
+void add_values(const T* const* rows, int head_dim, int count, const float* weights,
+                Attended* states, int num_pairs) {
     by_fours(num_pairs, [&]<int P>(int p) {
         const float* from = weights + p * kChunk;
         int e = 0;
         for (; head_dim - e >= kSide * kTile; e += kSide * kTile)
-            add_lanes<T, P, kSide>(values, head_dim, rows, count, from, states + p, e);
+            add_lanes<T, P, kSide>(rows, count, from, states + p, e);
         for (; e < head_dim; e += kTile)
-            add_lanes<T, P, 1>(values, head_dim, rows, count, from, states + p, e);
+            add_lanes<T, P, 1>(rows, count, from, states + p, e);
     });
 }
 
@@ -189,15 +187,18 @@ void chunk_scores(const Attention& a, int chunk, const float* const* q, float* w
     }
 }
 
-// Where the rows of a chunk's positions lie, as one query sees them.
-inline void rows_of(const KvHead& head, const Query& query, int chunk,
-                    std::int32_t (&rows)[kChunk]) {
-    const int start = chunk * kChunk, page = head.row(start);
-    for (int j = 0; j < kChunk; ++j) rows[j] = page + j;
+// Where the values of a chunk's positions lie, as one query sees them.
+template <class T>
+void rows_of(const KvHead& head, const Query& query, int chunk, const T* (&rows)[kChunk]) {
+    const int start = chunk * kChunk, dim = head.head_dim;
+    const T* page = head.values<T>(chunk);
+    for (int j = 0; j < kChunk; ++j) rows[j] = page + j * dim;
     if (!query.path) return;
     const Span span = seen(query, chunk);
-    for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p)
-        rows[p - start] = head.row(query.path[p - query.base]);
+    for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p) {
+        const int row = query.path[p - query.base];
+        rows[p - start] = head.values<T>(row / kChunk) + row % kChunk * dim;
+    }
 }
 
 // Positions of the chunk that every query sees, at their own rows.
@@ -234,26 +235,25 @@ inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, 
 template <class T>
 void attend_chunk(const Attention& a, int chunk, Attended* states) {
     const int head_dim = a.head.head_dim, start = chunk * kChunk;
-    const T* values = static_cast<const T*>(a.head.values);
     float* weights = a.scratch;
     const float* q[kMaxPairs];
     for (int i = 0; i < a.num_queries; ++i)
         for (int h = 0; h < a.group; ++h)
             q[i * a.group + h] =
                 a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
-    const T* page = values + static_cast<std::size_t>(a.head.row(start)) * head_dim;
+    const T* page = a.head.values<T>(chunk);
     for (int i = 0; i < kChunk * head_dim; i += kTile) __builtin_prefetch(page + i);
     chunk_scores<T>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
     for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 
-    const auto add = [&](Span span, const std::int32_t* rows, int pair, int num_pairs) {
+    const auto add = [&](Span span, const T* const* rows, int pair, int num_pairs) {
         if (span.first >= span.stop) return;
         const int j = span.first - start;
-        add_values(values, head_dim, rows + j, span.stop - span.first, weights + pair * kChunk + j,
+        add_values(rows + j, head_dim, span.stop - span.first, weights + pair * kChunk + j,
                    states + pair, num_pairs);
     };
     // For every query in order of position: what it alone sees, what all see, what it alone sees.
-    std::int32_t rows[kMaxPairs][kChunk];
+    const T* rows[kMaxPairs][kChunk];
     const Span shared = seen_by_all(a, chunk);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
@@ -277,29 +277,27 @@ inline void attend(const Attention& a, int chunk, Attended* states) {
 }
 
 template <class T>
-void write_key(T* block, int head_dim, const float* k) {
-    for (int e = 0; e < head_dim; e += kTile) {
+void write_key(const KvHead& head, int row, const float* k) {
+    T* block = head.keys<T>(row / kChunk) + row % kChunk / kTile * kTile * head.head_dim;
+    for (int e = 0; e < head.head_dim; e += kTile) {
         T part[kTile];
         store(part, load(k + e));
-        for (int i = 0; i < kTile; ++i) block[(e + i) * kTile] = part[i];
+        for (int i = 0; i < kTile; ++i) block[(e + i) * kTile + row % kTile] = part[i];
     }
 }
 inline void write_key(const KvHead& head, int slot_row, const float* k) {
-    const std::size_t row = static_cast<std::size_t>(head.row(slot_row)),
-                      offset = row / kTile * kTile * head.head_dim + row % kTile;
-    if (head.is_half)
-        write_key(static_cast<std::uint16_t*>(head.keys) + offset, head.head_dim, k);
-    else
-        write_key(static_cast<float*>(head.keys) + offset, head.head_dim, k);
+    head.is_half ? write_key<std::uint16_t>(head, slot_row, k)
+                 : write_key<float>(head, slot_row, k);
+}
+
+template <class T>
+void write_value(const KvHead& head, int row, const float* v) {
+    T* values = head.values<T>(row / kChunk) + row % kChunk * head.head_dim;
+    for (int e = 0; e < head.head_dim; e += kTile) store(values + e, load(v + e));
 }
 inline void write_value(const KvHead& head, int slot_row, const float* v) {
-    const std::size_t offset = static_cast<std::size_t>(head.row(slot_row)) * head.head_dim;
-    for (int e = 0; e < head.head_dim; e += kTile) {
-        if (head.is_half)
-            store(static_cast<std::uint16_t*>(head.values) + offset + e, load(v + e));
-        else
-            store(static_cast<float*>(head.values) + offset + e, load(v + e));
-    }
+    head.is_half ? write_value<std::uint16_t>(head, slot_row, v)
+                 : write_value<float>(head, slot_row, v);
 }
 
 }  // namespace forerun::FORERUN_ISA

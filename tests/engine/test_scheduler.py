@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from forerun.core.batch import Batch
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
+from forerun.engine.engine import Engine
 from forerun.engine.scheduler import Scheduler
-from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
+from forerun.nn.model import Hidden
+from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
 
 MODEL = tiny_model(3, sharpness=3.0)
@@ -65,12 +70,85 @@ def test_who_was_preempted_goes_first_and_finds_its_rows() -> None:
     assert scheduler.pending(first) == [7]
 
 
+SHARED = [1 + i % 7 for i in range(150)]
+
+
+def counting(engine: Engine) -> list[int]:
+    """The rows of each pass from here on."""
+    rows: list[int] = []
+    forward = engine.model.forward
+
+    def counted(batch: Batch, *args: object) -> Hidden:
+        rows.append(batch.num_rows)
+        return forward(batch, *args)
+
+    parts = {"config": MODEL.config, "head": MODEL.head, "topk": MODEL.topk}
+    engine.model = type("Counted", (), parts)()
+    engine.model.forward = counted
+    return rows
+
+
+def test_a_beginning_that_all_share_is_read_once_in_a_first_wave() -> None:
+    prompts = [[*SHARED, 8, i] for i in range(16)]
+    params = SamplingParams(temperature=0, max_tokens=1)
+    engine = engine_for(MODEL, max_num_seqs=16, prefill_chunk=64)
+    rows = counting(engine)
+    runs = complete(engine, prompts, params)
+    assert sum(rows) == len(SHARED) + 2 + 15  # the last token of each is its own
+    assert [run.seq.num_reused for run in runs] == [0] + 15 * [len(SHARED) + 1]
+    assert [run.seq.generated for run in runs] == plain(MODEL, prompts, params)
+
+
+def test_completions_of_one_prompt_hold_its_blocks_once() -> None:
+    engine = engine_for(MODEL, max_num_seqs=4)
+    params = SamplingParams(temperature=1, seed=3, max_tokens=3)
+    runs = [engine.add(SHARED, replace(params, seed=i)) for i in range(4)]
+    rows = counting(engine)
+    while not all(run.has_begun for run in runs):
+        engine.step()
+    assert sum(rows) < len(SHARED) + 2 * len(runs)
+    assert engine.cache.pool.num_used == 2 + 4  # whole blocks, and the last one of each
+    drain(engine)
+    assert engine.cache.pool.num_used == 0
+
+
+def test_without_memory_the_youngest_is_preempted_and_goes_on_where_it_was() -> None:
+    prompts = [[*([i] * 50), *prompt] for i, prompt in enumerate(LOOPING, 1)]
+    params = SamplingParams(temperature=0, max_tokens=80)
+    answers = plain(MODEL, prompts, params)
+    told = {tuple(prompt): answer for prompt, answer in zip(prompts, answers, strict=True)}
+    cache = MODEL.new_cache(3, 256, num_blocks=4)
+    engine = engine_for(MODEL, Scripted(told, lambda step: step % 4), cache=cache)
+    runs = [engine.add(prompt, params) for prompt in prompts]
+    while engine.has_work:
+        engine.step()
+        assert cache.pool.num_used <= 4
+    assert [run.seq.generated for run in runs] == answers
+    assert engine.scheduler.num_preempted > 0
+    stats = engine.stats
+    assert min(stats.drafted, stats.accepted, stats.rejected) > 0
+
+
+def test_a_sequence_that_is_read_again_finds_what_was_not_evicted() -> None:
+    engine = engine_for(MODEL, cache=MODEL.new_cache(2, 256, num_blocks=4))
+    (run,) = (engine.add(SHARED, GREEDY),)
+    while not run.seq.generated:
+        engine.step()
+    engine.preempt(run.seq.id)
+    assert engine.cache.pool.num_idle == 3
+    rows = counting(engine)
+    engine.step()
+    assert rows == [1]
+
+
 def test_without_room_for_its_rows_a_draft_is_left_out() -> None:
     answers = plain(MODEL, LOOPING, GREEDY)
     told = {tuple(prompt): answer for prompt, answer in zip(LOOPING, answers, strict=True)}
     engine = engine_for(MODEL, Scripted(told, lambda step: 3))
-    reserve = engine.cache.reserve
-    engine.cache.reserve = lambda slot, rows: rows <= 1 and reserve(slot, rows)  # type: ignore[method-assign]
+    cache, reserve = engine.cache, engine.cache.reserve
+    cache.reserve = lambda slot, rows: (  # type: ignore[method-assign]
+        (rows <= 1 or not cache.length(slot)) and reserve(slot, rows)
+    )
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == answers
     assert engine.stats.drafted == 0

@@ -117,7 +117,7 @@ def test_loading_counts_its_bytes() -> None:
 
 def test_a_pass_beyond_cache_or_context_is_refused() -> None:
     model = native(GATED)
-    with pytest.raises(CapacityError, match="does not fit the cache"):
+    with pytest.raises(CapacityError, match="do not fit a cache"):
         prefill(model, text(41), max_len=40)
     with pytest.raises(CapacityError, match="context"):
         prefill(model, text(513), max_len=600)
@@ -139,6 +139,7 @@ def test_a_pass_beyond_cache_or_context_is_refused() -> None:
 def test_impossible_segments_are_refused(segment: Segment, complaint: str) -> None:
     model = native(GATED)
     cache = model.new_cache(1, 40)
+    assert cache.reserve(0, 40)
     hidden, taps = torch.empty(segment.num_rows, GATED.hidden_size), torch.empty(0, 0, 0)
     with pytest.raises(ValueError, match=complaint):
         model._native.forward(cache.native, [segment], None, hidden.numpy(), [], taps.numpy(), [0])
@@ -167,9 +168,9 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
         with pytest.raises(ValueError, match="move down"):
             cache.native.move(0, rows, start)
     with pytest.raises(ValueError, match="positive"):
-        NativeCache(GATED, num_slots=0, max_len=10)
+        NativeCache(GATED, num_slots=0, max_len=10, num_blocks=1)
     with pytest.raises(ValueError, match="absurdly"):
-        NativeCache(replace(GATED, num_layers=1 << 20), num_slots=1 << 20, max_len=1 << 20)
+        NativeCache(replace(GATED, num_layers=1 << 20), 1 << 20, 1 << 20, num_blocks=1 << 14)
 
 
 def test_wrong_weights_are_refused_by_name() -> None:

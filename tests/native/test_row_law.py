@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache as memo
 
@@ -11,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forerun import _native
+from forerun.cache.base import KVCache
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.backends.native import load as load_native
+from forerun.nn.config import ModelConfig
 from forerun.nn.native_cache import NativeCache
 from tests.native.models import (
     GATED,
@@ -200,46 +203,127 @@ def test_vocabulary_is_used_whole() -> None:
     assert prefill(model_of("q4"), text(3)).shape == (3, VOCAB)
 
 
+class InOrder(KVCache):
+    """A native cache without sharing whose rows lie side by side."""
+
+    def __init__(self, config: ModelConfig, num_slots: int, max_len: int, is_half: bool) -> None:
+        super().__init__(num_slots, max_len)
+        shape = (config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len)
+        self.native = _native.Cache(*shape, is_half)
+
+    def nbytes(self) -> int:
+        return self.native.nbytes()
+
+    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        self.native.move(slot, rows, start)
+
+
+def logits_and_path(
+    model: NativeDecoder,
+    cache: KVCache,
+    slot: int,
+    tokens: tuple[int, ...],
+    draft: tuple[tuple[int, ...], tuple[int, ...], int],
+) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Logits of a tree below `tokens`, whose rows the cache may lack; the tokens of the kept path."""
+    base = cache.length(slot)
+    pending = tokens[base:]
+    drafted, parents, chosen = draft
+    nodes = tuple(range(-1, len(pending) - 1)) + tuple(p + len(pending) for p in parents)
+    if isinstance(cache, InOrder):
+        hidden = forward_in_order(model, cache, Segment(slot, base, pending + drafted, nodes))
+        logits = model.head(hidden)
+    else:
+        logits = logits_of(model, cache, Segment(slot, base, pending + drafted, nodes))
+    path = tree.path_to(len(pending) - 1 + chosen, nodes)
+    cache.keep(slot, path)
+    kept = tuple((pending + drafted)[i] for i in path)
+    return logits[len(pending) - 1 :], tokens[:base] + kept
+
+
+def forward_in_order(model: NativeDecoder, cache: InOrder, segment: Segment) -> torch.Tensor:
+    hidden = torch.empty(segment.num_rows, model.config.hidden_size)
+    every = [*range(2 * model.config.num_layers)]
+    taps = torch.empty(0, 0, 0).numpy()
+    model._native.forward(cache.native, [segment], None, hidden.numpy(), [], taps, every)
+    return hidden
+
+
+class Pair:
+    """A paged cache and one in order that run the same sequences."""
+
+    def __init__(self, model: NativeDecoder, is_half: bool, num_blocks: int) -> None:
+        dtype = torch.float16 if is_half else torch.float32
+        self.model = model
+        self.paged = model.new_cache(3, MAX_LEN, dtype, num_blocks)
+        self.dense = InOrder(model.config, 3, MAX_LEN, is_half)
+        self.running: dict[int, tuple[int, tuple[int, ...]]] = {}
+        """By slot: the other cache's slot, and the tokens."""
+
+    def open(self, tokens: tuple[int, ...]) -> None:
+        opened = self.paged.open(tokens)
+        if opened is not None:
+            other = self.dense.open(tokens)
+            assert other is not None
+            self.running[opened[0]] = other[0], tokens
+
+    def draft(self, slot: int, parents: tuple[int, ...], chosen: int) -> tuple[int, ...]:
+        """What is kept of a tree that both compute; `chosen` is a node or, 0, its root."""
+        twin, tokens = self.running[slot]
+        rows = len(tokens) - self.paged.length(slot) + len(parents)
+        if not self.paged.reserve(slot, rows):
+            return tokens
+        draft = text(len(parents), seed=len(tokens)), parents, chosen
+        found, kept = logits_and_path(self.model, self.paged, slot, tokens, draft)
+        expected, same = logits_and_path(self.model, self.dense, twin, tokens, draft)
+        assert same_bits(found, expected)
+        assert kept == same
+        self.running[slot] = twin, (*kept, 1)
+        return kept
+
+    def cut(self, slot: int, length: int) -> None:
+        twin, tokens = self.running[slot]
+        for cache, own in ((self.paged, slot), (self.dense, twin)):
+            cache.truncate(own, min(length, cache.length(own)))
+        self.running[slot] = twin, tokens[: length + 1]
+
+    def close(self, slot: int) -> None:
+        twin, tokens = self.running.pop(slot)
+        self.paged.close(slot, tokens)
+        self.dense.close(twin, tokens)
+
+
 @law
-@given(kind=kinds, is_half=st.booleans(), data=st.data())
-def test_pages_may_lie_anywhere(kind: str, is_half: bool, data: st.DataObject) -> None:
-    """After any program of trees, kept paths, cuts and reuse a scattered cache has the bits of one in order."""
-    model = model_of(kind)
-    dtype = torch.float16 if is_half else torch.float32
-    pages = data.draw(st.permutations(range(2 * MAX_LEN // CHUNK)))
-    caches = [scattered(model, dtype, None), scattered(model, dtype, pages)]
-    tokens = text(data.draw(bases))
-    for _ in range(data.draw(st.integers(1, 4))):
-        slots = {cache.open((*tokens, 1)) for cache in caches}
-        assert len(slots) == 1
-        ((slot, base),) = slots
-        parents = data.draw(trees())
-        pending = (*tokens, 1)[base:]
-        nodes = tuple(range(-1, len(pending) - 1)) + tuple(p + len(pending) for p in parents)
-        drafted = text(len(parents), seed=base)
-        segment = Segment(slot, base, pending + drafted, nodes)
-        if base + len(segment.tokens) > MAX_LEN:
-            break
-        first, second = (logits_of(model, cache, segment) for cache in caches)
-        assert same_bits(first, second)
-        path = tree.path_to(data.draw(st.integers(0, len(nodes) - 1)), nodes)
-        tokens = (*tokens, 1)[:base] + tuple(segment.tokens[i] for i in path)
-        length = data.draw(st.integers(0, len(tokens)))
-        for cache in caches:
-            cache.keep(slot, path)
-            cache.close(slot, tokens)
-            cache.truncate(slot, length)
-        tokens = tokens[:length]
+@given(kind=kinds, is_half=st.booleans(), num_blocks=st.integers(4, 8), data=st.data())
+def test_shared_blocks_anywhere_have_the_bits_of_rows_in_order(
+    kind: str, is_half: bool, num_blocks: int, data: st.DataObject
+) -> None:
+    """After any program of opening, drafting, keeping, forking, cutting and evicting."""
+    pair = Pair(model_of(kind), is_half, num_blocks)
+    texts = [text(data.draw(bases)) for _ in range(2)]
+    for _ in range(data.draw(st.integers(2, 6))):
+        verb = data.draw(st.sampled_from(["open", "open", "draft", "draft", "cut", "close"]))
+        if verb == "open" or not pair.running:
+            pair.open((*data.draw(st.sampled_from(texts)), data.draw(st.integers(0, 1))))
+        slot = data.draw(st.sampled_from(sorted(pair.running)))
+        if verb in ("open", "draft"):
+            parents = data.draw(trees())
+            texts.append(pair.draft(slot, parents, data.draw(st.integers(0, len(parents)))))
+        elif verb == "cut":
+            pair.cut(slot, data.draw(st.integers(0, len(pair.running[slot][1]) - 1)))
+        else:
+            pair.close(slot)
+            pair.paged.pool.evict(data.draw(st.integers(0, 1)))
 
 
-def scattered(model: NativeDecoder, dtype: torch.dtype, pages: list[int] | None) -> NativeCache:
-    cache = model.new_cache(2, MAX_LEN, dtype)
-    shape = (2, model.config.num_kv_heads, model.config.head_dim, 2, MAX_LEN)
-    cache.native = _native.Cache(*shape, dtype == torch.float16, pages or ())
-    return cache
-
-
-@pytest.mark.parametrize("pages", [[0], [0, 0], [1, 2], [-1, 0], [0, 1, 2]])
-def test_a_page_table_that_is_no_order_of_the_pages_is_refused(pages: list[int]) -> None:
-    with pytest.raises(ValueError, match="each page once"):
-        _native.Cache(1, 1, 16, 1, 2 * CHUNK, True, pages)
+def test_blocks_that_do_not_exist_are_refused() -> None:
+    cache = _native.Cache(1, 1, 16, 1, 2 * CHUNK, True, 1)
+    for place in ((0, 0, 1), (0, 0, -1), (0, 2, 0), (0, -1, 0)):
+        with pytest.raises(ValueError, match="no such cache block"):
+            cache.place(*place)
+    with pytest.raises(ValueError, match="no cache slot"):
+        cache.place(1, 0, 0)
+    with pytest.raises(ValueError, match="no such cache block"):
+        cache.copy_block(0, 1)
+    with pytest.raises(ValueError, match="move down"):  # no block yet
+        cache.move(0, [1], 0)

@@ -53,6 +53,6 @@ def test_a_thousand_requests_with_aborts_leave_nothing_behind(llm):
         assert not engine.requests
         assert not engine.scheduler.running
         assert not engine.scheduler.waiting
-        assert len(engine.cache._free) == engine.cache.num_slots
+        assert engine.cache.pool.num_used == 0
         assert not llm.loop._handles
         gc.collect()

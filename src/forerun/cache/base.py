@@ -1,8 +1,6 @@
 """The KV cache: what the engine and the drafters need, and what the torch reference model needs besides.
 
-A closed slot keeps its rows until it is taken, so a chat's next turn, or a prompt with the same
-beginning, is not computed twice. The row law makes reuse exact: a row is the same whoever computed
-it. Rewinding is a call, not a trick: rejected rows are simply not kept.
+Rewinding is a call, not a trick: rejected rows are simply not kept.
 
 n rows, G kv heads, S context, E head dim.
 """
@@ -23,40 +21,35 @@ class KVCache(ABC):
 
     Each slot has a committed length; a model writes scratch rows above it (row r of a segment at
     `length + r`), and `keep` commits the accepted ones. Rows that are not kept are overwritten by
-    the next pass. How rows are stored is the subclass's affair.
+    the next pass. How rows are stored, and whether sequences share them, is the subclass's affair.
     """
 
     def __init__(self, num_slots: int, max_len: int) -> None:
         self.num_slots = num_slots
         self.max_len = max_len
         self._lengths = [0] * num_slots
-        self._tokens: list[list[int]] = [[] for _ in range(num_slots)]
-        """What the slots' rows are computed from: the first tokens of these, one a row."""
-        self._free = list(range(num_slots))
+        self._free_slots = list(range(num_slots))
         """Least recently closed first."""
 
-    def open(self, tokens: Sequence[int], *, reuse: bool = True) -> tuple[int, int] | None:
+    def open(
+        self, tokens: Sequence[int], *, reuse: bool = True, spare: int = 0
+    ) -> tuple[int, int] | None:
         """A slot for a sequence of these tokens, and how many rows of theirs it holds already.
 
-        With `reuse` those are the rows of the longest prefix that any slot holds, less than all
-        tokens: one is left to compute. None if no slot is free.
+        With `reuse` those may be rows that earlier sequences computed, less than all tokens: one is
+        left to compute. None if no slot is free, or not the memory for the tokens' rows and `spare`
+        blocks besides; a sequence that is alone always has it.
         """
-        if not self._free:
+        if not self._free_slots:
             return None
-        source, length = self._longest_prefix(tokens) if reuse else (-1, 0)
-        slot = source if length and source in self._free else self._free[0]
-        self._free.remove(slot)
-        if length and slot != source:
-            self._copy(source, slot, length)
-        self._lengths[slot], self._tokens[slot] = length, list(tokens)
-        return slot, length
+        return self._free_slots.pop(0), 0
 
     def close(self, slot: int, tokens: Sequence[int]) -> None:
-        """Free a slot whose rows were computed from `tokens`; they can be found until it is taken."""
-        if slot in self._free:
+        """Free a slot whose rows were computed from `tokens`; its rows may be found by them."""
+        if slot in self._free_slots:
             raise ValueError(f"slot {slot} is closed already")
-        self._tokens[slot] = list(tokens[: self._lengths[slot]])
-        self._free.append(slot)
+        self._lengths[slot] = 0
+        self._free_slots.append(slot)
 
     def reserve(self, slot: int, rows: int) -> bool:
         """Whether so many rows fit above the committed ones; if so, they may be written."""
@@ -74,7 +67,7 @@ class KVCache(ABC):
         base = self._lengths[slot]
         if any(b <= a for a, b in pairwise((-1, *path))):
             raise ValueError(f"a path must ascend from 0, got {list(path)}")
-        if path and base + path[-1] >= self.max_len:
+        if path and not self.reserve(slot, path[-1] + 1):
             raise CapacityError(
                 f"cache row {base + path[-1]} of slot {slot} does not exist: "
                 f"it has {self.max_len} rows"
@@ -90,6 +83,10 @@ class KVCache(ABC):
             raise ValueError(f"cannot cut slot {slot} of {self._lengths[slot]} rows to {length}")
         self._lengths[slot] = length
 
+    def usage(self) -> float:
+        """Share of the memory that open slots hold."""
+        return sum(self._lengths) / (self.num_slots * self.max_len)
+
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes allocated."""
@@ -98,33 +95,17 @@ class KVCache(ABC):
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         """Make rows start, start + 1, ... of a slot what `rows`, ascending and no lower, are."""
 
-    @abstractmethod
-    def _copy(self, source: int, target: int, length: int) -> None:
-        """Make the first `length` rows of one slot those of another."""
-
-    def _longest_prefix(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """The first slot whose rows share the most tokens with these but for the last, and how many."""
-        common = [
-            _common_prefix(held[:length], tokens[:-1])
-            for held, length in zip(self._tokens, self._lengths, strict=True)
-        ]
-        best = max(range(self.num_slots), key=common.__getitem__)
-        return best, common[best]
-
 
 class RowCache(KVCache):
     """A cache whose rows torch reads and writes."""
 
     @abstractmethod
     def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Write scratch rows `start`... of one layer; k and v are (n, G, E) fp32."""
+        """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E) fp32."""
 
     @abstractmethod
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible."""
+        """Keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible.
 
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
+        `stop` may be beyond the rows that were written; what is there are finite numbers.
+        """

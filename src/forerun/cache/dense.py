@@ -1,8 +1,4 @@
-"""The dense KV cache: one preallocated rectangle, the oracle of other caches.
-
-It does not share rows between sequences. Storage is zeroed at the start and rounded up to whole key
-blocks, so that a block can be read to its end: rows never written are hidden by the mask but must be
-finite numbers.
+"""The dense KV cache: one preallocated rectangle, the oracle of the paged ones. It shares nothing.
 
 L layers, B slots, n rows, G kv heads, S context, E head dim.
 """
@@ -21,8 +17,7 @@ from forerun.kernels.reference import KEY_BLOCK
 class DenseCache(RowCache):
     """Keys and values of `num_slots` sequences of at most `max_len` rows, each (L, B, G, S, E).
 
-    They are stored as `dtype` and read as fp32. The operating system commits the memory as rows are
-    first written, not at construction.
+    They are stored as `dtype` and read as fp32, in whole key blocks of zeros.
     """
 
     def __init__(
@@ -49,11 +44,7 @@ class DenseCache(RowCache):
         self._values[layer, slot, :, rows] = v.transpose(0, 1)
 
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """One layer's keys and values, rows 0 to `stop`, each (G, stop, E); views if they are stored as fp32.
-
-        `stop` may reach the end of the last key block, beyond `max_len`. Rows never written are
-        zeros.
-        """
+        """One layer's keys and values, rows 0 to `stop`, each (G, stop, E); views if they are stored as fp32."""
         stored = self._keys[layer, slot, :, :stop], self._values[layer, slot, :, :stop]
         return stored[0].float(), stored[1].float()
 
@@ -66,7 +57,3 @@ class DenseCache(RowCache):
         for stored in (self._keys, self._values):
             moved = stored[:, slot].index_select(2, index)
             stored[:, slot, :, start : start + len(rows)] = moved
-
-    def _copy(self, source: int, target: int, length: int) -> None:
-        for stored in (self._keys, self._values):
-            stored[:, target, :, :length] = stored[:, source, :, :length]

@@ -222,17 +222,31 @@ class Engine:
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Pending tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
         work, room = [], self.config.prefill_chunk
-        for seq in self.scheduler.running:
+        for seq in [*self.scheduler.running]:
+            if seq.slot < 0:
+                continue  # preempted for one before it
             base, pending = self.cache.length(seq.slot), self.scheduler.pending(seq)
             if not self.requests[seq.id].has_begun:
                 pending = pending[:room]
-                room -= len(pending)
             draft = drafts.get(seq.id, EMPTY_DRAFT)
             if not self.cache.reserve(seq.slot, len(pending) + len(draft)):
                 draft = EMPTY_DRAFT
-            if pending:
+            if pending and self._make_room(seq, len(pending)):
                 work.append((seq, pending, base, draft))
+                room -= 0 if self.requests[seq.id].has_begun else len(pending)
         return pack(work)
+
+    def _make_room(self, seq: Seq, rows: int) -> bool:
+        """Preempt the youngest sequences until another has room for its rows; False if it was its own turn."""
+        while not self.cache.reserve(seq.slot, rows):
+            youngest = self.scheduler.running[-1]
+            assert youngest is not seq or len(self.scheduler.running) > 1, (
+                "one sequence always fits"
+            )
+            self.preempt(youngest.id)
+            if youngest is seq:
+                return False
+        return True
 
     def _head(self, work: Pass, hidden: Hidden) -> tuple[Tensor | Best, TopK | None]:
         """Logits of the rows that need them; only the likeliest tokens where no request needs more.

@@ -62,17 +62,17 @@ def read(engine: Engine, served: Served, model: str) -> list[Metric]:
     """The metrics at this moment, labelled with the model's name. Nothing may step the engine meanwhile."""
     labels = {"model_name": model, "engine": "0"}
     stats, cache, scheduler = engine.stats, engine.cache, engine.scheduler
-    used = sum(cache.length(seq.slot) for seq in scheduler.running)
     gauges = {
         "num_requests_running": len(scheduler.running),
         "num_requests_waiting": len(scheduler.waiting),
-        "kv_cache_usage_perc": used / (cache.num_slots * cache.max_len),
+        "kv_cache_usage_perc": cache.usage(),
     }
     counts = {
         "prompt_tokens": served.prompt_tokens,
         "generation_tokens": served.generation_tokens,
         "prefix_cache_queries": scheduler.num_queried,
         "prefix_cache_hits": scheduler.num_reused,
+        "num_preemptions": scheduler.num_preempted,
         "spec_decode_num_drafts": stats.drafts,
         "spec_decode_num_draft_tokens": stats.drafted,
         "spec_decode_num_accepted_tokens": stats.accepted,

@@ -1,11 +1,15 @@
-"""Who runs: waiting sequences get cache slots in the order they came."""
+"""Who runs: waiting sequences get cache slots in the order they came, when there is memory for their rows."""
 
 from __future__ import annotations
 
 from collections import deque
 
 from forerun.cache.base import KVCache
+from forerun.cache.blocks import common_prefix
 from forerun.core.types import Seq
+
+WORTH_WAITING = 4
+"""Rows to share for which a sequence waits for a pass."""
 
 
 class Scheduler:
@@ -16,19 +20,21 @@ class Scheduler:
         self.reuse = reuse
         self.waiting: deque[Seq] = deque()
         self.running: list[Seq] = []
+        """Longest running first."""
         self.num_queried = self.num_reused = 0
         """Tokens of admitted sequences, and how many of them the cache held already."""
+        self.num_preempted = 0
 
     def add(self, seq: Seq) -> None:
         """Queue a sequence."""
         self.waiting.append(seq)
 
     def admit(self) -> None:
-        """Give free slots to waiting sequences."""
-        while self.waiting and not self._is_being_prefilled(self.waiting[0]):
+        """Give free slots to waiting sequences, leaving a block for each that runs to grow into."""
+        while self.waiting and not self._can_share_soon(self.waiting[0]):
             seq = self.waiting[0]
-            reuse = self.reuse and seq.params.prompt_logprobs is None  # those need every row
-            opened = self.cache.open(seq.tokens, reuse=reuse)
+            spare = len(self.running)
+            opened = self.cache.open(seq.tokens, reuse=self._reuses(seq), spare=spare)
             if opened is None:
                 return
             self.waiting.popleft()
@@ -48,16 +54,27 @@ class Scheduler:
         seq.slot = -1
 
     def preempt(self, seq: Seq) -> None:
-        """Send a running sequence back to the head of the queue; its slot becomes free."""
+        """Send a running sequence back to the head of the queue; its slot and its blocks can be had by others."""
         self.release(seq)
         self.waiting.appendleft(seq)
+        self.num_preempted += 1
 
     def pending(self, seq: Seq) -> list[int]:
         """Tokens of a running sequence that are not in its cache yet; one unless its prompt is being read."""
         return seq.tokens[self.cache.length(seq.slot) :]
 
-    def _is_being_prefilled(self, seq: Seq) -> bool:
-        """True while a running sequence reads this very prompt: waiting for it saves reading it again (n > 1)."""
-        return self.reuse and any(
-            other.tokens == seq.tokens and len(self.pending(other)) > 1 for other in self.running
-        )
+    def _reuses(self, seq: Seq) -> bool:
+        return self.reuse and seq.params.prompt_logprobs is None  # those need every row
+
+    def _can_share_soon(self, seq: Seq) -> bool:
+        """True while a running sequence reads rows that this one needs: waiting saves reading them twice."""
+        if not self._reuses(seq):
+            return False
+        for other in self.running:
+            committed = self.cache.length(other.slot)
+            if committed + 1 >= len(other.tokens):
+                continue  # it has read its prompt
+            shared = common_prefix(other.tokens[committed:], seq.tokens[committed:-1])
+            if shared >= WORTH_WAITING and other.tokens[:committed] == seq.tokens[:committed]:
+                return True
+        return False

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from forerun.cache.base import KVCache, RowCache
-from forerun.cache.dense import DenseCache
+from forerun.cache.tensors import TensorCache
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.kernels import reference as ops
 from forerun.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 from forerun.nn.config import ModelConfig, RopeConfig
-from forerun.nn.model import HeadColumns, Hidden, LayerPlan, top_k
+from forerun.nn.model import HeadColumns, Hidden, LayerPlan, reserve_rows, top_k
 from forerun.nn.visibility import key_blocks
 
 
@@ -243,10 +243,14 @@ class Decoder:
         return HeadColumns(self, ids)
 
     def new_cache(
-        self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
-    ) -> DenseCache:
+        self,
+        num_slots: int,
+        max_len: int,
+        dtype: torch.dtype | None = None,
+        num_blocks: int | None = None,
+    ) -> TensorCache:
         """A cache that fits this model; fp32 unless `dtype` is torch.float16."""
-        return DenseCache(
+        return TensorCache(
             num_layers=self.config.num_layers,
             num_slots=num_slots,
             num_kv_heads=self.config.num_kv_heads,
@@ -254,6 +258,7 @@ class Decoder:
             max_len=max_len,
             device=self.device,
             dtype=dtype or torch.float32,
+            num_blocks=num_blocks,
         )
 
     def nbytes(self) -> int:
@@ -318,16 +323,12 @@ class Decoder:
 
     def _check_room(self, batch: Batch, cache: KVCache) -> None:
         for segment in batch.segments:
-            stop = segment.base + segment.stop
-            if stop > cache.max_len:
-                raise CapacityError(
-                    f"{stop} rows do not fit a cache of {cache.max_len}: allow a longer context or stop earlier"
-                )
             last = int(segment.positions().max())
             if last >= self.config.max_position:
                 raise CapacityError(
                     f"position {last} is beyond the model's context of {self.config.max_position} tokens"
                 )
+        reserve_rows(batch, cache)
 
 
 def inverse_frequencies(rope: RopeConfig) -> Tensor:

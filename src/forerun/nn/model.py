@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from forerun.cache.base import KVCache
+from forerun.cache.paged import PagedCache
 from forerun.core.batch import Batch
+from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.nn.config import ModelConfig
 
@@ -116,8 +118,17 @@ class Model(Protocol):
         """The head of some tokens (n,) int64, n from 1, to be asked often: it reads few bytes besides theirs."""
         ...
 
-    def new_cache(self, num_slots: int, max_len: int, dtype: torch.dtype | None = None) -> KVCache:
-        """A cache that fits this model. It stores fp16 or fp32; None is what the backend does best."""
+    def new_cache(
+        self,
+        num_slots: int,
+        max_len: int,
+        dtype: torch.dtype | None = None,
+        num_blocks: int | None = None,
+    ) -> PagedCache:
+        """A cache that fits this model. It stores fp16 or fp32; None is what the backend does best.
+
+        `num_blocks` is the memory it has: see `PagedCache`.
+        """
         ...
 
     def nbytes(self) -> int:
@@ -139,6 +150,17 @@ class HeadColumns:
     def nbytes(self) -> int:
         """Nothing is copied."""
         return 0
+
+
+def reserve_rows(batch: Batch, cache: KVCache) -> None:
+    """Make sure that the rows of a pass can be written. Raises CapacityError."""
+    for segment in batch.segments:
+        stop = segment.base + segment.stop
+        if not cache.reserve(segment.slot, stop - cache.length(segment.slot)):
+            raise CapacityError(
+                f"{stop} rows do not fit a cache of {cache.max_len}: "
+                "allow a longer context or stop earlier"
+            )
 
 
 def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:

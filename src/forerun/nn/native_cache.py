@@ -1,4 +1,4 @@
-"""Keys and values in the layout of the native kernels, in pages of 64 rows."""
+"""Keys and values in the layout of the native kernels."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ from collections.abc import Sequence
 
 import torch
 
-from forerun.cache.base import KVCache
+from forerun.cache.paged import PagedCache
 from forerun.nn.config import ModelConfig
 
 
-class NativeCache(KVCache):
-    """Keys and values of `num_slots` sequences, fp16 unless `dtype` is fp32."""
+class NativeCache(PagedCache):
+    """Keys and values of `num_slots` sequences in `num_blocks` blocks, fp16 unless `dtype` is fp32."""
 
     def __init__(
-        self, config: ModelConfig, num_slots: int, max_len: int, dtype: torch.dtype | None = None
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        max_len: int,
+        dtype: torch.dtype | None = None,
+        num_blocks: int | None = None,
     ) -> None:
         from forerun import _native
 
-        super().__init__(num_slots, max_len)
+        super().__init__(num_slots, max_len, num_blocks)
         is_half = dtype in (None, torch.float16)
         shape = config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len
-        self.native = _native.Cache(*shape, is_half)
+        self.native = _native.Cache(*shape, is_half, self.pool.num_blocks)
 
-    def nbytes(self) -> int:
-        """Bytes allocated."""
-        return self.native.nbytes()
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of one block: keys and values of BLOCK_ROWS rows of all layers."""
+        return self.native.block_nbytes
+
+    def _place(self, slot: int, index: int, block: int) -> None:
+        super()._place(slot, index, block)
+        self.native.place(slot, index, block)
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         self.native.move(slot, rows, start)
 
-    def _copy(self, source: int, target: int, length: int) -> None:
-        self.native.copy(source, target, length)
+    def _copy_block(self, source: int, target: int) -> None:
+        self.native.copy_block(source, target)

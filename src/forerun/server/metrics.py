@@ -29,11 +29,12 @@ _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
 HELP = {
     "num_requests_running": "Sequences that run.",
     "num_requests_waiting": "Sequences that wait for a place.",
-    "kv_cache_usage_perc": "Share of the cache's rows that running sequences hold.",
+    "kv_cache_usage_perc": "Share of the cache's memory that running sequences hold.",
     "prompt_tokens": "Prompt tokens of all requests.",
     "generation_tokens": "Tokens generated.",
     "prefix_cache_queries": "Tokens of sequences that began.",
     "prefix_cache_hits": "Tokens of them that the cache held already.",
+    "num_preemptions": "Times a running sequence gave up its memory, to be read again.",
     "request_success": "Sequences that ended, by reason.",
     "spec_decode_num_drafts": "Drafts verified.",
     "spec_decode_num_draft_tokens": "Tokens drafted.",

@@ -27,7 +27,7 @@ from forerun.kernels import native
 from forerun.nn.backends.base import BlankWeight, Progress
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.decoder import inverse_frequencies
-from forerun.nn.model import Hidden, LayerPlan, Model
+from forerun.nn.model import Hidden, LayerPlan, Model, reserve_rows
 from forerun.nn.native_cache import NativeCache
 from forerun.nn.packed import PackedFile, PackedWeight
 from forerun.quant.rtn import Scheme, quantize_weight, requantize, rounded_format
@@ -156,6 +156,7 @@ class NativeDecoder:
         """
         assert isinstance(cache, NativeCache)
         assert all(s.base == cache.length(s.slot) for s in batch.segments)
+        reserve_rows(batch, cache)
         width, layers = self.config.hidden_size, sorted(set(taps))
         last = torch.empty(batch.num_rows, width)
         tapped = torch.empty(len(layers), batch.num_rows, width)
@@ -216,10 +217,14 @@ class NativeDecoder:
         return NativeHeadPart(self._native.head_part(_ids(ids)), len(ids))
 
     def new_cache(
-        self, num_slots: int, max_len: int, dtype: torch.dtype | None = None
+        self,
+        num_slots: int,
+        max_len: int,
+        dtype: torch.dtype | None = None,
+        num_blocks: int | None = None,
     ) -> NativeCache:
         """A cache that fits this model; fp16 unless `dtype` is torch.float32."""
-        return NativeCache(self.config, num_slots, max_len, dtype)
+        return NativeCache(self.config, num_slots, max_len, dtype, num_blocks)
 
     def nbytes(self) -> int:
         """Bytes of the packed weights."""

@@ -1,0 +1,151 @@
+"""Blocks of cache rows: who holds them, and the prefix tree that finds them again by their tokens.
+
+A block is `BLOCK_ROWS` rows of keys and values, known here by its number only. It is *free*, or
+*held* by one or more sequences, or *idle*: no sequence holds it, but the tree knows its tokens, so
+that a sequence that begins like an earlier one need not compute them again. The row law makes that
+exact: a row is the same whoever computed it. Idle blocks are given up, least recently used first,
+when free ones run out.
+
+The tree is the radix tree of SGLang (arXiv 2312.07104) with one block a node; blocks and copy on
+write are those of PagedAttention (arXiv 2309.06180).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+BLOCK_ROWS = 64
+"""Rows of a block: the keys of one step of the native attention."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A block by its tokens; its parent holds those before them. Only a node of a whole block has children."""
+
+    block: int
+    tokens: tuple[int, ...]
+    """At most BLOCK_ROWS, one a row from the block's first."""
+    parent: Node | None
+    children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+
+
+class BlockPool:
+    """Blocks 0 to `num_blocks`, and the prefix tree over those whose tokens are known."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_evicted = 0
+        """Idle blocks given up so far because free ones had run out."""
+        self.root = Node(-1, (), None)
+        self._free = [*range(num_blocks - 1, -1, -1)]
+        """The block freed last is taken first: what was never used is not touched before it is needed."""
+        self._num_holders = [0] * num_blocks
+        self._nodes: dict[int, Node] = {}
+        self._idle: dict[int, None] = {}
+        """Least recently used first. A child is always before its parent."""
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that hold nothing."""
+        return len(self._free)
+
+    @property
+    def num_idle(self) -> int:
+        """Blocks that no sequence holds, but which may be found again: given up when needed."""
+        return len(self._idle)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that sequences hold, each counted once."""
+        return self.num_blocks - self.num_free - self.num_idle
+
+    def take(self) -> int | None:
+        """A block for one holder, free or else the least recently used idle one; None if all are held."""
+        if not self._free and not self.evict(1):
+            return None
+        block = self._free.pop()
+        self._num_holders[block] = 1
+        return block
+
+    def evict(self, count: int) -> int:
+        """Make up to `count` idle blocks free, least recently used first; how many there were."""
+        evicted = [*self._idle][:count]
+        for block in evicted:
+            self._forget(block)
+            del self._idle[block]
+            self._free.append(block)
+        self.num_evicted += len(evicted)
+        return len(evicted)
+
+    def hold(self, block: int) -> None:
+        """One more sequence holds a block, which is held or idle."""
+        if self._num_holders[block] == 0:
+            del self._idle[block]
+        self._num_holders[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """A sequence lets its last blocks go, given in order: the last of them are given up first."""
+        for block in reversed([*blocks]):
+            self._num_holders[block] -= 1
+            if self._num_holders[block]:
+                continue
+            if block in self._nodes:
+                self._idle[block] = None
+            else:
+                self._free.append(block)
+
+    def find(self, tokens: Sequence[int]) -> tuple[list[Node], int]:
+        """The nodes of the longest known prefix of `tokens`, and its length; of the last one it may be a part."""
+        path: list[Node] = []
+        node = self.root
+        while child := node.children.get(tuple(tokens[len(path) * BLOCK_ROWS :][:BLOCK_ROWS])):
+            if len(child.tokens) < BLOCK_ROWS:
+                break
+            path.append(child)
+            node = child
+        length = len(path) * BLOCK_ROWS
+        rest = tokens[length : length + BLOCK_ROWS]
+        best = max(
+            node.children.values(), key=lambda c: common_prefix(c.tokens, rest), default=None
+        )
+        num_common = 0 if best is None else common_prefix(best.tokens, rest)
+        if best is not None and num_common:
+            path.append(best)
+        return path, length + num_common
+
+    def insert(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
+        """Enter a held block below `parent`, or the node that has these tokens already: look at its block."""
+        if (known := parent.children.get(tokens)) is None:
+            known = self._nodes[block] = parent.children[tokens] = Node(block, tokens, parent)
+        return known
+
+    def claim(self, block: int, num_rows: int) -> bool:
+        """Whether its holder may write rows of a block from row `num_rows` on; the tree must not know them.
+
+        A block that the tree knows up to that row at most leaves the tree.
+        """
+        node = self._nodes.get(block)
+        if self._num_holders[block] != 1 or (node is not None and len(node.tokens) > num_rows):
+            return False
+        if node is not None:
+            self._forget(block)
+        return True
+
+    def claim_all(self, block: int) -> bool:
+        """Like `claim`, but the tree forgets what it knows of the block unless others build on it."""
+        node = self._nodes.get(block)
+        return self.claim(block, BLOCK_ROWS if node is None or not node.children else 0)
+
+    def _forget(self, block: int) -> None:
+        node = self._nodes.pop(block)
+        assert not node.children, "children are given up before their parents"
+        assert node.parent is not None
+        del node.parent.children[node.tokens]
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
