@@ -269,11 +269,15 @@ class Engine:
     ) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends."""
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
-        features = torch.cat(wanted, dim=-1) if wanted else None  # what the drafter asked to see
+        features = None  # what the drafter asked to see
+        if wanted:
+            features = wanted[0] if len(wanted) == 1 else torch.cat(wanted, dim=-1)
         results = []
         for seq_rows, rows, logit_rows in work.spans():
             request = self.requests[seq_rows.seq.id]
-            own = None if features is None else features[rows.start : rows.stop]
+            own = features
+            if features is not None and len(rows) < len(features):
+                own = features[rows.start : rows.stop]
             if own is not None and not request.has_begun:
                 request.prompt_features.append(own)
             if request.scores_prompt:
