@@ -209,6 +209,22 @@ class RecurrentNetwork(DraftNetwork):
         rows: Sequence[int] | None = None,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
+class MedusaNetwork(DraftNetwork):
+    def __init__(
+        self, runtime: Runtime, target: Decoder, num_heads: int, num_layers: int
+    ) -> None: ...
+    def draft(
+        self,
+        hidden: NDArray[np.float32],
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        texts: TextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
+
 class EagleNetwork(DraftNetwork):
     def __init__(
         self,
