@@ -19,8 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import torch
-
 from forerun.cache.base import KVCache
 from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
@@ -48,8 +46,6 @@ from forerun.formats.user_tokenizer import UserTokenizer
 from forerun.nn.loader import load_model
 from forerun.nn.model import Model
 from forerun.tune import profile
-
-_DTYPES = {"auto": None, "fp16": torch.float16, "fp32": torch.float32}
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (None, []),
@@ -279,7 +275,7 @@ class LLM:
         if self.plan is not None:
             num_seqs = min(num_seqs, self.plan.num_blocks // self.plan.workload.blocks_seq)
             self.drafter_spec = DrafterSpec.of(self.plan.drafter.name)
-        cache = self.model.new_cache(num_seqs, self.max_len, _DTYPES[self.config.kv])
+        cache = self.model.new_cache(num_seqs, self.max_len, self.config.kv)
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:

@@ -16,6 +16,7 @@ from forerun.cache.blocks import BLOCK_ROWS, common_prefix
 from forerun.cache.dense import DenseCache
 from forerun.cache.paged import PagedCache
 from forerun.cache.tensors import TensorCache
+from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.kernels import native
 from forerun.kernels.reference import KEY_BLOCK
@@ -58,11 +59,11 @@ class ReadableCache(NativeCache):
 
 
 def new_cache(
-    kind: str = "dense", dtype: torch.dtype = torch.float32, num_blocks: int | None = None
+    kind: str = "dense", kv: Precision = "fp32", num_blocks: int | None = None
 ) -> KVCache:
-    sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": WIDTH, "dtype": dtype}
+    sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": WIDTH, "kv": kv}
     if kind == "native":
-        return ReadableCache(CONFIG, SLOTS, MAX_LEN, dtype, num_blocks)
+        return ReadableCache(CONFIG, SLOTS, MAX_LEN, kv, num_blocks)
     if kind == "torch":
         return TensorCache(num_slots=SLOTS, max_len=MAX_LEN, num_blocks=num_blocks, **sizes)
     return DenseCache(num_slots=SLOTS, max_len=MAX_LEN, **sizes)
@@ -300,15 +301,15 @@ def test_idle_slots_take_no_blocks_and_scratch_rows_give_theirs_back(kind: str) 
 @kinds
 def test_rows_are_stored_as_the_type_asked_for(kind: str) -> None:
     k, v = torch.randn(2, 5, HEADS, WIDTH).unbind(0)
-    for dtype in (torch.float16, torch.float32):
-        cache = new_cache(kind, dtype)
+    for kv, dtype in (("fp16", torch.float16), ("fp32", torch.float32)):
+        cache = new_cache(kind, kv)
         assert cache.reserve(0, 5)
         cache.write(0, 0, 0, k, v)
         keys, values = cache.read(0, 0, 5)
         assert keys.dtype == values.dtype == torch.float32
         assert torch.equal(keys, k.to(dtype).float().transpose(0, 1))
         assert torch.equal(values, v.to(dtype).float().transpose(0, 1))
-    assert new_cache(kind, torch.float16).nbytes() == new_cache(kind).nbytes() / 2
+    assert new_cache(kind, "fp16").nbytes() == new_cache(kind).nbytes() / 2
 
 
 @kinds

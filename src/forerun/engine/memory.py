@@ -68,6 +68,10 @@ class ModelNumbers:
 
 def head_row_nbytes(head_dim: int, precision: str) -> int:
     """Bytes of one head's key, or its value, of one token."""
+    if precision == "int8":
+        return head_dim + 4  # a scale
+    if precision == "int4":
+        return head_dim // 2 + head_dim // 32 * 4  # an fp16 scale and minimum per 32
     return head_dim * {"fp32": 4, "fp16": 2}[precision]
 
 
