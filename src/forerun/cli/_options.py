@@ -61,7 +61,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
 PASSES = (
-    *(*DRAFTER, "draft_budget", "controller", "learn", "kv"),
+    *(*DRAFTER, "draft_budget", "controller", "learn"),
     *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
 )
 """Fields of no meaning to a command that runs passes of the model without an engine."""
