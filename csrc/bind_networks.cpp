@@ -47,12 +47,35 @@ void unpack(const DraftNetwork& self, const std::string& name, const Array2<floa
         unpack_row(linear, row, out.data() + row * out.shape(1));
 }
 
+// What tables and texts say beside a network, of each sequence.
+struct TextEvidence {
+    std::vector<const SuffixIndex*> texts;
+    const SuffixIndex* shared;
+    const FileTable* file;
+    const LiveTable* live;
+
+    std::vector<Evidence> each() const {
+        std::vector<Evidence> found;
+        for (const SuffixIndex* text : texts)
+            found.push_back({file, *live, std::vector<const SuffixIndex*>{shared, text}});
+        return found;
+    }
+};
+
 std::vector<Question> questions_of(const std::vector<int>& tokens,
-                                   const std::vector<int>& num_nodes, std::size_t num_rows) {
+                                   const std::vector<int>& num_nodes, std::size_t num_rows,
+                                   const TextEvidence* texts, std::vector<Evidence>& evidence) {
     need(tokens.size() == num_rows && num_nodes.size() == num_rows,
          "a token and a number of nodes are needed for every row");
+    need(!texts || texts->texts.size() == num_rows, "a text is needed for every row");
+    if (texts) evidence = texts->each();
     std::vector<Question> questions;
-    for (std::size_t i = 0; i < num_rows; ++i) questions.push_back({tokens[i], num_nodes[i]});
+    for (std::size_t i = 0; i < num_rows; ++i) {
+        questions.push_back({tokens[i], num_nodes[i], nullptr, {}});
+        if (!texts) continue;
+        questions[i].evidence = &evidence[i];
+        questions[i].context = texts->texts[i]->last_tokens(0);
+    }
     return questions;
 }
 
@@ -66,14 +89,24 @@ nb::list listed(const std::vector<GuessTree>& trees) {
 
 nb::list draft(RecurrentNetwork& self, const Array2<const float>& hidden,
                const std::vector<int>& tokens, const std::vector<int>& num_nodes, int num_steps,
-               double min_chance) {
-    need(hidden.shape(1) == static_cast<std::size_t>(self.target().shape().hidden_size),
-         "hidden must be (sequences, hidden size)");
-    const std::vector<Question> questions = questions_of(tokens, num_nodes, hidden.shape(0));
+               double min_chance, const TextEvidence* texts, double min_doubt,
+               const std::optional<std::vector<int>>& rows) {
+    const std::size_t width = self.target().shape().hidden_size;
+    need(hidden.shape(1) == width, "hidden must be (rows, hidden size)");
+    std::vector<const float*> states;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const std::size_t row = rows && i < rows->size() ? (*rows)[i] : i;
+        need((!rows || rows->size() == tokens.size()) && row < hidden.shape(0),
+             "a row of hidden is needed for every token");
+        states.push_back(hidden.data() + row * width);
+    }
+    std::vector<Evidence> evidence;
+    std::vector<Question> questions =
+        questions_of(tokens, num_nodes, tokens.size(), texts, evidence);
     std::vector<GuessTree> trees;
     {
         nb::gil_scoped_release unlocked;
-        trees = self.draft(hidden.data(), questions, num_steps, min_chance);
+        trees = self.draft(std::move(states), std::move(questions), {num_steps, min_chance, min_doubt});
     }
     return listed(trees);
 }
@@ -88,12 +121,15 @@ void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
 }
 
 nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
-                     const std::vector<int>& num_nodes, int num_steps, double min_chance) {
-    need(slots.size() == num_nodes.size(), "a number of nodes is needed for every slot");
+                     const std::vector<int>& num_nodes, int num_steps, double min_chance,
+                     const TextEvidence* texts, double min_doubt) {
+    std::vector<Evidence> evidence;
+    std::vector<Question> questions =
+        questions_of(std::vector<int>(slots.size()), num_nodes, slots.size(), texts, evidence);
     std::vector<GuessTree> trees;
     {
         nb::gil_scoped_release unlocked;
-        trees = self.draft(slots, num_nodes, num_steps, min_chance);
+        trees = self.draft(slots, std::move(questions), {num_steps, min_chance, min_doubt});
     }
     return listed(trees);
 }
@@ -101,6 +137,16 @@ nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
 }  // namespace
 
 void bind_networks(nb::module_& m) {
+    nb::class_<TextEvidence>(m, "TextEvidence", "What tables and texts say beside a network.")
+        .def(
+            "__init__",
+            [](TextEvidence* self, std::vector<const SuffixIndex*> texts, const SuffixIndex& shared,
+               const FileTable* file, const LiveTable& live) {
+                new (self) TextEvidence{std::move(texts), &shared, file, &live};
+            },
+            "texts"_a, "shared"_a, "file"_a.none(), "live"_a, nb::keep_alive<1, 2>(),
+            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
+
     nb::class_<DraftNetwork>(m, "DraftNetwork", "What networks that draft for a decoder share.")
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert())
         .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none(), "eps"_a)
@@ -125,8 +171,9 @@ void bind_networks(nb::module_& m) {
             },
             "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("map_tokens", &RecurrentNetwork::map_tokens, nb::call_guard<nb::gil_scoped_release>())
         .def("draft", &draft, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
-             "min_chance"_a);
+             "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0, "rows"_a = nullptr);
 
     nb::class_<EagleNetwork, DraftNetwork>(m, "EagleNetwork",
                                            "A decoder layer behind the target, with its own cache.")
@@ -155,7 +202,8 @@ void bind_networks(nb::module_& m) {
             "frequencies"_a.noconvert())
         .def("clear", &EagleNetwork::clear, "slot"_a)
         .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert())
-        .def("draft", &draft_slots, "slots"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a);
+        .def("draft", &draft_slots, "slots"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a,
+             "texts"_a = nullptr, "min_doubt"_a = 0.0);
 }
 
 }  // namespace forerun

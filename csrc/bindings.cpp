@@ -81,7 +81,7 @@ void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<in
 nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
                      const std::vector<const SuffixIndex*>& indexes, int num_nodes,
                      double min_chance) {
-    const GuessTree tree = grow_tree(context, file, live, indexes, num_nodes, min_chance);
+    const GuessTree tree = grow_tree(context, {file, live, indexes}, num_nodes, min_chance);
     return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances));
 }
 

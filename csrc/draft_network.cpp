@@ -131,25 +131,32 @@ void DraftNetwork::give_head(int row, const float* x) {
         kernels_.quantize(x, head_rows_, row, 0, head_rows_.width);
 }
 
-std::vector<GuessTree> DraftNetwork::grow(std::span<const Question> questions, int num_steps,
-                                          int max_depth, double min_chance) {
-    if (num_steps < 1 || num_steps > kMaxSteps)
+std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
+                                          const DraftLimits& limits, int max_depth) {
+    if (limits.num_steps < 1 || limits.num_steps > kMaxSteps)
         throw std::invalid_argument("steps must be 1 to " + std::to_string(kMaxSteps));
+    limits_ = limits;
+    max_depth_ = max_depth;
     growths_.clear();
-    for (const Question& question : questions) {
+    for (Question& question : questions) {
         if (question.token < 0 || question.token >= target_.shape().vocab_size)
             throw std::invalid_argument("token id " + std::to_string(question.token) +
                                         " is outside the vocabulary");
         Growth growth{};
-        growth.question = question;
-        growth.is_active = question.num_nodes > 0;
         growth.next = {-1, question.token, 0};
+        if (question.evidence && question.num_nodes > 0)
+            growth.places = {question.evidence->root(question.context)};
+        growth.question = std::move(question);
         growths_.push_back(std::move(growth));
     }
+    for (Growth& growth : growths_) {
+        if (growth.question.num_nodes <= 0) continue;
+        growth.is_active = wants_step(growth, -1);
+        if (growth.is_active) continue;
+        open(growth, kNoState, growth.question.evidence->last());
+        take_nodes(growth, -1);
+    }
     row_depths_.assign(growths_.size(), 0);
-    num_steps_ = num_steps;
-    max_depth_ = max_depth;
-    min_chance_ = min_chance;
     num_blocks_ = (num_ids_ + kBlock - 1) / kBlock;
     block_stride_ = (num_blocks_ + kTile - 1) / kTile * kTile;
     const std::size_t rows = growths_.size(), threads = pool_.size();
@@ -167,7 +174,7 @@ std::vector<GuessTree> DraftNetwork::grow(std::span<const Question> questions, i
         std::vector<int> phases, cell;
         plan_cell(cell);
         for (int step = 0; step < kMaxSteps; ++step) {
-            const auto add = [&](int pieces) { phases.push_back(step < num_steps ? pieces : 0); };
+            const auto add = [&](int pieces) { phases.push_back(step < limits_.num_steps ? pieces : 0); };
             for (int pieces : cell) add(pieces);
             add(num_blocks_);
             add(num_sequences());
@@ -237,20 +244,57 @@ void DraftNetwork::learn_next(int sequence, int step) {
     Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     for (int thread = 1; thread < pool_.size(); ++thread)
         for (int i = 0; i < kNext; ++i) insert(list[thread * stride + i], list, kNext);
+    open(growth, step, next_tokens(growth));
+    for (int thread = 0; thread < pool_.size(); ++thread)
+        std::fill_n(list + thread * stride, kNext, kNobody);
+    take_nodes(growth, step);
+}
+
+// The chances of a sequence's next tokens after a step, those of the evidence first, in their order.
+std::vector<std::pair<int, double>> DraftNetwork::next_tokens(const Growth& growth) const {
+    std::vector<std::pair<int, double>> next;
+    const Evidence* evidence = growth.question.evidence;
+    const double share = evidence ? kShare : 1.0;
+    if (evidence)
+        for (const auto& [token, p] : evidence->last()) next.push_back({token, (1 - kShare) * p});
+    const std::size_t known = next.size();
+    const Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     const double sum = log_sum(growth.row);
-    const int parent = static_cast<int>(growth.tree.tokens.size()) - 1;
     for (int i = 0; i < kNext && list[i].id != kNobody.id; ++i) {
         double p = std::exp(list[i].value - sum);
         if (p > 1.0) p = 1.0;  // NaN stays
-        if (!(growth.reach * p >= min_chance_)) break;
         const int token = ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]);
+        const auto same = std::find_if(next.begin(), next.begin() + known,
+                                       [&](const auto& each) { return each.first == token; });
+        if (same != next.begin() + known)
+            same->second += share * p;
+        else
+            next.push_back({token, share * p});
+    }
+    return next;
+}
+
+// Whether the network steps over `growth.next`, which step `step` may have guessed. Asks the evidence.
+bool DraftNetwork::wants_step(Growth& growth, int step) const {
+    const bool may = step + 1 < limits_.num_steps && growth.next.depth < max_depth_ &&
+                     growth.next.parent != kNoState;
+    if (!growth.question.evidence) return may;
+    double best = 0.0;
+    for (const auto& [token, p] : growth.question.evidence->next(growth.places.back()))
+        best = std::max(best, p);
+    return may && growth.reach * (1.0 - best) >= limits_.min_doubt;
+}
+
+// Tokens that may follow the node that was taken last.
+void DraftNetwork::open(Growth& growth, int step,
+                        const std::vector<std::pair<int, double>>& next) {
+    const int parent = static_cast<int>(growth.tree.tokens.size()) - 1;
+    for (const auto& [token, p] : next) {
+        if (!(growth.reach * p >= limits_.min_chance)) continue;
         growth.heap.push_back(
             {growth.reach * p, growth.serial++, token, parent, p, step, growth.next.depth + 1});
         std::push_heap(growth.heap.begin(), growth.heap.end(), comes_later);
     }
-    for (int thread = 0; thread < pool_.size(); ++thread)
-        std::fill_n(list + thread * stride, kNext, kNobody);
-    take_nodes(growth, step);
 }
 
 bool DraftNetwork::comes_later(const Open& a, const Open& b) {
@@ -258,9 +302,11 @@ bool DraftNetwork::comes_later(const Open& a, const Open& b) {
     return a.serial > b.serial;
 }
 
-// Takes the likeliest nodes until the network has to step over one, or the tree is full.
+// Takes the likeliest nodes until the network has to step over one, or the tree is full. Over a node that
+// is not stepped over the evidence alone says what may follow.
 void DraftNetwork::take_nodes(Growth& growth, int step) {
     GuessTree& tree = growth.tree;
+    Evidence* evidence = growth.question.evidence;
     growth.is_active = false;
     while (!growth.heap.empty() && !growth.is_active &&
            static_cast<int>(tree.tokens.size()) < growth.question.num_nodes) {
@@ -270,10 +316,13 @@ void DraftNetwork::take_nodes(Growth& growth, int step) {
         tree.tokens.push_back(node.token);
         tree.parents.push_back(node.parent);
         tree.chances.push_back(node.p);
+        if (static_cast<int>(tree.tokens.size()) == growth.question.num_nodes) return;
         growth.next = {node.step, node.token, node.depth};
         growth.reach = node.chance;
-        growth.is_active = step + 1 < num_steps_ && node.depth < max_depth_ &&
-                           static_cast<int>(tree.tokens.size()) < growth.question.num_nodes;
+        if (evidence)
+            growth.places.push_back(evidence->follow(growth.places[node.parent + 1], node.token));
+        growth.is_active = wants_step(growth, step);
+        if (evidence && !growth.is_active) open(growth, kNoState, evidence->last());
     }
 }
 

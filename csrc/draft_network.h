@@ -3,7 +3,8 @@
 //
 // A draft is one call: the network takes a token at a time (a step), its head says what may follow,
 // and the tree grows best first: the node that is likeliest to be reached is taken, and the network
-// steps over it while there are steps left. Sequences step side by side. A step's numbers do not
+// steps over it while there are steps left. With evidence both say what may follow, and the network steps
+// only where that alone is in doubt. Sequences step side by side. A step's numbers do not
 // depend on the other sequences, on threads or on the instruction set.
 
 #pragma once
@@ -22,10 +23,21 @@ namespace forerun {
 
 inline constexpr int kMaxSteps = 16;  // of a draft
 inline constexpr int kNext = 8;       // tokens after a step that may become nodes
+inline constexpr int kNoState = -2;   // no step: the network was not asked over the node above
+inline constexpr double kShare = 0.55;  // of the network in a chance that evidence also gives
 
-// What a draft starts from: the last token and how many nodes are wanted.
+// What a draft starts from: the last token, how many nodes are wanted, and what is known of the text beside.
 struct Question {
     int token, num_nodes;
+    Evidence* evidence = nullptr;
+    std::vector<int> context;  // of the evidence
+};
+
+// Steps of a draft, the chance that a node is reached, and the chance that what the evidence guesses at a
+// node is needed and wrong, from which on the network steps over it: at least.
+struct DraftLimits {
+    int num_steps;
+    double min_chance, min_doubt = 0.0;
 };
 
 class DraftNetwork {
@@ -50,7 +62,7 @@ class DraftNetwork {
 
     // A weight that was set, null if it was not; a norm's `linear` has no format.
     const Packed* find(const std::string& name) const;
-    std::size_t nbytes() const;
+    virtual std::size_t nbytes() const;
     const Decoder& target() const { return target_; }
     int num_threads() const { return pool_.size(); }
 
@@ -64,7 +76,7 @@ class DraftNetwork {
         double chance;
         int serial, token, parent;
         double p;
-        int step, depth;  // that guessed it, and its own
+        int step, depth;  // of the network over its parent, or kNoState; its own depth
     };
     // A sequence's tree while it grows.
     struct Growth {
@@ -75,6 +87,7 @@ class DraftNetwork {
         bool is_active = false;  // takes part in the next step, over `next`
         Next next;
         double reach = 1.0;  // chance that `next` is reached
+        std::vector<GuessPlace> places;  // in the evidence: the root's, then the nodes'
     };
 
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
@@ -85,12 +98,13 @@ class DraftNetwork {
 
     // One draft. A step of the network is `num_phases` phases of `cell`, which leave the rows that
     // the head reads in `head_rows_`.
-    std::vector<GuessTree> grow(std::span<const Question> questions, int num_steps, int max_depth,
-                                double min_chance);
+    std::vector<GuessTree> grow(std::vector<Question> questions, const DraftLimits& limits,
+                                int max_depth);
     virtual void lay_out(Scratch& scratch) = 0;
     virtual void plan_cell(std::vector<int>& phases) = 0;
     virtual void run_cell(Worker& worker, int step) = 0;
 
+    const std::vector<std::int64_t>& ids() const { return ids_; }
     int num_sequences() const { return static_cast<int>(growths_.size()); }
     // The rows of this step: the sequences that take part, in order.
     int num_rows() const;
@@ -111,6 +125,9 @@ class DraftNetwork {
     void run(Worker& worker);
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
+    std::vector<std::pair<int, double>> next_tokens(const Growth& growth) const;
+    bool wants_step(Growth& growth, int step) const;
+    void open(Growth& growth, int step, const std::vector<std::pair<int, double>>& next);
     void take_nodes(Growth& growth, int step);
     static bool comes_later(const Open& a, const Open& b);
     float log_sum(int row) const;
@@ -121,8 +138,8 @@ class DraftNetwork {
     std::vector<std::int64_t> ids_;
     std::vector<float> factors_{1.0f};  // of logits, by depth
     std::vector<const Linear*> heads_;
-    int num_ids_ = 0, num_steps_ = 0, max_depth_ = 0;
-    double min_chance_ = 0.0;
+    DraftLimits limits_{};
+    int num_ids_ = 0, max_depth_ = 0;
 
     float* aside_ = nullptr;      // (threads, kHeadRows, tiles of a block)
     Scored* largest_ = nullptr;   // (threads, rows, kNext)
@@ -146,9 +163,12 @@ class RecurrentNetwork : public DraftNetwork {
     ~RecurrentNetwork() override { settle(); }
 
     void check() override;
-    // `hidden` (sequences, D): the state that the target's head read before the last token.
-    std::vector<GuessTree> draft(const float* hidden, std::span<const Question> questions,
-                                 int num_steps, double min_chance);
+    // Maps the embeddings of the head's tokens once, in 8 bits: most tokens that a step takes are among them.
+    void map_tokens();
+    std::size_t nbytes() const override;
+    // `hidden`, (D,) of each sequence: the state that the target's head read before the last token.
+    std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
+                                 const DraftLimits& limits);
 
   protected:
     void lay_out(Scratch& scratch) override;
@@ -170,6 +190,7 @@ class RecurrentNetwork : public DraftNetwork {
     void project(int piece, const Rows& rows);
     void finish(int sequence, int step);
     void embed(const Cell& cell, int token, float* out);
+    bool recall(int token, float* out) const;
 
     const RecurrentShape shape_;
     const float emb_weight_;
@@ -178,7 +199,10 @@ class RecurrentNetwork : public DraftNetwork {
     int emb_size_ = 0;             // of e: a gate's, the same for all, or that of all gates
     Norm input_norm_, state_norm_;
     std::vector<float> input_scale_;
-    const float* hidden_ = nullptr;
+    std::vector<std::int8_t> mapped_;  // (V', emb_size_)
+    std::vector<float> mapped_scales_;
+    std::vector<char> is_mapped_;  // by row of a step
+    std::vector<const float*> hidden_;
 
     Rows first_rows_, rows_, map_rows_;
     float *gates_ = nullptr, *embedded_ = nullptr, *states_ = nullptr;

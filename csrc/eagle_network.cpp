@@ -177,17 +177,15 @@ void EagleNetwork::project_head(int head, int num_rows) {
     }
 }
 
-std::vector<GuessTree> EagleNetwork::draft(std::span<const int> slots,
-                                           std::span<const int> num_nodes, int num_steps,
-                                           double min_chance) {
+std::vector<GuessTree> EagleNetwork::draft(std::span<const int> slots, std::vector<Question> questions,
+                                           const DraftLimits& limits) {
     const std::scoped_lock lock(runtime_.busy);
     if (!fc_) check();
-    std::vector<Question> questions;
     for (std::size_t i = 0; i < slots.size(); ++i) {
         cache_.check_slot(slots[i]);
         if (lengths_[slots[i]] == 0 || std::count(slots.begin(), slots.end(), slots[i]) > 1)
             throw std::invalid_argument("a slot is empty or named twice");
-        questions.push_back({tokens_[slots[i]], num_nodes[i]});
+        questions[i].token = tokens_[slots[i]];
     }
     slots_.assign(slots.begin(), slots.end());
     steps_.assign(slots.size(), {});
@@ -198,7 +196,7 @@ std::vector<GuessTree> EagleNetwork::draft(std::span<const int> slots,
     sin_ = cos_;
     queries_.assign(rows, {});
     paths_.assign(rows * kMaxSteps, 0);
-    return grow(questions, num_steps, kMaxSteps, min_chance);
+    return grow(std::move(questions), limits, kMaxSteps);
 }
 
 void EagleNetwork::lay_out(Scratch& scratch) {

@@ -36,8 +36,8 @@ class EagleNetwork : public DraftNetwork {
     // More rows of a slot: the tokens, and the target's states (rows, 3 x state size) before them.
     void feed(int slot, std::span<const int> tokens, const float* states);
     // Trees below the last token that was fed of some slots, each once.
-    std::vector<GuessTree> draft(std::span<const int> slots, std::span<const int> num_nodes,
-                                 int num_steps, double min_chance);
+    std::vector<GuessTree> draft(std::span<const int> slots, std::vector<Question> questions,
+                                 const DraftLimits& limits);
     std::size_t cache_nbytes() const { return cache_.nbytes(); }
     const EagleShape& shape() const { return shape_; }
 

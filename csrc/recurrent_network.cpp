@@ -53,13 +53,52 @@ void RecurrentNetwork::check() {
     check_heads(inner, std::max(num_heads, 1));
 }
 
-std::vector<GuessTree> RecurrentNetwork::draft(const float* hidden,
-                                               std::span<const Question> questions, int num_steps,
-                                               double min_chance) {
+void RecurrentNetwork::map_tokens() {
+    const std::scoped_lock lock(runtime_.busy);
+    mapped_.clear();
+    mapped_scales_.clear();
+    if (!map_) return;
+    const int width = target_.shape().hidden_size;
+    std::vector<float> out(emb_size_);
+    Rows rows;
+    runtime_.lay_out([&](Scratch& scratch) { rows = scratch.take_rows(1, width); });
+    for (std::int64_t id : ids()) {
+        target_.embed({&id, 1}, rows.x);
+        if (!map_->is_float()) kernels_.quantize(rows.x, rows, 0, 0, width);
+        kernels_.linear(*map_, 0, map_->num_tiles(), rows, 0, 1,
+                        {out.data(), static_cast<std::size_t>(emb_size_)});
+        float largest = 0.0f;
+        for (float value : out) largest = std::max(largest, std::abs(value));
+        const float scale = largest / 127.0f;
+        for (float value : out)
+            mapped_.push_back(static_cast<std::int8_t>(scale > 0 ? std::lrint(value / scale) : 0));
+        mapped_scales_.push_back(scale);
+    }
+}
+
+std::size_t RecurrentNetwork::nbytes() const {
+    return DraftNetwork::nbytes() + mapped_.size() + mapped_scales_.size() * sizeof(float);
+}
+
+// The mapped embedding of a token of the head.
+bool RecurrentNetwork::recall(int token, float* out) const {
+    if (mapped_.empty()) return false;
+    const auto found = std::lower_bound(ids().begin(), ids().end(), token);
+    if (found == ids().end() || *found != token) return false;
+    const std::size_t row = found - ids().begin();
+    const std::int8_t* values = mapped_.data() + row * emb_size_;
+    for (int i = 0; i < emb_size_; ++i) out[i] = mapped_scales_[row] * values[i];
+    return true;
+}
+
+std::vector<GuessTree> RecurrentNetwork::draft(std::vector<const float*> hidden,
+                                               std::vector<Question> questions,
+                                               const DraftLimits& limits) {
     const std::scoped_lock lock(runtime_.busy);
     if (cells_.empty()) check();
-    hidden_ = hidden;
-    return grow(questions, num_steps, shape_.max_depth, min_chance);
+    hidden_ = std::move(hidden);
+    is_mapped_.assign(questions.size(), 0);
+    return grow(std::move(questions), limits, shape_.max_depth);
 }
 
 void RecurrentNetwork::lay_out(Scratch& scratch) {
@@ -105,7 +144,7 @@ void RecurrentNetwork::prepare(int sequence, int step) {
     const int row = growth.row, width = target_.shape().hidden_size;
     const Cell& here = cell(growth.next.depth);
     const Rows& to = step == 0 ? first_rows_ : rows_;
-    const float* from = step == 0 ? hidden_ + static_cast<std::size_t>(sequence) * width
+    const float* from = step == 0 ? hidden_[sequence]
                                   : state(sequence, growth.next.parent);
     float* x = to.x + static_cast<std::size_t>(row) * to.width;
     if (step == 0 && shape_.scales_input)
@@ -113,10 +152,13 @@ void RecurrentNetwork::prepare(int sequence, int step) {
     else
         std::copy_n(from, to.width, x);
     if (!here.projection->is_float()) kernels_.quantize(x, to, row, 0, to.width);
+    float* const embedded = embedded_ + static_cast<std::size_t>(row) * emb_size_;
     if (!map_) {
-        embed(here, growth.next.token, embedded_ + static_cast<std::size_t>(row) * emb_size_);
+        embed(here, growth.next.token, embedded);
         return;
     }
+    is_mapped_[row] = recall(growth.next.token, embedded);
+    if (is_mapped_[row]) return;
     float* e = map_rows_.x + static_cast<std::size_t>(row) * width;
     embed(here, growth.next.token, e);
     if (!map_->is_float()) kernels_.quantize(e, map_rows_, row, 0, width);
@@ -135,10 +177,13 @@ void RecurrentNetwork::project(int piece, const Rows& rows) {
         kernels_.linear(weights, part.first, part.stop - part.first, rows, row, stop - row,
                         {gates_ + row * stride + part.first * kTile, stride});
     }
-    if (!map_ || count == 0) return;
+    if (!map_) return;
     const Part part(map_->num_tiles(), piece, pieces);
-    kernels_.linear(*map_, part.first, part.stop - part.first, map_rows_, 0, count,
-                    {embedded_ + part.first * kTile, static_cast<std::size_t>(emb_size_)});
+    for (int row = 0; row < count; ++row)
+        if (!is_mapped_[row])
+            kernels_.linear(*map_, part.first, part.stop - part.first, map_rows_, row, 1,
+                            {embedded_ + row * static_cast<std::size_t>(emb_size_) + part.first * kTile,
+                             static_cast<std::size_t>(emb_size_)});
 }
 
 // The new state of a row.

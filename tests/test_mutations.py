@@ -13,7 +13,7 @@ CONTRACT = ["tests/engine/test_contract.py", "-x", "-q", "-p", "no:cacheprovider
 CONTROLLER = [
     *(
         f"tests/engine/test_{name}.py"
-        for name in ("controller", "trimmer", "prior", "recorded_answers")
+        for name in ("controller", "policy", "prior", "recorded_answers")
     ),
     *("tests/core/test_costs.py", "-x", "-q", "-p", "no:cacheprovider"),
 ]

@@ -170,6 +170,15 @@ class DraftNetwork:
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
     def nbytes(self) -> int: ...
 
+class TextEvidence:
+    def __init__(
+        self,
+        texts: Sequence[SuffixIndex],
+        shared: SuffixIndex,
+        file: FileTable | None,
+        live: LiveTable,
+    ) -> None: ...
+
 class RecurrentNetwork(DraftNetwork):
     def __init__(
         self,
@@ -181,6 +190,7 @@ class RecurrentNetwork(DraftNetwork):
         is_lstm: bool,
         scales_input: bool,
     ) -> None: ...
+    def map_tokens(self) -> None: ...
     def draft(
         self,
         hidden: NDArray[np.float32],
@@ -188,6 +198,9 @@ class RecurrentNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        texts: TextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class EagleNetwork(DraftNetwork):
@@ -214,4 +227,6 @@ class EagleNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        texts: TextEvidence | None = None,
+        min_doubt: float = 0.0,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...

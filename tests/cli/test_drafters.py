@@ -51,7 +51,7 @@ def test_the_options_of_a_drafter_are_shown(forerun, repeat):
 def test_check_drafter_says_line_by_line_what_holds(forerun, repeat, monkeypatch):
     code, out, _ = forerun("check-drafter", f"{repeat}:num_draft=1")
     assert code == 0, out
-    assert out.count("holds ") == len(out.strip().splitlines()) == 10
+    assert out.count("holds ") == len(out.strip().splitlines()) == 11
     repeat.write_text(REPEAT.replace("min(budget, self.options.num_draft)", "3"))
     code, out, _ = forerun("check-drafter", repeat, "--json")
     document = the_json(out)

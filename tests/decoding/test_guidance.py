@@ -114,6 +114,7 @@ def test_a_constrained_request_runs_beside_free_ones(drafting):
         ({"regex": "["}, "regex cannot be used"),
         ({"grammar": "nothing"}, "grammar cannot be used"),
         ({"grammar": 'root ::= "a" other'}, "grammar cannot be used"),
+        ({"json": False}, "json cannot be used"),
         ({"json": 7}, "must be a JSON schema"),
     ],
 )

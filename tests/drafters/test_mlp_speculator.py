@@ -121,21 +121,26 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
         assert torch.allclose(expected[torch.searchsorted(tokens, found)], chances, atol=1e-5)
 
 
+def state_of(drafter):
+    hidden, row = drafter.states[0]
+    return hidden[row]
+
+
 def test_a_draft_starts_from_the_last_committed_row(tmp_path):
     drafter = build(Options(model="untrained"), target())
     rows = torch.arange(4 * WIDTH).reshape(4, WIDTH).float()
     seq = Seq(0, [1, 2, 3], None, 0)
     drafter.begin(seq, Outcome((), (3,), hidden=rows))
-    assert drafter.states[0].equal(rows[3])
+    assert state_of(drafter).equal(rows[3])
     seq.tokens += [7, 8]
     draft = Draft((6, 7, 9), (-1, -1, 1))
     drafter.observe([seq], [draft], [Outcome((1,), (7, 8), hidden=rows)])
-    assert drafter.states[0].equal(rows[2])  # node 1 is row 2
+    assert state_of(drafter).equal(rows[2])  # node 1 is row 2
     seq.tokens += [4]
     drafter.observe([seq], [draft], [Outcome((1,), (4,), hidden=rows)])  # cut: the last token was
-    assert drafter.states[0].equal(rows[0])
+    assert state_of(drafter).equal(rows[0])
     before = drafter.propose([seq], [7])
-    state = drafter.states[0]
+    state = state_of(drafter)
     drafter.end(seq)
     drafter.begin(seq, Outcome((), (4,), hidden=state[None]))  # preempted, and back
     assert drafter.propose([seq], [7]) == before

@@ -8,6 +8,9 @@ import openai
 import pytest
 
 from forerun.core.params import SamplingParams
+from forerun.drafters.prompt_lookup import Options, PromptLookup
+from forerun.engine.guard import MAX_ERRORS, Guard
+from tests.server.conftest import running
 
 QUESTION = [{"role": "user", "content": "Write a list of ten animals."}]
 OWN = {"model": "tiny", "messages": QUESTION, "max_tokens": 48, "temperature": 0}
@@ -81,3 +84,31 @@ def test_a_prediction_that_is_partly_wrong_changes_no_token(client, llm, plain):
 def test_what_is_wrong_with_it_is_told_with_400(client, extra, said):
     with pytest.raises(openai.BadRequestError, match=re.escape(said)):
         client.chat.completions.create(extra_body=extra, **OWN)
+
+
+class Failing(PromptLookup):
+    """Raises in every second proposal."""
+
+    calls = 0
+
+    def propose(self, seqs, budgets):
+        self.calls += 1
+        if self.calls % 2:
+            raise RuntimeError("out of ideas")
+        return super().propose(seqs, budgets)
+
+
+def test_a_drafter_that_raises_ends_no_request(llm, plain, caplog):
+    """Its requests go on plainly, and those that come later are answered as well."""
+    broken = llm.with_drafter(Failing(Options()))
+    guard = Guard(broken.engine.drafter, broken.engine.stats, llm.model.config.vocab_size)
+    broken.engine.drafter = guard  # as with the controller, which these tests leave out
+    with (
+        running(lambda: broken) as (url, _),
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        for _ in range(MAX_ERRORS + 1):
+            found = client.chat.completions.create(**OWN)
+            assert found.choices[0].message.content == plain.choices[0].message.content
+    assert broken.engine.stats.drafter_errors == MAX_ERRORS
+    assert caplog.text.count("out of ideas; going on without drafts") == 1

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from forerun.core.config import EngineConfig
-from forerun.engine.prior import Prior
+from forerun.engine.controller import Prior
 from forerun.tune import profile
 from forerun.tune.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
 from tests.tune.test_results import FIGURES, TIMES

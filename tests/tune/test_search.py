@@ -9,7 +9,7 @@ import pytest
 from forerun.core.store import Store
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
-from forerun.engine.acceptance import DraftResult
+from forerun.engine.controller import DraftResult
 from forerun.tune import search
 from forerun.tune.climb import GAIN
 from forerun.tune.results import PassTime, PassTimes

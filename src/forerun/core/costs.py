@@ -16,18 +16,24 @@ MEMORY = 32.0
 LINE_DECAY = 0.98
 LINE_WEIGHT = 4.0
 """How many measurements of its own a size needs to weigh as much as the table, or the line through all sizes."""
-TABLE_DECAY = 0.95
-"""What the table counts for after one more measurement."""
-OUTLIER = 2.0
-"""A measurement counts as at most so many times what was known: the scheduler's hiccups."""
+TABLE_WEIGHT = 4.0
+TABLE_SPREAD = 0.2
+"""How many measurements the table is worth to the line, and how far apart in cost these would be."""
+KNOWN = 2.0
+"""Measurements of a size after which its cost is known."""
+OUTLIER = 1.6
+"""A first measurement counts as at most so many times what was expected, or as little; later ones are bound closer.
+
+What is outside makes a size count for less, so that a lasting change is learned."""
 
 
 class CostCurve:
     """A table of points, whose place measurements take as they come.
 
     Between points costs lie on straight lines, beyond the last the last line goes on. Sizes that were
-    measured have decayed means of their own; a line through all measurements stands in for the others.
-    Unknown is cheap: without two different sizes the line is flat, so what was never tried is tried.
+    measured have decayed means of their own; a line through all measurements, against what the table says of
+    their sizes, stands in for the others. Without a table unknown is cheap: the line is against the sizes, and
+    flat until two different ones were seen.
 
     >>> curve = CostCurve({1: 2.0, 2: 3.0, 4: 4.0})
     >>> curve.predict(3), curve.predict(6), curve.v(2)
@@ -38,28 +44,34 @@ class CostCurve:
         """`points` are costs of an earlier run, by their sizes."""
         self.points = dict(sorted((points or {}).items()))
         self._sizes = [*self.points]
-        self._trust = 1.0 if self.points else 0.0  # in the points, against the line
+        self._tables: dict[int, float] = {}  # by size, as they were asked for
+        self._least = 1 / OUTLIER if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
-        self._weight = self._size = self._cost = 0.0
-        self._slope = 0.0
-        self._variance = self._covariance = 0.0
+        # The line: cost against the table's. A table is as good as some measurements on the line y = x.
+        self._weight = TABLE_WEIGHT if self.points else 0.0
+        self._size = self._cost = self._between(1) if self.points else 0.0
+        self._variance = self._covariance = self._weight * TABLE_SPREAD**2
+        self._slope = 1.0 if self.points else 0.0
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CostCurve) and vars(self) == vars(other)
+        known = {"_tables": None}  # what was asked for makes no difference
+        return isinstance(other, CostCurve) and vars(self) | known == vars(other) | known
 
     def record(self, size: int, cost: float) -> None:
         """Learn one measurement."""
         weight, mean = self._means.get(size, (0.0, 0.0))
-        if weight >= 2:
-            cost = min(cost, OUTLIER * mean)
-        weight = min(weight + 1, MEMORY)
-        self._means[size] = (weight, mean + (cost - mean) / weight)
-        self._fit(size, cost)
-        self._trust *= TABLE_DECAY
+        limit = 1 + (OUTLIER - 1) / (1 + weight) ** 0.5
+        known = mean or self.predict(size)
+        is_outlier = known > 0 and not known / limit <= cost <= known * limit
+        if is_outlier:
+            cost = min(max(cost, known / limit), known * limit)
+        mean += (cost - mean) / (weight + 1)
+        self._means[size] = (weight / limit if is_outlier else min(weight + 1, MEMORY - 1), mean)
+        self._fit(self._between(size), cost)
 
     def knows(self, size: int) -> bool:
-        """True if that size was measured."""
-        return size in self._means
+        """True if that size was measured, and the last measurements agree."""
+        return self._means.get(size, (0.0, 0.0))[0] >= KNOWN
 
     def v(self, rows: float) -> float:
         """The cost of so many rows over that of one."""
@@ -71,15 +83,25 @@ class CostCurve:
         cost, share = self._at(low), size - low
         return cost + share * (self._at(low + 1) - cost) if share else cost
 
+    def costs(self, first: int, last: int) -> list[float]:
+        """Of the sizes from `first` to `last`."""
+        return [self._at(size) for size in range(first, last + 1)]
+
     def _at(self, size: int) -> float:
-        known = self._cost + self._slope * (size - self._size)
-        if self._trust:
-            known += self._trust * (self._between(size) - known)
+        table = self._tables.get(size)
+        if table is None:
+            table = self._tables[size] = self._between(size)
+        known = self._cost + self._slope * (table - self._size)
+        if known < table * self._least:
+            known = table * self._least
         weight, mean = self._means.get(size, (0.0, 0.0))
         return max(0.0, (weight * mean + LINE_WEIGHT * known) / (weight + LINE_WEIGHT))
 
     def _between(self, size: int) -> float:
+        """The table's cost; without a table the size itself."""
         sizes, points = self._sizes, self.points
+        if not sizes:
+            return size
         if size in points:  # to the last bit, so that costs that rise stay so
             return points[size]
         if len(sizes) == 1 or size <= sizes[0]:
@@ -89,7 +111,7 @@ class CostCurve:
         share = (size - low) / (high - low)
         return points[low] + share * (points[high] - points[low])
 
-    def _fit(self, size: int, cost: float) -> None:
+    def _fit(self, size: float, cost: float) -> None:
         """Least squares with decaying weights; the slope stays while only one size is seen."""
         self._weight = self._weight * LINE_DECAY + 1
         step, miss = size - self._size, cost - self._cost

@@ -46,7 +46,7 @@ class StructuredOutputsParams:
     """White space that JSON may have between its parts, as a regular expression."""
 
     def __post_init__(self) -> None:
-        given = [name for name in KINDS if getattr(self, name) not in (None, False)]
+        given = self._kinds()
         if len(given) != 1:
             raise RequestError(
                 f"structured_outputs must be exactly one of {', '.join(KINDS)}, "
@@ -62,7 +62,7 @@ class StructuredOutputsParams:
             object.__setattr__(self, "choice", tuple(self.choice))
         if self.json is not None:
             object.__setattr__(self, "json", json_lib.dumps(_schema(self.json)))
-        if self.whitespace_pattern is not None and not (self.json or self.json_object):
+        if self.whitespace_pattern is not None and not given[0].startswith("json"):
             raise RequestError("whitespace_pattern belongs to json and json_object")
 
     @classmethod
@@ -78,7 +78,12 @@ class StructuredOutputsParams:
     @property
     def kind(self) -> str:
         """Which of the five is given."""
-        return next(name for name in KINDS if getattr(self, name) not in (None, False))
+        return self._kinds()[0]
+
+    def _kinds(self) -> list[str]:
+        """Those that are given; no schema is `none`, which `false` is not."""
+        found = [name for name in KINDS if getattr(self, name) is not None]
+        return [name for name in found if name != "json_object" or self.json_object is not False]
 
     @property
     def source(self) -> str:

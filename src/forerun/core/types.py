@@ -79,13 +79,14 @@ class Draft:
         >>> list(Draft((5, 6, 7), (-1, -1, 1)).matches([6, 8]))
         [(0, False), (1, True), (2, False)]
         """
-        node: int | None = -1
-        for token in tokens:
-            below = [i for i, parent in enumerate(self.parents) if parent == node]
-            yield from ((i, self.tokens[i] == token) for i in below)
-            node = next((i for i in below if self.tokens[i] == token), None)
-            if node is None:
-                return
+        depths = {-1: 0}  # of the nodes on the way
+        for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True)):
+            depth = depths.get(parent)
+            if depth is not None and depth < len(tokens):
+                is_hit = token == tokens[depth]
+                if is_hit:
+                    depths[node] = depth + 1
+                yield node, is_hit
 
     def only(self, keep: Sequence[int]) -> Draft:
         """These nodes, in ascending order, none without its parent."""

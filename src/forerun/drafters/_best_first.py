@@ -3,25 +3,34 @@
 The network steps over a node when it is taken, while there are steps left; sequences step side by side, so that a step
 reads the weights once. The native networks have a twin (csrc/draft_network.cpp), which grows the same trees.
 
+With evidence, what tables and texts say may come next, a token's chance is a mean of the two: `SHARE` of the network's,
+the rest the evidence's. The network then steps only where it is needed: over a node that is reached, and where the
+evidence's best guess is wrong, with a chance of at least `min_doubt`. Elsewhere the evidence's chances stand alone.
+
 R rows of a step, at most one a sequence; k tokens that may follow.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 from forerun.core.errors import ConfigError, check_least
-from forerun.drafters._guess_tree import GuessTree
+from forerun.core.types import EMPTY_DRAFT, Draft
+from forerun.drafters._guess_tree import Evidence, GuessPlace, GuessTree, TextEvidence
 
 MAX_STEPS = 16
 """Steps of a draft."""
 NUM_NEXT = 8
 """Tokens after a step that may become nodes."""
+SHARE = 0.55
+"""Of the network in a chance that evidence also gives."""
+_NO_STATE = -2
+"""No step: the network was not asked over the node above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +53,28 @@ class NetworkOptions:
     """Nodes of a tree at most."""
     num_steps: int = 4
     """Steps of the network in a draft at most: tokens after which it says what may come next."""
-    min_chance: float = 0.05
+    min_chance: float = 0.1
     """Chance that a node is reached, at least."""
-    bits: Literal[4, 8, 16] = 8
+    bits: Literal[4, 8, 16] = 4
     """Bits of the network's weights; rows of the target's head keep theirs."""
+    min_doubt: float = 0.2
+    """Beside `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
 
     def __post_init__(self) -> None:
         check_least("num_draft", self.num_draft, 1)
         if not 1 <= self.num_steps <= MAX_STEPS:
             raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
-        if not 0 <= self.min_chance <= 1:
-            raise ConfigError(f"min_chance must be 0 to 1, got {self.min_chance}")
+        for name in ("min_chance", "min_doubt"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
+
+
+class DraftLimits(NamedTuple):
+    """Of one draft: see the options of the same names."""
+
+    num_steps: int
+    min_chance: float
+    min_doubt: float = 0.0
 
 
 TakeSteps = Callable[[int, Sequence[Step]], tuple[Tensor, Tensor]]
@@ -63,10 +83,14 @@ TakeSteps = Callable[[int, Sequence[Step]], tuple[Tensor, Tensor]]
 
 @dataclass(slots=True)
 class _Growth:
+    sequence: int
     num_nodes: int
-    next: Step | None
+    evidence: Evidence | None
+    places: list[GuessPlace]
+    next: Step | None = None
     reach: float = 1.0
     serial: int = 0
+    known: dict[int, float] = field(default_factory=dict)
     nodes: list[tuple[int, int, float]] = field(default_factory=list)
     heap: list[tuple[float, int, int, int, float, int, int]] = field(default_factory=list)
 
@@ -74,24 +98,33 @@ class _Growth:
 def grow(
     tokens: Sequence[int],
     num_nodes: Sequence[int],
-    num_steps: int,
+    limits: DraftLimits,
     max_depth: int,
-    min_chance: float,
     take_steps: TakeSteps,
+    beside: TextEvidence = (),
 ) -> list[GuessTree]:
-    """A tree below each sequence's last token: nodes that are reached with a chance of at least `min_chance`."""
-    growths = [
-        _Growth(wanted, Step(i, -1, token, 0) if wanted > 0 else None)
-        for i, (token, wanted) in enumerate(zip(tokens, num_nodes, strict=True))
-    ]
-    for number in range(num_steps):
+    """A tree below each sequence's last token: nodes that are reached with a chance of at least `min_chance`.
+
+    `beside` is what is known of each text; none: the network guesses alone.
+    """
+    growths = [_Growth(i, wanted, None, []) for i, wanted in enumerate(num_nodes)]
+    for growth, (context, evidence) in zip(growths, beside):
+        growth.evidence = evidence
+        if growth.num_nodes > 0:
+            growth.places = [evidence.root(context)]
+    for growth, token in zip(growths, tokens, strict=True):
+        if growth.num_nodes > 0:
+            _reach(growth, Step(growth.sequence, -1, token, 0), limits, max_depth, -1)
+            _take(growth, limits, max_depth, -1)
+    for number in range(limits.num_steps):
         active = [(growth, growth.next) for growth in growths if growth.next is not None]
         if not active:
             break
         ids, probs = take_steps(number, [step for _, step in active])
         for (growth, step), row, chances in zip(active, ids.tolist(), probs.tolist(), strict=True):
-            _learn(growth, step, number, row, chances, min_chance)
-            _take(growth, step.sequence, max_depth if number + 1 < num_steps else 0)
+            _learn(growth, step, number, dict(zip(row, chances, strict=True)), limits.min_chance)
+            growth.next = None
+            _take(growth, limits, max_depth, number)
     trees = []
     for growth in growths:
         nodes, parents, found = zip(*growth.nodes, strict=True) if growth.nodes else ((), (), ())
@@ -99,29 +132,60 @@ def grow(
     return trees
 
 
+def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
+    """As point masses, with their chances."""
+    return [
+        Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
+        for tokens, parents, chances in trees
+    ]
+
+
+def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, number: int) -> None:
+    """At a node: the network steps over it next, or the evidence alone says what may follow."""
+    may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
+    if growth.evidence is None:
+        growth.next = step if may else None
+        return
+    growth.known = growth.evidence.next(growth.places[-1])
+    best = max(growth.known.values(), default=0.0)
+    if may and growth.reach * (1.0 - best) >= limits.min_doubt:
+        growth.next = step
+    else:
+        _open(growth, step.depth, _NO_STATE, growth.known, limits.min_chance)
+
+
 def _learn(
-    growth: _Growth,
-    step: Step,
-    number: int,
-    ids: Sequence[int],
-    chances: Sequence[float],
-    least: float,
+    growth: _Growth, step: Step, number: int, found: Mapping[int, float], least: float
 ) -> None:
+    share = 1.0 if growth.evidence is None else SHARE
+    chances = {} if growth.evidence is None else growth.known
+    chances = {token: (1 - SHARE) * p for token, p in chances.items()}
+    for token, p in found.items():
+        chances[token] = chances.get(token, 0.0) + share * p
+    _open(growth, step.depth, number, chances, least)
+
+
+def _open(
+    growth: _Growth, depth: int, number: int, chances: Mapping[int, float], least: float
+) -> None:
+    """Tokens that may follow the node that was taken last."""
     parent = len(growth.nodes) - 1
-    for token, p in zip(ids, chances, strict=True):
-        if not growth.reach * p >= least:
-            break
-        item = (-growth.reach * p, growth.serial, token, parent, p, number, step.depth + 1)
-        heapq.heappush(growth.heap, item)
-        growth.serial += 1
+    for token, p in chances.items():
+        if growth.reach * p >= least:
+            item = (-growth.reach * p, growth.serial, token, parent, p, number, depth + 1)
+            heapq.heappush(growth.heap, item)
+            growth.serial += 1
 
 
-def _take(growth: _Growth, sequence: int, max_depth: int) -> None:
+def _take(growth: _Growth, limits: DraftLimits, max_depth: int, number: int) -> None:
     """The likeliest nodes, until the network has to step over one or the tree is full."""
-    growth.next = None
     while growth.heap and growth.next is None and len(growth.nodes) < growth.num_nodes:
-        negative, _, token, parent, p, number, depth = heapq.heappop(growth.heap)
+        negative, _, token, parent, p, before, depth = heapq.heappop(growth.heap)
         growth.nodes.append((token, parent, p))
         growth.reach = -negative
-        if depth < max_depth and len(growth.nodes) < growth.num_nodes:
-            growth.next = Step(sequence, number, token, depth)
+        if len(growth.nodes) == growth.num_nodes:
+            return
+        if growth.evidence is not None:
+            place = growth.evidence.follow(growth.places[parent + 1], token)
+            growth.places.append(place)
+        _reach(growth, Step(growth.sequence, before, token, depth), limits, max_depth, number)

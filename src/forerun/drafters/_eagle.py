@@ -17,8 +17,8 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.drafters import _best_first
-from forerun.drafters._best_first import MAX_STEPS, Step
-from forerun.drafters._guess_tree import GuessTree
+from forerun.drafters._best_first import MAX_STEPS, DraftLimits, Step
+from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
 from forerun.drafters._recurrent import floats, pack
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.model import Model
@@ -71,9 +71,18 @@ class AnyEagleNetwork(Protocol):
         ...
 
     def draft(
-        self, slots: Sequence[int], num_nodes: Sequence[int], num_steps: int, min_chance: float
+        self,
+        slots: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
     ) -> list[GuessTree]:
-        """A tree below the last token that was fed of each slot."""
+        """A tree below the last token that was fed of each slot.
+
+        `beside` is what is known of each text: native beside a native network, else the oracle.
+        """
         ...
 
     def nbytes(self) -> int:
@@ -146,10 +155,18 @@ class NativeEagle:
         self._native.feed(slot, tokens, floats(states))
 
     def draft(
-        self, slots: Sequence[int], num_nodes: Sequence[int], num_steps: int, min_chance: float
+        self,
+        slots: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
     ) -> list[GuessTree]:
         """See `AnyEagleNetwork`."""
-        return self._native.draft(slots, num_nodes, min(num_steps, MAX_STEPS), min_chance)
+        limits = (min(num_steps, MAX_STEPS), min_chance)
+        assert beside is None or not isinstance(beside, Sequence)
+        return self._native.draft(slots, num_nodes, *limits, beside, min_doubt)
 
     def nbytes(self) -> int:
         """See `AnyEagleNetwork`; its cache is counted by `row_nbytes`."""
@@ -204,7 +221,13 @@ class TorchEagle:
         rows.length, rows.token, rows.g = rows.length + len(tokens), tokens[-1], g[:, -1:]
 
     def draft(
-        self, slots: Sequence[int], num_nodes: Sequence[int], num_steps: int, min_chance: float
+        self,
+        slots: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
     ) -> list[GuessTree]:
         """See `AnyEagleNetwork`."""
         rows = [self.slots[slot] for slot in slots]
@@ -227,8 +250,9 @@ class TorchEagle:
             return torch.stack([ids for ids, _ in found]), torch.stack([p for _, p in found])
 
         tokens = [each.token for each in rows]
-        limits = (min(num_steps, MAX_STEPS), MAX_STEPS, min_chance)
-        return _best_first.grow(tokens, num_nodes, *limits, take_steps)
+        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
+        assert beside is None or isinstance(beside, Sequence)
+        return _best_first.grow(tokens, num_nodes, limits, MAX_STEPS, take_steps, beside or ())
 
     def nbytes(self) -> int:
         """See `AnyEagleNetwork`."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from forerun.drafters._suffix_index import SuffixIndex
 from forerun.drafters._token_table import (
@@ -29,6 +29,7 @@ from forerun.drafters._token_table import (
 )
 
 if TYPE_CHECKING:
+    from forerun import _native
     from forerun.drafters._suffix_index import Index
 
 PRIOR = 6.0
@@ -98,26 +99,72 @@ def grow_in_python(
     min_chance: float,
 ) -> GuessTree:
     """The oracle of the native one."""
+    evidence = Evidence(file, live, indexes)
     nodes: list[tuple[int, int, float]] = []
-    heap: list[tuple[float, int, int, int, float, list[int], list[Places]]] = []
-    serial, chance, parent, tail = count(), 1.0, -1, [*context[-live.order :]]
-    matches = [[*index.occurrences(context, MAX_PLACES)] for index in indexes]
+    heap: list[tuple[float, int, int, int, float, GuessPlace]] = []
+    serial, chance, parent, here = count(), 1.0, -1, evidence.root(context)
     while len(nodes) < num_nodes:
-        levels = [*_in_tables(tail, file, live), *map(_in_places, indexes, matches)]
-        for token, found in _blend(levels).items():
-            p = min(found, 1.0)
+        for token, p in evidence.next(here).items():
             if chance * p >= min_chance:
-                heapq.heappush(heap, (-chance * p, next(serial), parent, token, p, tail, matches))
+                heapq.heappush(heap, (-chance * p, next(serial), parent, token, p, here))
         if not heap:
             break
-        negative, _, above, token, p, tail, matches = heapq.heappop(heap)
-        chance, parent, tail = -negative, len(nodes), [*tail, token][-live.order :]
+        negative, _, above, token, p, here = heapq.heappop(heap)
+        chance, parent, here = -negative, len(nodes), evidence.follow(here, token)
         nodes.append((token, above, p))
-        matches = [
-            _follow(index, places, token) for index, places in zip(indexes, matches, strict=True)
-        ]
     tokens, parents, chances = zip(*nodes, strict=True) if nodes else ((), (), ())
     return tokens, parents, chances
+
+
+class GuessPlace(NamedTuple):
+    """A place in a tree: the last tokens, and where they stood in each index."""
+
+    tail: list[int]
+    places: list[Places]
+
+
+class Evidence:
+    """What tables and indexes say may come next."""
+
+    def __init__(
+        self, file: FileTable | None, live: LiveTable, indexes: Sequence[SuffixIndex]
+    ) -> None:
+        self.file, self.live, self.indexes = file, live, indexes
+
+    def root(self, context: Sequence[int]) -> GuessPlace:
+        """Where a text ends."""
+        places = [[*index.occurrences(context, MAX_PLACES)] for index in self.indexes]
+        return GuessPlace([*context[-self.live.order :]], places)
+
+    def next(self, here: GuessPlace) -> dict[int, float]:
+        """Chances of the next tokens: every level corrects what the levels before it say."""
+        in_places = map(_in_places, self.indexes, here.places)
+        chances = _blend([*_in_tables(here.tail, self.file, self.live), *in_places])
+        return {token: min(p, 1.0) for token, p in chances.items()}
+
+    def follow(self, here: GuessPlace, token: int) -> GuessPlace:
+        """The place a token later."""
+        places = [
+            _follow(index, found, token)
+            for index, found in zip(self.indexes, here.places, strict=True)
+        ]
+        return GuessPlace([*here.tail, token][-self.live.order :], places)
+
+
+TextEvidence = Sequence[tuple[Sequence[int], Evidence]]
+"""The last tokens of each text, and what is known of them."""
+AnyTextEvidence: TypeAlias = "TextEvidence | _native.TextEvidence"
+
+
+def text_evidence(
+    texts: Sequence[Any], shared: Any, file: Any, live: AnyLiveTable
+) -> AnyTextEvidence:
+    """What tables and indexes know of texts, each document 0 of its index; all are native, or all their oracles."""
+    if isinstance(live, LiveTable):
+        return [(text.last_tokens(0), Evidence(file, live, (shared, text))) for text in texts]
+    from forerun import _native
+
+    return _native.TextEvidence(texts, shared, file, live)
 
 
 def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:

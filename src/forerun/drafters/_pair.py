@@ -57,7 +57,7 @@ def common_features(first: Features, second: Features) -> Features:
 
 def _seen_by(part: Drafter, outcome: Outcome) -> Outcome:
     """The outcome with as many of the likeliest tokens as this drafter asked for."""
-    if outcome.top is None:
-        return outcome
     k = part.features.top_k
+    if outcome.top is None or k == outcome.top.ids.shape[1]:
+        return outcome
     return replace(outcome, top=outcome.top.part(range(len(outcome.top.ids)), k) if k else None)

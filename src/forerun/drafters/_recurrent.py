@@ -26,8 +26,8 @@ from torch.nn import functional
 
 from forerun.core.errors import LoadError
 from forerun.drafters import _best_first
-from forerun.drafters._best_first import MAX_STEPS, Step
-from forerun.drafters._guess_tree import GuessTree
+from forerun.drafters._best_first import MAX_STEPS, DraftLimits, Step
+from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
 from forerun.formats.weights import FORMATS, StoredTensor
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.model import Model
@@ -70,8 +70,15 @@ class AnyRecurrentNetwork(Protocol):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
-        """A tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it."""
+        """A tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
+
+        With `rows`, those rows of `hidden` are: torch is slow to take them out.
+        `beside` is what is known of each text: native beside a native network, else the oracle.
+        """
         ...
 
     def nbytes(self) -> int:
@@ -119,6 +126,8 @@ class NativeNetwork:
                 temperatures = tuple(divisor * each for each in temperatures)
             network.set_temperatures(temperatures)
             network.check()
+            if bits in HEAD_BITS:
+                network.map_tokens()
         except ValueError as error:
             raise LoadError(str(error)) from error
         self._native = network
@@ -130,10 +139,15 @@ class NativeNetwork:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
         """See `AnyRecurrentNetwork`."""
-        rows = floats(hidden)
-        return self._native.draft(rows, tokens, num_nodes, min(num_steps, MAX_STEPS), min_chance)
+        states = hidden.numpy()  # a native target's: fp32, on the host
+        limits = (min(num_steps, MAX_STEPS), min_chance)
+        assert beside is None or not isinstance(beside, Sequence)
+        return self._native.draft(states, tokens, num_nodes, *limits, beside, min_doubt, rows)
 
     def nbytes(self) -> int:
         """See `AnyRecurrentNetwork`."""
@@ -176,9 +190,13 @@ class TorchNetwork:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
         """See `AnyRecurrentNetwork`."""
         states: list[dict[int, tuple[Tensor, Tensor]]] = []
+        hidden = hidden if rows is None else hidden[[*rows]]
 
         def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
             before = [
@@ -190,8 +208,10 @@ class TorchNetwork:
             rows = [self.likeliest(pair[0], step.depth) for step, pair in zip(steps, after)]
             return torch.stack([ids for ids, _ in rows]), torch.stack([p for _, p in rows])
 
-        limits = (min(num_steps, MAX_STEPS), self.weights.max_depth, min_chance)
-        return _best_first.grow(tokens, num_nodes, *limits, take_steps)
+        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
+        assert beside is None or isinstance(beside, Sequence)
+        depth = self.weights.max_depth
+        return _best_first.grow(tokens, num_nodes, limits, depth, take_steps, beside or ())
 
     def step(self, step: Step, state: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
         """The state (p,) and the LSTM's cell (p,) after a token."""

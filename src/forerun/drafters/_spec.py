@@ -23,6 +23,7 @@ from forerun.drafters._fallback import Fallback
 from forerun.drafters._find import checked, find, is_file
 from forerun.drafters._given import AUTO, Given
 from forerun.drafters._given import AUTO_CHOICE as AUTO_CHOICE
+from forerun.drafters._joined import joined
 from forerun.drafters._union import Union
 from forerun.drafters.base import Drafter, Target
 
@@ -125,13 +126,18 @@ class DrafterSpec:
         if self.parts:
             *before, drafter = [part.build(target) for part in self.parts]
             for first in reversed(before):
-                drafter = (Union if self.is_union else Fallback)(first, drafter)
+                drafter = self._both(first, drafter)
             return drafter
         chosen = self._built_options()
         try:
             return checked(find(self.name).build(chosen, target), self.name)
         except ConfigError as error:
             raise ConfigError(as_typed(str(error), self.typed)) from error
+
+    def _both(self, first: Drafter, second: Drafter) -> Drafter:
+        if not self.is_union:
+            return Fallback(first, second)
+        return joined(first, second) or Union(first, second)
 
     def _built_options(self) -> Any:
         try:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters import _eagle_files
-from forerun.drafters._best_first import MAX_STEPS, NetworkOptions
-from forerun.drafters._eagle import AnyEagleNetwork, new_network
+from forerun.drafters._best_first import MAX_STEPS, NetworkOptions, drafts_of
+from forerun.drafters._eagle import AnyEagleNetwork, NativeEagle, new_network
+from forerun.drafters._guess_tree import AnyTextEvidence
 from forerun.drafters.base import BaseDrafter, DrafterBytes, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
@@ -65,6 +66,7 @@ class Eagle3Drafter(BaseDrafter):
     ) -> None:
         self.options, self.network, self.max_len = options, network, max_len
         self.features = Features(layers=layers)
+        self.is_native = isinstance(network, NativeEagle)
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
 
@@ -77,15 +79,18 @@ class Eagle3Drafter(BaseDrafter):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first, in one call for all."""
+        return self.propose_beside(seqs, budgets, None)
+
+    def propose_beside(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+    ) -> list[Draft]:
+        """With what is known of each text."""
         wanted = [min(budget, self.options.num_draft) for budget in budgets]
         if not any(wanted):
             return [EMPTY_DRAFT for _ in seqs]
         slots = [self._slots[seq.id] for seq in seqs]
-        limits = (self.options.num_steps, self.options.min_chance)
-        return [
-            Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
-            for tokens, parents, chances in self.network.draft(slots, wanted, *limits)
-        ]
+        limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
+        return drafts_of(self.network.draft(slots, wanted, *limits))
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

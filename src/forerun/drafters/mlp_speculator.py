@@ -19,8 +19,9 @@ from torch import Tensor
 
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters import _recurrent_files
-from forerun.drafters._best_first import NetworkOptions
-from forerun.drafters._recurrent import AnyRecurrentNetwork, new_network
+from forerun.drafters._best_first import NetworkOptions, drafts_of
+from forerun.drafters._guess_tree import AnyTextEvidence
+from forerun.drafters._recurrent import AnyRecurrentNetwork, NativeNetwork, new_network
 from forerun.drafters.base import BaseDrafter, DrafterBytes, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
@@ -58,29 +59,34 @@ class MLPSpeculatorDrafter(BaseDrafter):
 
     def __init__(self, options: Options, network: AnyRecurrentNetwork, width: int) -> None:
         self.options, self.network, self.width = options, network, width
-        self.states: dict[int, Tensor] = {}
+        self.is_native = isinstance(network, NativeNetwork)
+        self.states: dict[int, tuple[Tensor, int]] = {}
+        """Rows of a pass, and which of them: nothing is copied until it is asked for."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """The state after the prompt."""
         assert outcome.hidden is not None, "asked for by `features`"
-        self.states[seq.id] = outcome.hidden[-1].clone()
+        self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first, in one call for all."""
+        return self.propose_beside(seqs, budgets, None)
+
+    def propose_beside(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+    ) -> list[Draft]:
+        """With what is known of each text."""
         wanted = [min(budget, self.options.num_draft) for budget in budgets]
         if not any(wanted):
             return [EMPTY_DRAFT for _ in seqs]
-        trees = self.network.draft(
-            torch.stack([self.states[seq.id] for seq in seqs]),
-            [seq.tokens[-1] for seq in seqs],
-            wanted,
-            self.options.num_steps,
-            self.options.min_chance,
-        )
-        return [
-            Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
-            for tokens, parents, chances in trees
-        ]
+        found = [self.states[seq.id] for seq in seqs]
+        states, rows = found[0][0], [found[0][1]]
+        if len(seqs) > 1:
+            states = torch.stack([hidden[row] for hidden, row in found])
+            rows = [*range(len(seqs))]
+        tokens = [seq.tokens[-1] for seq in seqs]
+        limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
+        return drafts_of(self.network.draft(states, tokens, wanted, *limits, rows))
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -89,7 +95,7 @@ class MLPSpeculatorDrafter(BaseDrafter):
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
             row = (0, *(1 + i for i in outcome.path))[len(outcome.emitted) - 1]
-            self.states[seq.id] = outcome.hidden[row].clone()
+            self.states[seq.id] = outcome.hidden, row
 
     def end(self, seq: Seq) -> None:
         """Forget the state."""

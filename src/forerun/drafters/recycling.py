@@ -22,9 +22,11 @@ from pathlib import Path
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters import _guess_tree, _table_file
+from forerun.drafters._best_first import drafts_of
+from forerun.drafters._guess_tree import AnyTextEvidence
 from forerun.drafters._learned import Learned
 from forerun.drafters._texts import Texts
-from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, new_live_table
+from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, LiveTable, new_live_table
 from forerun.drafters.base import BaseDrafter, Target
 from forerun.formats.hub import name_of
 
@@ -108,6 +110,7 @@ class Recycling(BaseDrafter):
         self.options, self.table = options, table
         new_table = partial(new_live_table, options.order, round(options.table_mb * 1e6))
         self.live, self._new_table = new_table(), new_table
+        self.is_native = not isinstance(self.live, LiveTable)
         self.learned: Learned | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
         self._grow = _guess_tree.grower(self.live)
@@ -134,10 +137,13 @@ class Recycling(BaseDrafter):
             [min(budget, most) for budget in budgets],
             self.options.min_chance,
         )
-        return [
-            Draft(tokens, parents, None, chances) if tokens else EMPTY_DRAFT
-            for tokens, parents, chances in trees
-        ]
+        return drafts_of(trees)
+
+    def evidence(self, seqs: Sequence[Seq]) -> AnyTextEvidence:
+        """What the tables, each text and other outputs say, for a network to draft beside."""
+        self.texts.share(seqs)
+        own = [self.texts.own(seq) for seq in seqs]
+        return _guess_tree.text_evidence(own, self.texts.shared, self.table, self.live)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

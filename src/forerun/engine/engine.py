@@ -25,12 +25,11 @@ from forerun.decoding.verify import Best, verify
 from forerun.drafters._predicted import Prediction
 from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
-from forerun.engine.acceptance import DraftResult
 from forerun.engine.additions import extended, fitting
 from forerun.engine.batch import Pass, pack
-from forerun.engine.controller import Adaptive, Controller, Fixed
+from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
 from forerun.engine.guard import Guard
-from forerun.engine.prior import Prior
+from forerun.engine.policy import Policy
 from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
@@ -69,7 +68,7 @@ class Engine:
             self.drafter = Guard(drafter, self.stats, model.config.vocab_size)
         self.controller: Controller = Fixed(config.draft_budget)
         if config.controller:
-            self.controller = Adaptive(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
+            self.controller = Policy(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
@@ -269,11 +268,15 @@ class Engine:
     ) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends."""
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
-        features = torch.cat(wanted, dim=-1) if wanted else None  # what the drafter asked to see
+        features = None  # what the drafter asked to see
+        if wanted:
+            features = wanted[0] if len(wanted) == 1 else torch.cat(wanted, dim=-1)
         results = []
         for seq_rows, rows, logit_rows in work.spans():
             request = self.requests[seq_rows.seq.id]
-            own = None if features is None else features[rows.start : rows.stop]
+            own = features
+            if features is not None and len(rows) < len(features):
+                own = features[rows.start : rows.stop]
             if own is not None and not request.has_begun:
                 request.prompt_features.append(own)
             if request.scores_prompt:

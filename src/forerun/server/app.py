@@ -1,4 +1,4 @@
-"""The routes. Each reads its body, asks the service, and writes; what goes wrong is OpenAI's error JSON."""
+"""Routes, and errors in the JSON of the API that was asked. `generation.py` has those that answer."""
 
 from __future__ import annotations
 
@@ -19,22 +19,27 @@ import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.formats.prompt import Encoded, encode_chat
 from forerun.llm import LLM
-from forerun.server.answers import CHAT, COMPLETION, Head, Words
 from forerun.server.errors import ApiError, of_exception, of_status
-from forerun.server.forms import check_depth
-from forerun.server.http import EventStream, Guarded, answer, read_object, refusal, watched
+from forerun.server.generation import (
+    chat_completions,
+    completions,
+    count_tokens,
+    messages,
+    responses,
+)
+from forerun.server.http import Guarded, answer, read_object, refusal
 from forerun.server.schema import (
     ChatRequest,
     CompletionRequest,
+    CountTokensRequest,
     DetokenizeRequest,
-    StreamOptions,
+    MessagesRequest,
+    ResponsesRequest,
     TokenizeRequest,
     read,
 )
 from forerun.server.service import Service
-from forerun.server.tools import Toolbox
-from forerun.server.worker import AsyncRequest, Closed
-from forerun.server.writer import Writer
+from forerun.server.worker import Closed
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +69,9 @@ def new_app(service: Service) -> FastAPI:
     for path, body, handler in (
         ("/v1/completions", CompletionRequest, completions),
         ("/v1/chat/completions", ChatRequest, chat_completions),
+        ("/v1/responses", ResponsesRequest, responses),
+        ("/v1/messages", MessagesRequest, messages),
+        ("/v1/messages/count_tokens", CountTokensRequest, count_tokens),
         ("/tokenize", TokenizeRequest, tokenize),
         ("/detokenize", DetokenizeRequest, detokenize),
     ):
@@ -85,83 +93,6 @@ def new_app(service: Service) -> FastAPI:
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
     return app
-
-
-async def completions(service: Service, request: Request) -> Response:
-    """Continue a text."""
-    given = await read_object(request, service.config)
-    body, typed = read(CompletionRequest, given)
-    llm, name = service.llm(), service.name(body.model)
-    if body.echo and body.stream and body.logprobs is not None:
-        raise ApiError(400, "echo with logprobs is not streamed: leave out stream", param="stream")
-    params = service.params(body, typed)
-    bos = None if body.add_special_tokens else False
-
-    def encode() -> list[Encoded]:
-        return [
-            Encoded(llm.tokenizer.encode(one, bos=bos), one)
-            if isinstance(one, str)
-            else Encoded(one)
-            for one in body.prompts()
-        ]
-
-    prompts = await service.encode(encode)
-    running = await service.submit(prompts, params, stream=body.stream)
-    head = Head(COMPLETION, name, forerun.__version__)
-    return await _written(service, request, running, body, head, with_prompt=body.echo)
-
-
-async def chat_completions(service: Service, request: Request) -> Response:
-    """Answer a conversation."""
-    given = await read_object(request, service.config)
-    body, typed = read(ChatRequest, given)
-    llm, name = service.llm(), service.name(body.model)
-    defaults = llm.default_params()
-    defaults.max_tokens = None
-    params = service.params(body, typed, defaults)
-    check_depth(body.tools, "tools", service.config)
-    toolbox = Toolbox.of(body.tools, body.tool_choice, body.parallel_tool_calls)
-    params.structured_outputs = toolbox.form(params.structured_outputs)
-    settings: dict[str, Any] = body.chat_template_kwargs or {}
-    settings |= {"add_generation_prompt": body.add_generation_prompt}
-
-    def encode() -> list[Encoded]:
-        messages, own = toolbox.prepare(body.messages, llm.tokenizer)
-        return [encode_chat(messages, llm.tokenizer, **settings, **own)]
-
-    prompts = await service.encode(encode)
-    running = await service.submit(prompts, params, stream=body.stream)
-    head = Head(CHAT, name, forerun.__version__)
-    return await _written(service, request, running, body, head, with_tools=bool(toolbox.tools))
-
-
-async def _written(
-    service: Service,
-    request: Request,
-    running: AsyncRequest,
-    body: CompletionRequest | ChatRequest,
-    head: Head,
-    *,
-    with_prompt: bool = False,
-    with_tools: bool = False,
-) -> Response:
-    llm = service.llm()
-    tokenizer = llm.tokenizer
-    writer = Writer(
-        request=running,
-        head=head,
-        drafter=llm.drafter_spec.name,
-        words=Words(tokenizer.text_of, tokenizer.token_bytes),
-        observe=service.metrics.follow(running),
-        options=body.stream_options or StreamOptions(),
-        with_ids=body.return_token_ids,
-        with_prompt=with_prompt,
-        with_tools=with_tools,
-    )
-    if body.stream:
-        return EventStream(writer.stream(), running.cancel)
-    async with watched(request.receive, running.cancel):
-        return answer(await writer.whole())
 
 
 async def tokenize(service: Service, request: Request) -> Response:
@@ -294,7 +225,7 @@ def _add_errors(app: FastAPI) -> None:
     """Everything that goes wrong is answered in one form."""
 
     async def told(request: Request, error: Exception) -> Response:
-        return refusal(of_exception(error))
+        return refusal(of_exception(error), request.url.path)
 
     async def of_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -304,7 +235,7 @@ def _add_errors(app: FastAPI) -> None:
             message = f"{request.method} is not possible on {request.url.path} (allowed: {allowed})"
         found = of_status(error.status_code, message)
         found.headers = error.headers or {}
-        return refusal(found)
+        return refusal(found, request.url.path)
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=400)  # the client has gone

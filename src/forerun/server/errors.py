@@ -1,4 +1,4 @@
-"""Errors as OpenAI writes them: an HTTP status and `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors as OpenAI writes them, and Anthropic: an HTTP status and `{"error": {"message", "type", "param", "code"}}`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ class ApiError(Exception):
         """The body of the answer."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**error, **self.more}}
+
+    def anthropic(self) -> dict[str, object]:
+        """The same as Anthropic writes it."""
+        kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+_ANTHROPIC: Mapping[int, str] = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""What Anthropic calls the statuses."""
 
 
 def too_long(num_prompt: int, limit: int, context: int) -> ApiError:

@@ -33,9 +33,10 @@ def answer(document: object) -> Response:
     return Response(to_json(document), media_type="application/json")
 
 
-def refusal(error: ApiError) -> Response:
-    """The answer that an error is."""
-    body = to_json(error.document())
+def refusal(error: ApiError, path: str = "") -> Response:
+    """The answer that an error is, in the form of the API that the path belongs to."""
+    is_anthropic = path.startswith("/v1/messages")
+    body = to_json(error.anthropic() if is_anthropic else error.document())
     return Response(body, error.status, dict(error.headers), "application/json")
 
 
@@ -92,7 +93,7 @@ class Guarded:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-        await refusal(error)(scope, receive, send)
+        await refusal(error, scope["path"])(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
         given = dict(scope["headers"])

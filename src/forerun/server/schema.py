@@ -39,6 +39,7 @@ _WORDS: Mapping[str, str] = {
     "tools": 'a list of {"type": "function", "function": {"name": ...}}',
     "tool_choice": 'none, auto, required or {"type": "function", "function": {"name": ...}}',
     "logit_bias": "an object of token ids and numbers",
+    "input": "a text or a list of items",
 }
 
 
@@ -176,6 +177,50 @@ class ChatRequest(_SampledAnswer):
                 raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
             return {}
         return {"logprobs": self.top_logprobs or 0}
+
+
+class _Open(BaseModel):
+    """Fields that are not named here are read as those of a chat request."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    model: str | None = None
+    """One of /v1/models; left out, the one that is served."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the answer may call."""
+
+
+class ResponsesRequest(_Open):
+    """A conversation as a list of items. Nothing is stored: all of it comes with every request."""
+
+    input: str | list[dict[str, Any]]
+    """The user's text, or the items so far: messages, function calls and their outputs."""
+    instructions: str | None = None
+    """A system message."""
+    text: dict[str, Any] | None = None
+    """`format`: the form of the answer."""
+    tool_choice: str | dict[str, Any] | None = None
+    """none, auto, required, or one of the tools."""
+
+
+class CountTokensRequest(_Open):
+    """A conversation in Anthropic's form."""
+
+    messages: list[dict[str, Any]]
+    """The turns so far, of text, calls and results."""
+    system: str | list[dict[str, Any]] | None = None
+    """A system message."""
+    tool_choice: dict[str, Any] | None = None
+    """auto, any, none, or one of the tools."""
+    output_config: dict[str, Any] | None = None
+    """`format`: the form of the answer."""
+
+
+class MessagesRequest(CountTokensRequest):
+    """A conversation to answer, in Anthropic's form."""
+
+    max_tokens: int
+    """Tokens of the answer, at most."""
 
 
 class TokenizeRequest(_Strict):

@@ -1,6 +1,6 @@
 """A model's profile: what `forerun autotune` found out about one model on one machine, as a JSON file.
 
-`--drafter auto` takes its drafter from it, and the controller its first opinion (`engine/prior.py`).
+`--drafter auto` takes its drafter from it, and the controller its first opinion (`engine/controller.py`).
 A profile belongs to a file's contents, a machine and a way of running, all of which are in its name
 and in the file: where one of them differs there is simply no profile. The format is described in
 docs/autotune.md. Nothing here measures anything.
@@ -20,7 +20,7 @@ import forerun
 from forerun.core import device as machine
 from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
-from forerun.engine.prior import Prior
+from forerun.engine.controller import Prior
 from forerun.formats.hub import cache_dir
 from forerun.tune.results import DrafterFigures, PassTimes
 

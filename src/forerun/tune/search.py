@@ -27,8 +27,7 @@ from forerun.core.store import Store
 from forerun.drafters._find import find
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Options, Target
-from forerun.engine.acceptance import DraftResult
-from forerun.engine.controller import Fixed
+from forerun.engine.controller import DraftResult, Fixed
 from forerun.engine.engine import Engine
 from forerun.tune.climb import climb
 from forerun.tune.results import DrafterFigures, PassTimes

@@ -1,0 +1,103 @@
+"""The chance of every node of a draft: what its drafter says of it, corrected by how often such nodes were right.
+
+Nodes of one kind are counted together: those of about the same confidence, or, where the drafter states none, those
+of one index. A kind begins with what was stated, an even chance without confidence. Whether a text is easy or hard
+to guess shifts all kinds alike: each sequence has a bias on the log-odds, found by Newton's method for logistic
+regression with one unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.core.types import Draft
+
+STATED_CASES = 8.0
+"""Nodes of a kind that weigh as much as what was stated of them."""
+MEMORY = 0.98
+"""What a node counts for after the next one of its kind, or of its sequence."""
+FIRST_PRECISION = 4.0
+"""1 / variance of the biases of sequences: how closely they resemble each other."""
+_HALVES = [(i + 0.5) / 200 for i in range(200)]
+_LEVELS = tuple(8 + round(math.log2(p / (1 - p))) for p in (*_HALVES, _HALVES[-1]))
+"""By stated confidence in steps of half a percent; a level is as wide as a factor of two in the odds."""
+
+
+@dataclass(slots=True)
+class Mean:
+    """A decayed mean: each case counts `memory` times what the next one does."""
+
+    cases: float = 0.0
+    total: float = 0.0
+
+    def record(self, value: float, memory: float) -> None:
+        """Count a case."""
+        self.cases = self.cases * memory + 1
+        self.total = self.total * memory + value
+
+    def given(self, prior: float, cases: float) -> float:
+        """What to expect, with so many cases of `prior`."""
+        return (self.total + cases * prior) / (self.cases + cases)
+
+
+@dataclass(slots=True)
+class Bias:
+    """How much better a sequence is guessed than others, on the log-odds."""
+
+    value: float = 0.0
+    precision: float = FIRST_PRECISION
+
+    def learn(self, chance: float, is_hit: bool) -> None:
+        """A Newton step."""
+        self.precision = max(FIRST_PRECISION, MEMORY * self.precision + chance * (1 - chance))
+        self.value += (is_hit - chance) / self.precision
+
+
+class Chances:
+    """P(node accepted, all above it accepted), learned from every draft of one drafter, verified or not."""
+
+    def __init__(self, nodes: Sequence[tuple[float, float]] = ()) -> None:
+        """`nodes` are of an earlier run, of chains: how often node i was drafted, and accepted then."""
+        self._levels = [Mean() for _ in range(max(_LEVELS) + 1)]
+        self._indexes: list[Mean] = []  # of nodes without confidence
+        above = 1.0
+        for _, accepted in nodes:
+            share = min(accepted / above, 1.0) if above else 0.0
+            self._indexes.append(Mean(2 * STATED_CASES, 2 * STATED_CASES * share))
+            above = accepted
+
+    def of(self, draft: Draft, bias: Bias) -> list[float]:
+        """Of every node to be accepted once its parent is, in a sequence of that bias."""
+        odds, found = math.exp(-bias.value), []
+        stated = draft.confidence or (0.5,) * len(draft)
+        for said, seen in zip(stated, self._kinds(draft), strict=True):
+            p = (seen.total + STATED_CASES * said) / (seen.cases + STATED_CASES)
+            found.append(p / (p + (1 - p) * odds))
+        return found
+
+    def learn(
+        self, draft: Draft, chances: Sequence[float], tokens: Sequence[int], bias: Bias
+    ) -> None:
+        """Compare a draft, cut or not, with the tokens that came; `chances` is what was thought of it."""
+        kinds = self._kinds(draft)
+        for node, is_hit in draft.matches(tokens):
+            bias.learn(chances[node], is_hit)
+            kinds[node].record(is_hit, MEMORY)
+
+    def _kinds(self, draft: Draft) -> Sequence[Mean]:
+        """Of each node, those it is counted with."""
+        if draft.confidence is None:
+            self._indexes += [Mean() for _ in range(len(draft) - len(self._indexes))]
+            return self._indexes[: len(draft)]
+        levels = self._levels
+        return [levels[_LEVELS[int(200 * said)]] for said in draft.confidence]
+
+
+def reach(draft: Draft, chances: Sequence[float]) -> list[float]:
+    """Of every node to be accepted, with all that is above it."""
+    found: list[float] = []
+    for parent, chance in zip(draft.parents, chances, strict=True):
+        found.append(chance * found[parent] if parent >= 0 else chance)
+    return found

@@ -1,0 +1,289 @@
+"""How much to draft: the nodes to ask for and the nodes to keep, in every step, none included.
+
+One objective. Every candidate node j of sequence i has a chance p_ij to be accepted (`chances`), every pass of r rows
+and every question to the drafter a measured cost, pass(r) and ask(k) for k nodes, in plain passes (`core.costs`). Of n
+sequences, those of speed-up s_i over plain decoding of late, the nodes K_i and questions k_i are taken that maximise
+
+    sum_i s_i^-a sum_{j in K_i} p_ij  -  w [ m (pass(n + sum_i |K_i|) - pass(n)) + m' sum_i ask(k_i) ],
+    w = sum_i s_i^(1 - a) / pass(n)
+
+This is the gradient of the alpha-fair sum_i s_i^(1 - a) / (1 - a): a token of i adds s_i^-a to it, and time takes from
+all. For one sequence it says: a node is kept if its chance exceeds what its row takes at the present speed.
+
+A draft is cut before the pass, at the best of all cuts: nodes by descending chance per row along the concave envelope
+of each draft, while the objective grows. Drafts that were drawn are not cut, as that would bias the output; they are
+as large as was asked for. How many nodes to ask for is decided before they are seen, by what the first, second, ...
+node of late added to the objective.
+
+What is not tried is not learned: larger questions and plain passes are tried for a fixed share of the time, the
+exploration budget. What is cut is compared with the tokens that came all the same, at no cost.
+
+Nothing here reads a clock or draws a number: the same measurements give the same choices. And none changes a token.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import attrgetter, itemgetter
+from statistics import median
+
+from forerun.core.costs import CostCurve
+from forerun.core.types import Draft, Seq
+from forerun.engine.chances import Bias, Chances, reach
+from forerun.engine.controller import Controller, DraftResult, Prior
+from forerun.engine.worth import Means, Worth
+
+ALPHA = 8
+"""1 is proportional fairness, 2 the least mean waiting time; larger values look at the slowest sequence only."""
+MARGIN = 1.25
+QUESTION_MARGIN = 1.125
+"""m and m': the best of many estimates is overestimated."""
+SPEED_MEMORY = 0.98
+"""What a step counts for in s_i after the next; a sequence begins as after many plain steps."""
+EXPLORATION = 0.008
+LEAST_EXPLORATION = 0.004
+"""Share of the time, and what it falls to while trials are in vain."""
+RESERVE = 0.5
+"""Plain steps that are in store for trials at most, and at first."""
+TRIAL_STEPS = 2
+"""A drafter's first draft after a pause is slow, it has to read what it missed."""
+PLAIN_EVERY = 64
+"""Steps after which a plain pass is worth a trial."""
+DOUBT = 1.3
+"""Of a size hardly measured, a time so far from what was expected may be the machine's: a plain pass tells."""
+LAST_PASSES = 5
+"""Their median is the machine's present speed, the fastest until there are so many."""
+PLAIN_FIRST = 2
+"""Plain passes after the first, before anything is measured: one may have been slow."""
+_ratio = itemgetter(0)
+_id = attrgetter("seq_id")
+
+
+@dataclass(slots=True)
+class State:
+    """What is known of one sequence; tokens and time in plain steps."""
+
+    worth: Means = field(default_factory=Means)
+    tokens: float = 1 / (1 - SPEED_MEMORY)
+    time: float = 1 / (1 - SPEED_MEMORY)
+    weight: float = 1.0
+    """Of a token: s_i^-a."""
+    bias: Bias = field(default_factory=Bias)
+
+    @property
+    def speedup(self) -> float:
+        """Over plain decoding in this batch, of late."""
+        return self.tokens / self.time
+
+    def record(self, tokens: int, time: float) -> None:
+        """Count a step."""
+        self.tokens = self.tokens * SPEED_MEMORY + tokens
+        self.time = self.time * SPEED_MEMORY + time
+        self.weight = (self.time / self.tokens) ** ALPHA
+
+
+Increment = tuple[float, float, int, int, int]
+"""The next nodes of a draft: what they add to the objective by the row, and together, their number, the sequence,
+and how many nodes of its draft are kept with them."""
+
+
+def envelope(seq_id: int, gains: Iterable[float]) -> list[Increment]:
+    """Steps along the concave envelope: nodes that gain little are judged with those that come after them.
+
+    >>> [step[1:3] for step in envelope(0, [0.9, 0.1, 0.5])]
+    [(0.9, 1), (0.6, 2)]
+    """
+    found: list[Increment] = []
+    for stop, gain in enumerate(gains, 1):
+        ratio, rows = gain, 1
+        while found and ratio >= found[-1][0]:
+            _, before, num, _, _ = found.pop()
+            gain, rows = gain + before, rows + num
+            ratio = gain / rows
+        found.append((ratio, gain, rows, seq_id, stop))
+    return found
+
+
+class Policy(Controller):
+    """Chooses what maximises expected tokens a second; `full` is the largest draft."""
+
+    def __init__(self, full: int, *, keeps_seeds: bool = False, prior: Prior | None = None) -> None:
+        """`keeps_seeds`: the drafter draws its drafts, so the tokens of a seeded request depend on their size.
+
+        Such requests always draft in full: the same seed must give the same tokens. `prior` is what an
+        earlier run measured.
+        """
+        self.full = full
+        self.keeps_seeds = keeps_seeds
+        prior = prior or Prior()
+        self.pass_cost = CostCurve(prior.pass_cost.points)
+        self.ask_cost = CostCurve(prior.draft_cost.points)
+        self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
+        self._knows_asking = bool(prior.draft_cost.points)
+        self._chances = Chances(prior.nodes)
+        row = MARGIN * (self.pass_cost.v(2) - 1)
+        self._worth = Worth([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
+        self._states: dict[int, State] = {}
+        self._bound: frozenset[int] = frozenset()
+        self._plan: dict[int, int] = {}
+        self._granted: dict[int, int] = {}
+        self._drafts: dict[int, tuple[Draft, list[float]]] = {}  # with their nodes' chances
+        self._asked_before: frozenset[int] = frozenset()
+        self._paces_s: deque[float] = deque(maxlen=LAST_PASSES)  # seconds of a unit of cost
+        self._pace_s = 0.0
+        self._since_plain = PLAIN_EVERY - 1  # the second pass is plain: the unit of all costs
+        self._reserve, self._share = RESERVE, EXPLORATION
+        self._trial_steps = 0
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        """The best questions, or a trial; all for requests whose seed binds them."""
+        known = self._states
+        self._states = {seq.id: known.get(seq.id) or State() for seq in seqs}
+        lost = sum(state.speedup * state.weight for state in self._states.values())
+        self._time = lost / self.pass_cost.predict(len(seqs))
+        if self.keeps_seeds:
+            drawn = (seq for seq in seqs if not seq.params.is_greedy)
+            self._bound = frozenset(seq.id for seq in drawn if seq.params.seed is not None)
+        free = self._states.keys() - self._bound
+        self._plan = {i: self._best_question(self._states[i]) for i in free}
+        self._granted = self._plan | self._explore() | dict.fromkeys(self._bound, self.full)
+        return self._granted
+
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        """Keep the nodes that maximise the objective; drafts that were drawn stay whole."""
+        self._drafts, gains, steps, kept = {}, {}, [], {}
+        for i, draft in drafts.items():
+            state = self._states[i]
+            chances = self._chances.of(draft, state.bias)
+            self._drafts[i] = draft, chances
+            weight = state.weight
+            gains[i] = [weight * chance for chance in reach(draft, chances)]
+            is_whole = i in self._bound or draft.probs is not None
+            kept[i] = len(draft) if is_whole else 0
+            if not is_whole:
+                steps += envelope(i, gains[i])
+        steps.sort(key=_ratio, reverse=True)
+        rows = len(self._states) + sum(kept.values())
+        costs = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
+        time, base = MARGIN * self._time, costs[0]
+        gain, added, best, most = 0.0, 0, 0.0, 0
+        for num, step in enumerate(steps, 1):
+            gain, added = gain + step[1], added + step[2]
+            net = gain - time * (costs[added] - base)
+            if net > best:
+                best, most = net, num
+        for _, _, _, i, stop in steps[:most]:
+            kept[i] = stop
+        self._learn_values(gains, kept)
+        return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
+
+    def learn(
+        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+    ) -> None:
+        """Update chances, costs, speeds and the exploration budget."""
+        asked = [result for result in results if self._granted.get(result.seq_id)]
+        if num_rows is not None:
+            self._measure(asked, num_rows, draft_s, pass_s)
+        for result in results:
+            if (known := self._drafts.get(result.seq_id)) is not None:
+                self._chances.learn(*known, result.tokens, self._states[result.seq_id].bias)
+        if num_rows is not None:
+            self._account(results, num_rows, draft_s)
+        self._asked_before = frozenset(result.seq_id for result in asked)
+        self._granted, self._drafts = {}, {}
+
+    def _best_question(self, state: State) -> int:
+        """As many nodes as add most, less what asking for them costs; none while that is unknown."""
+        if not self._knows_asking:
+            return 0
+        values = accumulate(self._worth.expected(state.worth))
+        costs = self.ask_cost.costs(1, self._worth.num_nodes)
+        time, best, most = self._time * QUESTION_MARGIN / state.weight, 0.0, 0
+        for k, (value, cost) in enumerate(zip(values, costs, strict=True), 1):
+            if (net := value - time * cost) > best:
+                best, most = net, k
+        return most if most < self._worth.num_nodes else self.full
+
+    def _explore(self) -> dict[int, int]:
+        """A plain pass, or a larger question about the next sequence in turn, if the exploration budget allows it."""
+        if self._reserve >= 0 and self._since_plain >= PLAIN_EVERY:
+            return dict.fromkeys(self._plan, 0)
+        if self._reserve < 0 and not self._knows_asking:
+            return dict.fromkeys(self._plan, 1)  # the smallest question tells what asking costs
+        larger = {i: self._next(k) for i, k in self._plan.items()}
+        if not self._trial_steps:
+            if self._reserve < 0 or larger == self._plan:
+                return {}
+            self._trial_steps = TRIAL_STEPS
+        self._trial_steps -= 1
+        return larger
+
+    def _next(self, k: int) -> int:
+        """Twice as many nodes; all where that is as many as drafts have, or before any draft."""
+        return 2 * k if 0 < 2 * k < self._worth.num_nodes else self.full
+
+    def _learn_values(self, gains: dict[int, list[float]], kept: dict[int, int]) -> None:
+        """What each node of a draft added, those that were not there or not kept nothing."""
+        if not gains:
+            return
+        num_seqs, rows = len(self._states), sum(kept.values())
+        added = self.pass_cost.predict(num_seqs + rows) - self.pass_cost.predict(num_seqs)
+        row = self._time * MARGIN * max(0.0, added) / max(rows, 1)
+        longest = max(self._worth.num_nodes, *map(len, gains.values()))
+        for i, gain in gains.items():
+            state = self._states[i]
+            nets = [(x - row) / state.weight for x in gain[: kept[i]]]
+            nets += [0.0] * (min(longest, self._granted.get(i, 0)) - len(nets))
+            self._worth.learn(state.worth, nets)
+
+    def _measure(
+        self, asked: Sequence[DraftResult], num_rows: int, draft_s: float, pass_s: float
+    ) -> None:
+        """Learn the costs, in units of the machine's present speed."""
+        self._since_plain += 1
+        is_plain, is_first = num_rows == len(self._granted), len(self._paces_s) < PLAIN_FIRST
+        if not is_plain and is_first and self._since_plain == PLAIN_EVERY:
+            return  # the first pass: its cost is not known
+        if is_plain and not is_first:
+            self._since_plain = 0
+        if is_first or self.pass_cost.knows(num_rows):  # a new size tells nothing of speed
+            self._paces_s.append(pass_s / self.pass_cost.predict(num_rows))
+        self._pace_s = (median if len(self._paces_s) == LAST_PASSES else min)(self._paces_s)
+        if not self._pace_s:
+            return
+        cost, expected = pass_s / self._pace_s, self.pass_cost.predict(num_rows)
+        if not self.pass_cost.knows(num_rows) and not expected / DOUBT <= cost <= expected * DOUBT:
+            self._since_plain = PLAIN_EVERY
+        self.pass_cost.record(num_rows, cost)
+        if asked and self._asked_before.issuperset(result.seq_id for result in asked):
+            num_nodes = sum(len(self._drafts[i][0]) for i in map(_id, asked) if i in self._drafts)
+            size, cost = round(num_nodes / len(asked)), draft_s / self._pace_s / len(asked)
+            self.ask_cost.record(size, cost)
+            if not self._knows_asking:
+                self._knows_asking, self._trial_steps = True, 0
+
+    def _account(self, results: Sequence[DraftResult], num_rows: int, draft_s: float) -> None:
+        """The step's tokens and time, in plain steps, by sequence; into the exploration budget a share of its time.
+
+        A trial takes out the time that went beyond what its tokens take at the present speed.
+        """
+        if not self._pace_s or not self._states:
+            return
+        plain = self.pass_cost.predict(len(self._states))
+        time = (draft_s / self._pace_s + self.pass_cost.predict(num_rows)) / plain
+        speedup = sum(state.speedup for state in self._states.values()) / len(self._states)
+        emitted = 0
+        for result in results:
+            if (state := self._states.get(result.seq_id)) is not None:  # else it begins
+                emitted += 1 + len(result.path)
+                state.record(1 + len(result.path), time)
+        self._reserve += self._share * time
+        if self._granted != self._plan | dict.fromkeys(self._bound, self.full):  # a trial
+            net = time - emitted / len(self._states) / speedup
+            self._reserve -= net
+            if any(self._granted.values()):
+                self._share = EXPLORATION if net < 0 else max(LEAST_EXPLORATION, self._share / 2)
+        self._reserve = min(self._reserve, RESERVE)

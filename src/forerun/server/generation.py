@@ -1,0 +1,182 @@
+"""The routes that answer: OpenAI's completions, chat completions and responses, Anthropic's messages.
+
+All become prompts and `SamplingParams`; they differ in how requests are read and answers written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import forerun
+from forerun.formats.prompt import Encoded, encode_chat
+from forerun.server import messages as anthropic
+from forerun.server import responses as openai
+from forerun.server.answers import CHAT, COMPLETION, Head, Words
+from forerun.server.blocks import BlockWriter, Dialect
+from forerun.server.errors import ApiError
+from forerun.server.forms import check_depth
+from forerun.server.http import EventStream, answer, read_object, watched
+from forerun.server.parts import Reader
+from forerun.server.schema import (
+    ChatRequest,
+    CompletionRequest,
+    CountTokensRequest,
+    MessagesRequest,
+    ResponsesRequest,
+    StreamOptions,
+    read,
+)
+from forerun.server.service import Service
+from forerun.server.tools import Toolbox
+from forerun.server.worker import AsyncRequest
+from forerun.server.writer import Writer
+
+
+async def completions(service: Service, request: Request) -> Response:
+    """Continue a text."""
+    given = await read_object(request, service.config)
+    body, typed = read(CompletionRequest, given)
+    llm, name = service.llm(), service.name(body.model)
+    if body.echo and body.stream and body.logprobs is not None:
+        raise ApiError(400, "echo with logprobs is not streamed: leave out stream", param="stream")
+    params = service.params(body, typed)
+    bos = None if body.add_special_tokens else False
+
+    def encode() -> list[Encoded]:
+        return [
+            Encoded(llm.tokenizer.encode(one, bos=bos), one)
+            if isinstance(one, str)
+            else Encoded(one)
+            for one in body.prompts()
+        ]
+
+    prompts = await service.encode(encode)
+    running = await service.submit(prompts, params, stream=body.stream)
+    head = Head(COMPLETION, name, forerun.__version__)
+    writer = _writer(service, running, body, head, with_prompt=body.echo)
+    return await _written(request, running, writer, stream=body.stream)
+
+
+async def chat_completions(service: Service, request: Request) -> Response:
+    """Answer a conversation."""
+    given = await read_object(request, service.config)
+    body, typed = read(ChatRequest, given)
+    name = service.name(body.model)
+    running, has_tools = await _submit(service, body, typed)
+    head = Head(CHAT, name, forerun.__version__)
+    writer = _writer(service, running, body, head, with_tools=has_tools)
+    return await _written(request, running, writer, stream=body.stream)
+
+
+async def responses(service: Service, request: Request) -> Response:
+    """Answer in OpenAI's newer form; nothing is stored."""
+    given = await read_object(request, service.config)
+    body, _ = read(ResponsesRequest, given)
+    name = service.name(body.model)
+    dialect = openai.Responses(name, service.llm().drafter_spec.name, body)
+    return await _in_blocks(service, request, openai.as_chat(body), dialect)
+
+
+async def messages(service: Service, request: Request) -> Response:
+    """Answer in Anthropic's form."""
+    given = await read_object(request, service.config)
+    body, _ = read(MessagesRequest, given)
+    name = service.name(body.model)
+    dialect = anthropic.Messages(name, service.llm().drafter_spec.name)
+    return await _in_blocks(service, request, anthropic.as_chat(body), dialect)
+
+
+async def count_tokens(service: Service, request: Request) -> Response:
+    """Count the tokens of a prompt in Anthropic's form."""
+    given = await read_object(request, service.config)
+    counted, _ = read(CountTokensRequest, given)
+    body, _ = read(ChatRequest, anthropic.as_chat(counted))
+    service.name(body.model)
+    (prompt,) = await service.encode(lambda: [_encoded(service, body, _toolbox(service, body))])
+    return answer({"input_tokens": len(prompt.token_ids)})
+
+
+async def _in_blocks(
+    service: Service, request: Request, fields: Mapping[str, Any], dialect: Dialect
+) -> Response:
+    body, typed = read(ChatRequest, fields)
+    for name in ("n", "logprobs", "top_logprobs", "prompt_logprobs"):
+        if getattr(body, name) not in (None, 0, 1, False):
+            raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
+    running, has_tools = await _submit(service, body, typed)
+    writer = BlockWriter(
+        request=running,
+        dialect=dialect,
+        observe=service.metrics.follow(running),
+        reader=Reader(with_tools=has_tools),
+    )
+    return await _written(request, running, writer, stream=body.stream)
+
+
+async def _submit(
+    service: Service, body: ChatRequest, typed: Mapping[str, str]
+) -> tuple[AsyncRequest, bool]:
+    """Hand a conversation to the engine; and whether the model knows tools."""
+    defaults = service.llm().default_params()
+    defaults.max_tokens = None
+    params = service.params(body, typed, defaults)
+    toolbox = _toolbox(service, body)
+    params.structured_outputs = toolbox.form(params.structured_outputs)
+    prompts = await service.encode(lambda: [_encoded(service, body, toolbox)])
+    running = await service.submit(prompts, params, stream=body.stream)
+    return running, bool(toolbox.tools)
+
+
+def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
+    check_depth(body.tools, "tools", service.config)
+    return Toolbox.of(body.tools, body.tool_choice, body.parallel_tool_calls)
+
+
+def _encoded(service: Service, body: ChatRequest, toolbox: Toolbox) -> Encoded:
+    tokenizer = service.llm().tokenizer
+    settings: dict[str, Any] = body.chat_template_kwargs or {}
+    settings |= {"add_generation_prompt": body.add_generation_prompt}
+    given = [_with_system_role(message) for message in body.messages]
+    turns, own = toolbox.prepare(given, tokenizer)
+    return encode_chat(turns, tokenizer, **settings, **own)
+
+
+def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:
+    """OpenAI calls the system `developer` as well; templates do not know that."""
+    return message | {"role": "system"} if message.get("role") == "developer" else message
+
+
+def _writer(
+    service: Service,
+    running: AsyncRequest,
+    body: CompletionRequest | ChatRequest,
+    head: Head,
+    *,
+    with_prompt: bool = False,
+    with_tools: bool = False,
+) -> Writer:
+    llm = service.llm()
+    return Writer(
+        request=running,
+        head=head,
+        drafter=llm.drafter_spec.name,
+        words=Words(llm.tokenizer.text_of, llm.tokenizer.token_bytes),
+        observe=service.metrics.follow(running),
+        options=body.stream_options or StreamOptions(),
+        with_ids=body.return_token_ids,
+        with_prompt=with_prompt,
+        with_tools=with_tools,
+    )
+
+
+async def _written(
+    request: Request, running: AsyncRequest, writer: Writer | BlockWriter, *, stream: bool
+) -> Response:
+    if stream:
+        return EventStream(writer.stream(), running.cancel)
+    async with watched(request.receive, running.cancel):
+        return answer(await writer.whole())

@@ -1,0 +1,194 @@
+"""Worlds in which a controller is measured: known costs, known chances, no clock and no model.
+
+A world drafts, verifies and counts; the controller sees what the engine would tell it. Everything that is random comes
+from a seed of its own, and a step's drafts and luck do not depend on what the controller chose before.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from forerun.core import tree
+from forerun.core.costs import CostCurve
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.engine.controller import Controller, DraftResult
+
+WRONG = 10**6
+"""A token that is in no draft."""
+
+
+@dataclass
+class World:
+    """Chains without confidence; the chance that a guess is right may change with time."""
+
+    row_s: float = 0.1
+    draft_s: Callable[[int], float] = lambda num_nodes: 0.0
+    """Of a proposal for all sequences, by their nodes together."""
+    acceptance: Callable[[int, int], float] = lambda step, seq: 0.5
+    says_something: float = 1.0
+    length: int = 8
+    noise: float = 0.0
+    slowdown: Callable[[int], float] = lambda step: 1.0
+    """Of the machine in a step; the controller sees it, the result too."""
+    hiccups: float = 0.0
+    """The share of passes that take three times as long. The result is counted without them."""
+    seed: int = 7
+    budgets: list[dict[int, int]] = field(default_factory=list)
+    kept: list[dict[int, int]] = field(default_factory=list)
+
+    def run(
+        self,
+        controller: Controller,
+        num_steps: int,
+        num_seqs: int = 1,
+        *,
+        num_tokens: float = float("inf"),
+    ) -> float:
+        """Tokens a second, in so many steps or the first tokens of a fresh process."""
+        seqs = [Seq(i, [1], SamplingParams(temperature=0), 0) for i in range(num_seqs)]
+        clock = random.Random(self.seed)
+        tokens, seconds, step = 0, 0.0, 0
+        while step < num_steps and tokens < num_tokens:
+            budgets = dict(controller.budgets(seqs))
+            proposed = {i: self.draft(step, i) for i in budgets}
+            drafts = {i: draft.trim(budgets[i]) for i, (draft, _) in proposed.items() if budgets[i]}
+            draft_s = self.ask_s(drafts) if drafts else 0.0
+            kept = controller.trim(drafts)
+            results = [
+                self.verify(i, kept.get(i, EMPTY_DRAFT), right)
+                for i, (_, right) in proposed.items()
+            ]
+            num_rows = num_seqs + sum(result.num_nodes for result in results)
+            pass_s = self.pass_s(num_rows)
+            slow = self.slowdown(step) * clock.uniform(1 - self.noise, 1 + self.noise)
+            hiccup = 3.0 if clock.random() < self.hiccups else 1.0
+            controller.learn(results, num_rows, draft_s * slow, pass_s * slow * hiccup)
+            self.budgets.append(budgets)
+            self.kept.append({result.seq_id: result.num_nodes for result in results})
+            seconds += (draft_s + pass_s) * slow
+            tokens += sum(len(result.tokens) for result in results)
+            step += 1
+        return tokens / seconds
+
+    def pass_s(self, num_rows: int) -> float:
+        """A pass of so many rows."""
+        return 1 + self.row_s * (num_rows - 1)
+
+    def ask_s(self, drafts: dict[int, Draft]) -> float:
+        """A proposal of these drafts."""
+        return self.draft_s(sum(map(len, drafts.values())))
+
+    def draft(self, step: int, seq: int) -> tuple[Draft, list[int]]:
+        """A whole draft, and the tokens that the target says."""
+        rng = random.Random(f"{self.seed} {step} {seq}")
+        if rng.random() >= self.says_something:
+            return EMPTY_DRAFT, [WRONG]
+        chance, right = self.acceptance(step, seq), 0
+        while right < self.length and rng.random() < chance:
+            right += 1
+        return Draft.chain([*range(self.length)]), [*range(right), WRONG]
+
+    def verify(self, seq: int, draft: Draft, right: Sequence[int]) -> DraftResult:
+        """What the step makes of a draft, if the target says these tokens."""
+        below, path, node = tree.children(draft.parents), [], -1
+        for token in right:
+            found = next((i for i in below.get(node, ()) if draft.tokens[i] == token), None)
+            if found is None:
+                break
+            path.append(found)
+            node = found
+        return DraftResult(seq, len(draft), tuple(path), tuple(right[: len(path) + 1]))
+
+
+NEW_ROWS = CostCurve({1: 1.0, 4: 1.15, 8: 1.6, 16: 2.6, 32: 5.0})
+
+
+@dataclass
+class Trees(World):
+    """A drafter that always has a tree, best first, and says of each node how likely it is.
+
+    The true chance of a node is what is said to the power of `doubt`: above 1 it says too much.
+    """
+
+    passes: CostCurve = field(default_factory=lambda: NEW_ROWS)
+    ask: float = 0.01
+    nodes: int = 11
+    doubt: float = 1.0
+    ease: Callable[[int], float] = lambda seq: 1.0
+    """Above 1 what is easy to guess is more frequent."""
+
+    def pass_s(self, num_rows: int) -> float:
+        return self.passes.predict(num_rows)
+
+    def ask_s(self, drafts: dict[int, Draft]) -> float:
+        return self.ask * len(drafts)
+
+    def draft(self, step: int, seq: int) -> tuple[Draft, list[int]]:
+        rng = random.Random(f"{self.seed} {step} {seq}")
+        heap: list[tuple[float, int, int, float]] = []
+        parents: list[int] = []
+        said: list[float] = []
+        reach, node, serial = 1.0, -1, 0
+        while len(parents) < self.nodes:
+            rest = 1.0
+            sure = rng.betavariate(0.7 * self.ease(seq), 1.0)
+            for _ in range(3):
+                chance = rest * sure
+                rest -= chance
+                serial += 1
+                heapq.heappush(heap, (-reach * chance, serial, node, chance))
+                sure *= 0.6
+            best, _, parent, chance = heapq.heappop(heap)
+            reach, node = -best, len(parents)
+            parents.append(parent)
+            said.append(min(max(chance, 1e-6), 1.0))
+        draft = Draft((*range(self.nodes),), (*parents,), confidence=(*said,))
+        return draft, self.truth(rng, draft)
+
+    def truth(self, rng: random.Random, draft: Draft) -> list[int]:
+        """The path that comes true, and a token behind it."""
+        below, found, node = tree.children(draft.parents), [], -1
+        while node is not None:
+            luck, node_next = rng.random(), None
+            for child in below.get(node, ()):
+                luck -= draft.confidence[child] ** self.doubt
+                if luck < 0:
+                    node_next = child
+                    break
+            if node_next is not None:
+                found.append(node_next)
+            node = node_next
+        return [*found, WRONG]
+
+
+@dataclass
+class Oracle(Controller):
+    """Knows all costs and chances, and what time is worth: for one sequence of a calibrated drafter."""
+
+    world: Trees
+    rate: float
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        return {seq.id: self.world.nodes for seq in seqs}
+
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        (seq, draft), reach = next(iter(drafts.items())), []
+        for node, parent in enumerate(draft.parents):
+            above = reach[parent] if parent >= 0 else 1.0
+            reach.append(above * draft.confidence[node] ** self.world.doubt)
+        nets = [
+            sum(reach[:k]) - self.rate * self.world.pass_s(1 + k) for k in range(len(draft) + 1)
+        ]
+        return {seq: draft.trim(nets.index(max(nets)))}
+
+    @classmethod
+    def rate_of(cls, world: Callable[[], Trees], num_steps: int) -> float:
+        """Its tokens a second, with the best worth of time: Dinkelbach's method."""
+        rate = 1.0
+        for _ in range(3):
+            rate = world().run(cls(world(), rate), num_steps)
+        return rate

@@ -1,0 +1,111 @@
+"""Anthropic's client at /v1/messages: text, tools and streams, and errors of its own kinds."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+from forerun.core.params import SamplingParams
+from tests.server.conftest import running
+
+anthropic = pytest.importorskip("anthropic", reason="its routes are tested with its own client")
+
+QUESTION = [{"role": "user", "content": "Write a list of ten animals."}]
+GREEDY = {"temperature": 0}
+OWN = {
+    "model": "tiny",
+    "max_tokens": 32,
+    "extra_body": GREEDY,
+}  # the newest client has no name for it
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA}
+FORCED = {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "weather"}}
+
+
+@pytest.fixture(scope="module")
+def claude(url):
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_a_text_is_the_offline_one(claude, llm):
+    conversation = [{"role": "system", "content": "Be brief."}, *QUESTION]
+    params = SamplingParams(temperature=0, max_tokens=32)
+    (expected,) = llm.chat(conversation, params)[0].outputs
+    found = claude.messages.create(messages=QUESTION, system="Be brief.", **OWN)
+    (block,) = found.content
+    assert block.text == expected.text
+    assert found.stop_reason == "max_tokens"
+    assert found.usage.output_tokens == 32
+    whole = found.usage.input_tokens + found.usage.cache_read_input_tokens
+    counted = claude.messages.count_tokens(model="tiny", messages=QUESTION, system="Be brief.")
+    assert counted.input_tokens == whole
+    assert found.timings["draft_n_accepted"] > 0
+    word = expected.text.split()[3]
+    stopped = claude.messages.create(
+        messages=QUESTION, system="Be brief.", stop_sequences=[word], **OWN
+    )
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", word)
+
+
+def test_a_stream_adds_up_to_the_message(claude):
+    expected = claude.messages.create(messages=QUESTION, **OWN)
+    with claude.messages.stream(messages=QUESTION, **OWN) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == final.content[0].text == expected.content[0].text
+    assert final.stop_reason == expected.stop_reason
+    assert final.usage.output_tokens == 32
+
+
+def test_tools_are_called_and_their_results_read(claude):
+    pytest.importorskip("llguidance", reason="required calls need llguidance")
+    first = claude.messages.create(messages=QUESTION, **FORCED, **OWN)
+    (call,) = first.content
+    assert (call.type, call.name, first.stop_reason) == ("tool_use", "weather", "tool_use")
+    assert {*call.input} == {"city"}
+    with claude.messages.stream(messages=QUESTION, **FORCED, **OWN) as stream:
+        final = stream.get_final_message()
+    assert final.content[0].input == call.input
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "content": [call.model_dump(exclude_none=True)]},
+        {"role": "user", "content": [result, {"type": "text", "text": "And now?"}]},
+    ]
+    second = claude.messages.create(messages=messages, tools=[WEATHER], **OWN)
+    assert second.content
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "type 'image'"),
+        ({"messages": [*QUESTION, {"role": "assistant", "content": "A"}]}, "must be the user's"),
+        ({"tools": [{"type": "web_search_1", "name": "w"}]}, "run by Anthropic's servers"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "auto, any, none or tool"),
+        ({"temperature": 200}, "temperature must be"),
+    ],
+)
+def test_what_cannot_be_had_is_told_with_400(claude, extra, said):
+    with pytest.raises(anthropic.BadRequestError, match=re.escape(said)) as error:
+        claude.messages.create(**{"messages": QUESTION, **OWN, "extra_body": GREEDY | extra})
+    assert error.value.body["error"]["type"] == "invalid_request_error"
+
+
+def test_other_errors_are_of_the_clients_kinds(claude, llm):
+    with pytest.raises(anthropic.NotFoundError):
+        claude.messages.create(messages=QUESTION, **OWN | {"model": "claude"})
+    with running(lambda: llm, api_key="secret") as (url, _):
+        for key, status in (("wrong", 401), ("secret", 200)):
+            body = {"messages": QUESTION, "model": "tiny", "max_tokens": 1}
+            answer = httpx.post(f"{url}/v1/messages", json=body, headers={"x-api-key": key})
+            assert answer.status_code == status
+            assert answer.json()["type"] == ("message" if status == 200 else "error")

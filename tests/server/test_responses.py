@@ -1,0 +1,111 @@
+"""OpenAI's client at /v1/responses: text, forms, tools and streams, with the tokens of chat completions."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import openai
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+QUESTION = "Write a list of ten animals."
+OWN = {"model": "tiny", "temperature": 0, "max_output_tokens": 32}
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "name": "weather", "parameters": PARAMETERS}
+FORCED = {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}}
+
+
+class Animal(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(max_length=12)
+    legs: int = Field(ge=0, le=99)
+
+
+def test_a_text_is_that_of_chat_completions(client):
+    found = client.responses.create(input=QUESTION, instructions="Be brief.", **OWN)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
+    chat = client.chat.completions.create(
+        model="tiny", messages=messages, temperature=0, max_tokens=32
+    )
+    assert found.output_text == chat.choices[0].message.content
+    assert found.status == "incomplete"
+    assert found.incomplete_details.reason == "max_output_tokens"
+    assert found.usage.input_tokens == chat.usage.prompt_tokens
+    assert found.usage.output_tokens == 32
+    assert found.timings["draft_n_accepted"] > 0
+    parts = [{"role": "developer", "content": "Be brief."}]
+    parts += [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}]
+    assert client.responses.create(input=parts, **OWN).output_text == found.output_text
+
+
+def test_a_stream_adds_up_to_the_response(client):
+    expected = client.responses.create(input=QUESTION, **OWN)
+    events = [*client.responses.create(input=QUESTION, stream=True, **OWN)]
+    final = events[-1].response
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == (
+        expected.output_text
+    )
+    assert final.output_text == expected.output_text
+    assert [event.sequence_number for event in events] == [*range(len(events))]
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+
+
+def test_answers_are_parsed_into_models(client):
+    pytest.importorskip("llguidance", reason="structured output needs llguidance")
+    found = client.responses.parse(input="Describe an animal.", text_format=Animal, **OWN)
+    assert isinstance(found.output_parsed, Animal)
+    assert found.status == "completed"
+
+
+def test_tools_are_called_and_their_outputs_read(client):
+    pytest.importorskip("llguidance", reason="required calls need llguidance")
+    first = client.responses.create(input="The weather in Paris?", **FORCED, **OWN)
+    (call,) = first.output
+    assert (call.type, call.name, call.status) == ("function_call", "weather", "completed")
+    assert {*json.loads(call.arguments)} == {"city"}
+    with client.responses.stream(input="The weather in Paris?", **FORCED, **OWN) as stream:
+        deltas = [e.delta for e in stream if e.type == "response.function_call_arguments.delta"]
+        (streamed,) = stream.get_final_response().output
+    assert "".join(deltas) == streamed.arguments == call.arguments
+    items = [
+        {"role": "user", "content": "The weather in Paris?"},
+        call.model_dump(exclude_none=True),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "12 degrees"},
+    ]
+    second = client.responses.create(input=items, tools=[WEATHER], **OWN)
+    assert second.output
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"input": [{"type": "image"}]}, "input[0].type must be message"),
+        ({"previous_response_id": "resp_1"}, "nothing is stored"),
+        ({"tools": [{"type": "web_search"}]}, "must be a function"),
+        ({"text": {"format": {"type": "xml"}}}, "json_schema, got 'xml'"),
+        ({"n": 2}, "n is possible in /v1/chat/completions only"),
+        ({"temprature": 1}, "did you mean 'temperature'"),
+        ({"input": 7}, "input must be a text or a list of items"),
+    ],
+)
+def test_what_cannot_be_had_is_told_with_400(client, extra, said):
+    with pytest.raises(openai.BadRequestError, match=re.escape(said)):
+        client.responses.create(**{"input": "a", **OWN}, extra_body=extra)
