@@ -274,6 +274,7 @@ void EagleNetwork::attend(int sequence, int kv_head, int thread) {
                       .group = group,
                       .q = qkv_ + static_cast<std::size_t>(kv_head) * group * dim,
                       .q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim,
+                      .last_chunk = query.position / kChunk,
                       .row_stop = lengths_[slots_[sequence]] + kMaxSteps,
                       .scratch = scratch};
     kernels_.attend(a, 0, states);

@@ -261,7 +261,7 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
         Attended states[kMaxPairs];
         for (std::size_t pair = 0; pair < num_rows * static_cast<std::size_t>(group); ++pair)
             states[pair] = {0.0f, 0.0f, out.data() + pair * kHeadDim};
-        kernels.attend({head, queries, num_rows, group, q.data(), stride, coded, group, 0, 67,
+        kernels.attend({head, queries, num_rows, group, q.data(), stride, coded, group, 0, 1, 67,
                         scratch.data()},
                        chunk, states);
         for (int pair = 0; pair < num_rows * group; ++pair)

@@ -147,6 +147,7 @@ void Decoder::attend_task(int index, int layer, int thread) {
                       .coded = coded_,
                       .num_heads = shape_.num_heads,
                       .head_index = unit.head,
+                      .last_chunk = unit.stop_chunk - 1,
                       .row_stop = segment.base + segment.stop,
                       .scratch = scratch};
     kernels_.attend(a, task.first_chunk, states);

@@ -184,6 +184,7 @@ struct Attention {
     std::size_t q_stride = 0;
     CodedQueries coded;        // of all rows, if the cache holds codes
     int num_heads = 0, head_index = 0;  // query heads in all, and the first of these
+    int last_chunk = 0;        // chunks up to here are likely to follow
     int row_stop = 0;          // cache rows in use by this segment, for paths
     float* scratch = nullptr;  // kMaxPairs * (kChunk + rows above base, in whole tiles)
 };

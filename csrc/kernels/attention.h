@@ -251,6 +251,10 @@ inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, 
     }
 }
 
+inline void prefetch(const std::uint8_t* first, std::size_t nbytes) {
+    for (std::size_t i = 0; i < nbytes; i += 64) __builtin_prefetch(first + i);
+}
+
 template <class T>
 void attend_chunk(const Attention& a, int chunk, Attended* states) {
     using Value = typename KvTypes<T>::Value;
@@ -258,11 +262,11 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
     float* weights = a.scratch;
     typename KvTypes<T>::Query q[kMaxPairs];
     queries_of(a, q);
-    const Value* page = a.head.values<Value>(chunk);
-    const int page_size = kChunk * head_dim / (std::is_same_v<T, Int4> ? 2 : 1);
-    for (int i = 0; i < page_size; i += 64 / static_cast<int>(sizeof(Value)))
-        __builtin_prefetch(page + i);
+    // The processor sees no order in the blocks of a table.
+    const KvPage& page = *a.head.page;
+    prefetch(a.head.values<std::uint8_t>(chunk), page.nbytes - page.values);
     chunk_scores<T>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
+    if (chunk < a.last_chunk) prefetch(a.head.keys<std::uint8_t>(chunk + 1), page.values);
     for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 
     const auto add = [&](Span span, const Value* const* rows, int pair, int num_pairs) {

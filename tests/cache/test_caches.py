@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from forerun.cache.paged import PagedCache
 from forerun.cache.tensors import TensorCache
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
+from forerun.engine.memory import head_row_nbytes
 from forerun.kernels import native
 from forerun.kernels.reference import KEY_BLOCK
 from forerun.nn.config import ModelConfig
@@ -296,6 +298,31 @@ def test_idle_slots_take_no_blocks_and_scratch_rows_give_theirs_back(kind: str) 
     assert cache.pool.num_used == 3
     cache.keep(slot, [0, 149])
     assert cache.pool.num_used == 1
+
+
+@paged
+def test_the_lowest_free_block_is_taken(kind: str) -> None:
+    cache = new_cache(kind)
+    for slot in range(SLOTS):
+        assert cache.reserve(slot, 70)
+    cache.truncate(1, 0)
+    cache.truncate(0, 0)
+    assert cache.reserve(1, 130)
+    assert cache._tables[1] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kv", ["fp32", "fp16", "int8", "int4"])
+@paged
+def test_a_block_has_the_bytes_that_are_planned(kind: str, kv: Precision) -> None:
+    width = 32 if kv == "int4" else WIDTH
+    config = replace(CONFIG, head_dim=width)
+    if kind == "native":
+        cache: PagedCache = NativeCache(config, SLOTS, MAX_LEN, kv)
+    else:
+        sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": width, "kv": kv}
+        cache = TensorCache(num_slots=SLOTS, max_len=MAX_LEN, **sizes)
+    planned = 2 * LAYERS * HEADS * BLOCK_ROWS * head_row_nbytes(width, kv)
+    assert planned <= cache.block_nbytes <= planned * 1.05
 
 
 @kinds
