@@ -59,7 +59,7 @@ class EngineConfig:
     max_model_len: int | None = None
     """Tokens of prompt and answer, at most; default: the model's, up to 4096."""
     max_num_seqs: int = 8
-    """Sequences that run at once; each owns one cache slot."""
+    """Sequences that run at once, if there is memory for their keys and values."""
     memory_budget: str | int | None = None
     """Bytes that weights, keys and values, drafter and buffers may take together, such as 600MiB; none: no limit."""
     prefill_chunk: int = 256
