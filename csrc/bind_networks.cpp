@@ -87,7 +87,9 @@ nb::list listed(const std::vector<GuessTree>& trees) {
     return out;
 }
 
-nb::list draft(RecurrentNetwork& self, const Array2<const float>& hidden,
+// Of a network that starts from the target's last state.
+template <class Network>
+nb::list draft(Network& self, const Array2<const float>& hidden,
                const std::vector<int>& tokens, const std::vector<int>& num_nodes, int num_steps,
                double min_chance, const TextEvidence* texts, double min_doubt,
                const std::optional<std::vector<int>>& rows) {
@@ -172,8 +174,22 @@ void bind_networks(nb::module_& m) {
             "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("map_tokens", &RecurrentNetwork::map_tokens, nb::call_guard<nb::gil_scoped_release>())
-        .def("draft", &draft, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
+        .def("draft", &draft<RecurrentNetwork>, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
              "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0, "rows"_a = nullptr);
+
+    nb::class_<MedusaNetwork, DraftNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
+        .def(
+            "__init__",
+            [](MedusaNetwork* self, Runtime& runtime, Decoder& target, int num_heads, int num_layers) {
+                need(num_heads >= 1 && num_heads <= kMaxSteps, "num_heads is out of range");
+                need(num_layers >= 1 && num_layers <= 16, "num_layers is out of range");
+                new (self) MedusaNetwork(runtime, target, num_heads, num_layers);
+            },
+            "runtime"_a, "target"_a, "num_heads"_a, "num_layers"_a, nb::keep_alive<1, 2>(),
+            nb::keep_alive<1, 3>())
+        .def("draft", &draft<MedusaNetwork>, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a,
+             "num_steps"_a, "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0,
+             "rows"_a = nullptr);
 
     nb::class_<EagleNetwork, DraftNetwork>(m, "EagleNetwork",
                                            "A decoder layer behind the target, with its own cache.")

@@ -244,32 +244,46 @@ void DraftNetwork::learn_next(int sequence, int step) {
     Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     for (int thread = 1; thread < pool_.size(); ++thread)
         for (int i = 0; i < kNext; ++i) insert(list[thread * stride + i], list, kNext);
-    open(growth, step, next_tokens(growth));
+    const Evidence::Chances found = next_tokens(growth);
+    open(growth, step, beside_evidence(growth, found));
+    if (sees_depth_alone()) {
+        growth.by_depth.resize(std::max<std::size_t>(growth.by_depth.size(), growth.next.depth + 1));
+        growth.by_depth[growth.next.depth] = found;
+    }
     for (int thread = 0; thread < pool_.size(); ++thread)
         std::fill_n(list + thread * stride, kNext, kNobody);
     take_nodes(growth, step);
 }
 
-// The chances of a sequence's next tokens after a step, those of the evidence first, in their order.
-std::vector<std::pair<int, double>> DraftNetwork::next_tokens(const Growth& growth) const {
-    std::vector<std::pair<int, double>> next;
-    const Evidence* evidence = growth.question.evidence;
-    const double share = evidence ? kShare : 1.0;
-    if (evidence)
-        for (const auto& [token, p] : evidence->last()) next.push_back({token, (1 - kShare) * p});
-    const std::size_t known = next.size();
+// What the network says may come next in a sequence's row.
+Evidence::Chances DraftNetwork::next_tokens(const Growth& growth) const {
+    Evidence::Chances found;
     const Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     const double sum = log_sum(growth.row);
     for (int i = 0; i < kNext && list[i].id != kNobody.id; ++i) {
         double p = std::exp(list[i].value - sum);
         if (p > 1.0) p = 1.0;  // NaN stays
-        const int token = ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]);
-        const auto same = std::find_if(next.begin(), next.begin() + known,
-                                       [&](const auto& each) { return each.first == token; });
-        if (same != next.begin() + known)
-            same->second += share * p;
+        found.push_back({ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]), p});
+    }
+    return found;
+}
+
+// The mean with what the evidence said last, its tokens first.
+Evidence::Chances DraftNetwork::beside_evidence(const Growth& growth,
+                                                const Evidence::Chances& found) const {
+    const Evidence* evidence = growth.question.evidence;
+    if (!evidence) return found;
+    Evidence::Chances next;
+    for (const auto& [token, p] : evidence->last()) next.push_back({token, (1 - kShare) * p});
+    const auto known = static_cast<std::ptrdiff_t>(next.size());
+    for (const auto& [token, p] : found) {
+        const int same = token;
+        const auto at = std::find_if(next.begin(), next.begin() + known,
+                                     [&](const auto& each) { return each.first == same; });
+        if (at != next.begin() + known)
+            at->second += kShare * p;
         else
-            next.push_back({token, share * p});
+            next.push_back({token, kShare * p});
     }
     return next;
 }
@@ -286,8 +300,7 @@ bool DraftNetwork::wants_step(Growth& growth, int step) const {
 }
 
 // Tokens that may follow the node that was taken last.
-void DraftNetwork::open(Growth& growth, int step,
-                        const std::vector<std::pair<int, double>>& next) {
+void DraftNetwork::open(Growth& growth, int step, const Evidence::Chances& next) {
     const int parent = static_cast<int>(growth.tree.tokens.size()) - 1;
     for (const auto& [token, p] : next) {
         if (!(growth.reach * p >= limits_.min_chance)) continue;
@@ -321,8 +334,14 @@ void DraftNetwork::take_nodes(Growth& growth, int step) {
         growth.reach = node.chance;
         if (evidence)
             growth.places.push_back(evidence->follow(growth.places[node.parent + 1], node.token));
-        growth.is_active = wants_step(growth, step);
-        if (evidence && !growth.is_active) open(growth, kNoState, evidence->last());
+        const bool wants = wants_step(growth, step);
+        const std::size_t depth = node.depth;
+        if (depth < growth.by_depth.size() && !growth.by_depth[depth].empty())
+            open(growth, node.step, beside_evidence(growth, growth.by_depth[depth]));
+        else if (wants)
+            growth.is_active = true;
+        else if (evidence)
+            open(growth, kNoState, evidence->last());
     }
 }
 

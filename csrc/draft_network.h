@@ -88,6 +88,7 @@ class DraftNetwork {
         Next next;
         double reach = 1.0;  // chance that `next` is reached
         std::vector<GuessPlace> places;  // in the evidence: the root's, then the nodes'
+        std::vector<Evidence::Chances> by_depth;  // where a network's guesses depend on nothing else
     };
 
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
@@ -103,6 +104,8 @@ class DraftNetwork {
     virtual void lay_out(Scratch& scratch) = 0;
     virtual void plan_cell(std::vector<int>& phases) = 0;
     virtual void run_cell(Worker& worker, int step) = 0;
+    // Whether a depth's next tokens are the same after all tokens: one step a depth is enough.
+    virtual bool sees_depth_alone() const { return false; }
 
     const std::vector<std::int64_t>& ids() const { return ids_; }
     int num_sequences() const { return static_cast<int>(growths_.size()); }
@@ -125,9 +128,10 @@ class DraftNetwork {
     void run(Worker& worker);
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
-    std::vector<std::pair<int, double>> next_tokens(const Growth& growth) const;
+    Evidence::Chances next_tokens(const Growth& growth) const;
+    Evidence::Chances beside_evidence(const Growth& growth, const Evidence::Chances& found) const;
     bool wants_step(Growth& growth, int step) const;
-    void open(Growth& growth, int step, const std::vector<std::pair<int, double>>& next);
+    void open(Growth& growth, int step, const Evidence::Chances& next);
     void take_nodes(Growth& growth, int step);
     static bool comes_later(const Open& a, const Open& b);
     float log_sum(int row) const;
@@ -206,6 +210,46 @@ class RecurrentNetwork : public DraftNetwork {
 
     Rows first_rows_, rows_, map_rows_;
     float *gates_ = nullptr, *embedded_ = nullptr, *states_ = nullptr;
+};
+
+// Medusa (arXiv 2401.10774): head k guesses the token 1 + k after the next one from the target's state alone,
+// x + silu(W x + b) for each of its blocks.
+class MedusaNetwork : public DraftNetwork {
+  public:
+    MedusaNetwork(Runtime& runtime, Decoder& target, int num_heads, int num_layers)
+        : DraftNetwork(runtime, target), num_heads_(num_heads), num_layers_(num_layers) {}
+    ~MedusaNetwork() override { settle(); }
+
+    // Weights: "block.k.j" and "bias.k.j" of block j of head k, "head.k" or one "head.0".
+    void check() override;
+    // `hidden`, (D,) of each sequence: the state that the target's head read before the last token.
+    std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
+                                 const DraftLimits& limits);
+
+  protected:
+    void lay_out(Scratch& scratch) override;
+    void plan_cell(std::vector<int>& phases) override;
+    void run_cell(Worker& worker, int step) override;
+    bool sees_depth_alone() const override { return true; }
+
+  private:
+    struct Block {
+        const Linear* linear;
+        const float* bias;
+    };
+
+    const Block& block(int row, int layer) const {
+        return blocks_[row_depths_[row] * num_layers_ + layer];
+    }
+    void prepare(int sequence);
+    void project(int piece, int layer);
+    void finish(int sequence, int layer);
+
+    const int num_heads_, num_layers_;
+    std::vector<Block> blocks_;
+    std::vector<const float*> hidden_;
+    Rows rows_;
+    float* out_ = nullptr;
 };
 
 }  // namespace forerun

@@ -116,7 +116,13 @@ class Decoder:
         bias: NDArray[np.float32] | None,
     ) -> None: ...
     def set_blank(
-        self, name: str, format: str, num_out: int, num_in: int, has_bias: bool
+        self,
+        name: str,
+        format: str,
+        num_out: int,
+        num_in: int,
+        has_bias: bool,
+        is_apart: bool = False,
     ) -> None: ...
     def set_norm(
         self, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
@@ -191,6 +197,22 @@ class RecurrentNetwork(DraftNetwork):
         scales_input: bool,
     ) -> None: ...
     def map_tokens(self) -> None: ...
+    def draft(
+        self,
+        hidden: NDArray[np.float32],
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        texts: TextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
+
+class MedusaNetwork(DraftNetwork):
+    def __init__(
+        self, runtime: Runtime, target: Decoder, num_heads: int, num_layers: int
+    ) -> None: ...
     def draft(
         self,
         hidden: NDArray[np.float32],

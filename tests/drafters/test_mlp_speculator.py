@@ -13,9 +13,10 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters import _network_folder, _recurrent_files
 from forerun.drafters._best_first import Step
 from forerun.drafters._export import export
+from forerun.drafters._last_state import LastStateDrafter
 from forerun.drafters._recurrent import TorchNetwork
 from forerun.drafters.base import Target
-from forerun.drafters.mlp_speculator import MLPSpeculatorDrafter, Options, build
+from forerun.drafters.mlp_speculator import Options, build
 from forerun.nn.networks import mlp_speculator as networks
 from tests.tiny import tiny_model
 
@@ -234,9 +235,7 @@ def test_the_weights_count():
         for bits in (8, 16)
     )
     assert 0 < small < large
-    assert isinstance(
-        drafter := build(Options(model="untrained"), target(model)), MLPSpeculatorDrafter
-    )
+    assert isinstance(drafter := build(Options(model="untrained"), target(model)), LastStateDrafter)
     assert drafter.nbytes(3, 64) - drafter.nbytes(0, 64) == 3 * 4 * WIDTH
 
 

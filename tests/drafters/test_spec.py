@@ -64,13 +64,14 @@ def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "medusa"}, "'medusa' is not supported yet .there are: draft_model"),
+        ({"method": "dflash"}, "'dflash' is not supported yet .there are: draft_model"),
+        ({"method": "medusa"}, "drafter 'medusa': option 'model' must be given"),
         ({"method": "mlp_speculator"}, "drafter 'mlp_speculator': option 'model' must be given"),
         ({"method": "deepseek_mtp"}, "'deepseek_mtp' is not supported yet"),
         ({"spec_type": "draft-eagle3"}, "drafter 'eagle3': option 'model' must be given"),
         ({"speculative_algorithm": "EAGLE"}, "'EAGLE' is not supported yet"),
         ({"model": "org/EAGLE-Llama-8B"}, "model='org/EAGLE-Llama-8B' drafts by 'eagle'"),
-        ({"assistant_model": "org/medusa-7b"}, "assistant_model='org/medusa-7b' drafts by 'medusa'"),
+        ({"assistant_model": "org/dflash-7b"}, "assistant_model='org/dflash-7b' drafts by 'dflash'"),
         ({"method": "ngrm"}, "unknown drafter 'ngrm': did you mean 'ngram'"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "'prompt_lookup': num_speculative_tokens must be at"),
         ({"method": "ngram", "num_speculative_tokens": "x"}, "option 'num_speculative_tokens' must be"),
@@ -99,12 +100,13 @@ def test_a_mistake_quotes_what_was_typed(config: dict, message: str) -> None:
 
 def test_a_head_for_another_model_is_known_by_its_folder(tmp_path) -> None:
     (tmp_path / "config.json").write_text(
-        '{"model_type": "llama", "architectures": ["MedusaModel"]}'
+        '{"model_type": "llama", "architectures": ["DFlashDraftModel"]}'
     )
-    with pytest.raises(ConfigError, match="drafts by 'medusa', which is not supported yet"):
+    with pytest.raises(ConfigError, match="drafts by 'dflash', which is not supported yet"):
         DrafterSpec.of({"model": str(tmp_path)})
     for kind, config in (
         ("eagle3", '{"model_type": "llama", "architectures": ["Eagle3Model"]}'),
+        ("medusa", '{"model_type": "llama", "architectures": ["MedusaModel"]}'),
         ("mlp_speculator", '{"architectures": ["MLPSpeculatorPreTrainedModel"]}'),
     ):
         (tmp_path / "config.json").write_text(config)

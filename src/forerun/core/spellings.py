@@ -358,7 +358,7 @@ METHODS: Mapping[str, str] = {
 }
 """Names of the drafters we have."""
 
-NOT_YET = ("eagle", "medusa", "mtp", "nextn", "dflash", "dspark")
+NOT_YET = ("eagle", "mtp", "nextn", "dflash", "dspark")
 """Methods of theirs that we do not have; `..._mtp` is one as well."""
 
 _METHODS = {name.replace("-", "_").lower(): ours for name, ours in METHODS.items()}

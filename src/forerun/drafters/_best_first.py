@@ -91,6 +91,8 @@ class _Growth:
     reach: float = 1.0
     serial: int = 0
     known: dict[int, float] = field(default_factory=dict)
+    by_depth: dict[int, dict[int, float]] = field(default_factory=dict)
+    """What the network said, where that depends on the depth alone."""
     nodes: list[tuple[int, int, float]] = field(default_factory=list)
     heap: list[tuple[float, int, int, int, float, int, int]] = field(default_factory=list)
 
@@ -102,10 +104,12 @@ def grow(
     max_depth: int,
     take_steps: TakeSteps,
     beside: TextEvidence = (),
+    sees_depth_alone: bool = False,
 ) -> list[GuessTree]:
     """A tree below each sequence's last token: nodes that are reached with a chance of at least `min_chance`.
 
-    `beside` is what is known of each text; none: the network guesses alone.
+    `beside` is what is known of each text; none: the network guesses alone. Where the network's guesses depend on the
+    depth alone, it takes one step a depth.
     """
     growths = [_Growth(i, wanted, None, []) for i, wanted in enumerate(num_nodes)]
     for growth, (context, evidence) in zip(growths, beside):
@@ -121,14 +125,17 @@ def grow(
         if not active:
             break
         ids, probs = take_steps(number, [step for _, step in active])
-        for (growth, step), row, chances in zip(active, ids.tolist(), probs.tolist(), strict=True):
-            _learn(growth, step, number, dict(zip(row, chances, strict=True)), limits.min_chance)
+        for (growth, step), row, p in zip(active, ids.tolist(), probs.tolist(), strict=True):
+            found = dict(zip(row, p, strict=True))
+            _learn(growth, step.depth, number, found, limits.min_chance)
             growth.next = None
+            if sees_depth_alone:
+                growth.by_depth[step.depth] = found
             _take(growth, limits, max_depth, number)
     trees = []
     for growth in growths:
-        nodes, parents, found = zip(*growth.nodes, strict=True) if growth.nodes else ((), (), ())
-        trees.append((nodes, parents, found))
+        nodes, parents, chances = zip(*growth.nodes, strict=True) if growth.nodes else ((), (), ())
+        trees.append((nodes, parents, chances))
     return trees
 
 
@@ -143,26 +150,28 @@ def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
 def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, number: int) -> None:
     """At a node: the network steps over it next, or the evidence alone says what may follow."""
     may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
-    if growth.evidence is None:
-        growth.next = step if may else None
-        return
-    growth.known = growth.evidence.next(growth.places[-1])
-    best = max(growth.known.values(), default=0.0)
-    if may and growth.reach * (1.0 - best) >= limits.min_doubt:
+    if growth.evidence is not None:
+        growth.known = growth.evidence.next(growth.places[-1])
+        best = max(growth.known.values(), default=0.0)
+        may = may and growth.reach * (1.0 - best) >= limits.min_doubt
+    if step.depth in growth.by_depth:
+        said = growth.by_depth[step.depth]
+        _learn(growth, step.depth, step.parent, said, limits.min_chance)
+    elif may:
         growth.next = step
-    else:
+    elif growth.evidence is not None:
         _open(growth, step.depth, _NO_STATE, growth.known, limits.min_chance)
 
 
 def _learn(
-    growth: _Growth, step: Step, number: int, found: Mapping[int, float], least: float
+    growth: _Growth, depth: int, number: int, found: Mapping[int, float], least: float
 ) -> None:
     share = 1.0 if growth.evidence is None else SHARE
     chances = {} if growth.evidence is None else growth.known
     chances = {token: (1 - SHARE) * p for token, p in chances.items()}
     for token, p in found.items():
         chances[token] = chances.get(token, 0.0) + share * p
-    _open(growth, step.depth, number, chances, least)
+    _open(growth, depth, number, chances, least)
 
 
 def _open(

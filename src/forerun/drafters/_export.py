@@ -1,7 +1,8 @@
 """Networks that draft, as other engines read them: what is the target's becomes rows of their own, in fp16.
 
-`mlp_speculator` as IBM's (fms-extras, vLLM), its LSTM as Snowflake's `sum_lstm`, EAGLE-3 as SafeAILab's (vLLM, SGLang).
-What those have no place for is left out: the calibration, the target's name. An MLP speculator's head has all tokens.
+`mlp_speculator` as IBM's (fms-extras, vLLM), its LSTM as Snowflake's `sum_lstm`, EAGLE-3 as SafeAILab's (vLLM, SGLang),
+Medusa as FasterDecoding's. What those have no place for is left out: the calibration, the target's name. All heads but
+EAGLE-3's have all tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from forerun.drafters import _eagle_files, _network_folder, _recurrent_files
+from forerun.drafters import _eagle_files, _medusa_files, _network_folder, _recurrent_files
 from forerun.drafters._recurrent_files import GATE_TABLES, Shape, target_rows
 from forerun.drafters.base import Target
 
@@ -24,8 +25,11 @@ _NOT_THEIRS = ("layers", "qk_norm", "target_embedding", "target_head")
 
 def export(folder: Path, out: Path, target: Target) -> None:
     """Write a folder for other engines. Raises LoadError for one that does not fit the target, and OSError."""
-    if _network_folder.config_of(folder).get("model_type") in _recurrent_files.MODEL_TYPES:
+    kind = _network_folder.config_of(folder).get("model_type")
+    if kind in _recurrent_files.MODEL_TYPES:
         config, tensors = _recurrent(folder, target)
+    elif kind == _medusa_files.MODEL_TYPE:
+        config, tensors = _medusa(folder, target)
     else:
         config, tensors = _eagle(folder, target)
     halves = {n: t.half() if t.is_floating_point() else t for n, t in tensors.items()}
@@ -79,6 +83,31 @@ def _recurrent_config(shape: Shape, scales_input: bool) -> dict[str, object]:
         "n_candidates": 5,
         "top_k_tokens_per_head": top_k,
     }
+
+
+def _medusa(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
+    weights = _medusa_files.read(str(folder), target)
+    tensors = dict[str, Tensor]()
+    shape = target.model.config
+    for k in range(weights.num_heads):
+        for j in range(weights.num_layers):
+            tensors[f"{k}.{j}.linear.weight"] = weights.tensors[f"block.{k}.{j}"]
+            tensors[f"{k}.{j}.linear.bias"] = weights.tensors[f"bias.{k}.{j}"]
+        rows = weights.tensors.get(f"head.{k}")
+        if rows is None:
+            rows = target_rows(target.model, None)
+        elif weights.tokens is not None:
+            own = torch.zeros(shape.vocab_size, shape.hidden_size)
+            rows = own.index_copy(0, weights.tokens, rows)
+        tensors[f"{k}.{weights.num_layers}.weight"] = rows
+    return {
+        "model_type": _medusa_files.MODEL_TYPE,
+        "architectures": ["MedusaModel"],
+        "medusa_num_heads": weights.num_heads,
+        "medusa_num_layers": weights.num_layers,
+        "hidden_size": shape.hidden_size,
+        "vocab_size": shape.vocab_size,
+    }, tensors
 
 
 def _eagle(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:

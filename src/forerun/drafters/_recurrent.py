@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters import _best_first
 from forerun.drafters._best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafters._last_state import StateNetwork
 from forerun.formats.weights import FORMATS, StoredTensor
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.model import Model
@@ -60,33 +61,7 @@ class RecurrentWeights:
     """By depth, the last for all below: logits are divided by it before they become chances."""
 
 
-class AnyRecurrentNetwork(Protocol):
-    """What the drafter asks."""
-
-    def draft(
-        self,
-        hidden: Tensor,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        beside: AnyTextEvidence | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-    ) -> list[GuessTree]:
-        """A tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
-
-        With `rows`, those rows of `hidden` are: torch is slow to take them out.
-        `beside` is what is known of each text: native beside a native network, else the oracle.
-        """
-        ...
-
-    def nbytes(self) -> int:
-        """Bytes of the weights, the rows of the target's head included."""
-        ...
-
-
-def new_network(weights: RecurrentWeights, target: Model, bits: int) -> AnyRecurrentNetwork:
+def new_network(weights: RecurrentWeights, target: Model, bits: int) -> StateNetwork:
     """On the native kernels where the target runs on them. Raises LoadError naming the weight that is wrong."""
     if isinstance(target, NativeDecoder):
         return NativeNetwork(weights, target, bits)
@@ -95,6 +70,8 @@ def new_network(weights: RecurrentWeights, target: Model, bits: int) -> AnyRecur
 
 class NativeNetwork:
     """Beside a native target: its threads, its embedding, a copy of the rows of its head."""
+
+    is_native = True
 
     def __init__(self, weights: RecurrentWeights, target: NativeDecoder, bits: int) -> None:
         from forerun import _native
@@ -143,14 +120,14 @@ class NativeNetwork:
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
-        """See `AnyRecurrentNetwork`."""
+        """See `StateNetwork`."""
         states = hidden.numpy()  # a native target's: fp32, on the host
         limits = (min(num_steps, MAX_STEPS), min_chance)
         assert beside is None or not isinstance(beside, Sequence)
         return self._native.draft(states, tokens, num_nodes, *limits, beside, min_doubt, rows)
 
     def nbytes(self) -> int:
-        """See `AnyRecurrentNetwork`."""
+        """See `StateNetwork`."""
         return self._native.nbytes()
 
 
@@ -175,6 +152,8 @@ def floats(tensor: Tensor) -> np.ndarray:
 class TorchNetwork:
     """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
 
+    is_native = False
+
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         width = weights.inner_size
         self.weights, self.target = weights, target
@@ -194,7 +173,7 @@ class TorchNetwork:
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
-        """See `AnyRecurrentNetwork`."""
+        """See `StateNetwork`."""
         states: list[dict[int, tuple[Tensor, Tensor]]] = []
         hidden = hidden if rows is None else hidden[[*rows]]
 
@@ -247,7 +226,7 @@ class TorchNetwork:
         return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
 
     def nbytes(self) -> int:
-        """See `AnyRecurrentNetwork`; the head is the target's own."""
+        """See `StateNetwork`; the head is the target's own."""
         return sum(
             tensor.nbytes for tensor in (*self.tensors.values(), *self.weights.tensors.values())
         )

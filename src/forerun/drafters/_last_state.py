@@ -1,0 +1,104 @@
+"""Networks that draft from the target's last state: no attention and no cache, nothing is kept but that state.
+
+B sequences, D width of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
+from forerun.drafters._best_first import NetworkOptions, drafts_of
+from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafters.base import BaseDrafter, DrafterBytes
+
+
+class StateNetwork(Protocol):
+    """What the drafter asks."""
+
+    is_native: bool
+    """Whether it takes native evidence, or the oracle's."""
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+    ) -> list[GuessTree]:
+        """A tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
+
+        With `rows`, those rows of `hidden` are: torch is slow to take them out.
+        `beside` is what is known of each text: native beside a native network, else the oracle.
+        """
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes of the weights, the rows of the target's head included."""
+        ...
+
+
+class LastStateDrafter(BaseDrafter):
+    """Keeps the target's last state of each sequence."""
+
+    features = LAST_HIDDEN
+
+    def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
+        self.options, self.network, self.width = options, network, width
+        self.is_native = network.is_native
+        self.states: dict[int, tuple[Tensor, int]] = {}
+        """Rows of a pass, and which of them: nothing is copied until it is asked for."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """The state after the prompt."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence, its likeliest nodes first, in one call for all."""
+        return self.propose_beside(seqs, budgets, None)
+
+    def propose_beside(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+    ) -> list[Draft]:
+        """With what is known of each text."""
+        wanted = [min(budget, self.options.num_draft) for budget in budgets]
+        if not any(wanted):
+            return [EMPTY_DRAFT for _ in seqs]
+        found = [self.states[seq.id] for seq in seqs]
+        states, rows = found[0][0], [found[0][1]]
+        if len(seqs) > 1:
+            states = torch.stack([hidden[row] for hidden, row in found])
+            rows = [*range(len(seqs))]
+        tokens = [seq.tokens[-1] for seq in seqs]
+        limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
+        return drafts_of(self.network.draft(states, tokens, wanted, *limits, rows))
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """The state of the last row that is committed: what the target's own token came of."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            row = (0, *(1 + i for i in outcome.path))[len(outcome.emitted) - 1]
+            self.states[seq.id] = outcome.hidden, row
+
+    def end(self, seq: Seq) -> None:
+        """Forget the state."""
+        self.states.pop(seq.id, None)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The weights, and a state a sequence."""
+        return sum(self.memory(num_seqs, max_len))
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """`nbytes` by kind."""
+        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width)

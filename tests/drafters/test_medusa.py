@@ -1,0 +1,162 @@
+"""Medusa: the heads that are trained are those that draft, natively too, and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from forerun.core.errors import LoadError
+from forerun.drafters import _medusa_files, _network_folder
+from forerun.drafters._export import export
+from forerun.drafters._medusa import MedusaWeights, NativeMedusa, TorchMedusa
+from forerun.drafters.base import Target
+from forerun.drafters.medusa import Options, build
+from forerun.kernels import native
+from forerun.nn.networks.medusa import Medusa, MedusaConfig
+from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
+from tests.tiny import tiny_model
+
+WIDTH, VOCAB, HEADS = 32, 24, 3
+IDS = torch.arange(0, VOCAB, 2)
+MODEL = tiny_model(3, sharpness=3.0)
+TARGET = Target(MODEL, None, 4, 256)
+OURS = {
+    "model_type": "medusa",
+    "hidden_size": WIDTH,
+    "vocab_size": VOCAB,
+    "medusa_num_heads": HEADS,
+    "medusa_num_layers": 2,
+    "draft_vocab_size": len(IDS),
+    "target_head": True,
+    "temperature": [1.2, 0.9, 1.0],
+}
+
+
+def trained(*, target_head=True) -> Medusa:
+    config = MedusaConfig(VOCAB, WIDTH, HEADS, 2, len(IDS), target_head)
+    head = MODEL.head_rows(torch.eye(WIDTH), IDS).T.contiguous()
+    net = Medusa(config, head=head)
+    torch.manual_seed(2)
+    for weight in net.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    return net
+
+
+def save(path, config, tensors):
+    _network_folder.write(path, config, tensors)
+    return str(path)
+
+
+def ours(path, *, target_head=True):
+    net = trained(target_head=target_head)
+    tensors = net.state_dict() | {"draft_ids": IDS}
+    return save(path, OURS | {"target_head": target_head}, tensors), net
+
+
+def hidden(rows=3):
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
+
+
+def trees(network, rows=3, nodes=9, steps=5):
+    return network.draft(hidden(rows), [*range(rows)], [nodes] * rows, steps, 0.0)
+
+
+@pytest.mark.parametrize("target_head", [True, False])
+def test_what_was_trained_is_what_drafts(tmp_path, target_head):
+    folder, net = ours(tmp_path, target_head=target_head)
+    weights = _medusa_files.read(folder, TARGET)
+    network = TorchMedusa(weights, MODEL)
+    for depth in range(HEADS):
+        found, chances = network.likeliest(hidden()[0], depth)
+        logits = net.logits(hidden()[0], depth) / OURS["temperature"][depth]
+        assert torch.allclose(
+            logits.softmax(-1)[torch.searchsorted(IDS, found)], chances, atol=1e-5
+        )
+
+
+@pytest.mark.skipif(not native.available(), reason="no native kernels")
+@pytest.mark.parametrize("target_head", [True, False])
+def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
+    weights = _medusa_files.read(ours(tmp_path, target_head=target_head)[0], TARGET)
+    found = trees(NativeMedusa(weights, MODEL, 32))
+    for tree, other in zip(found, trees(TorchMedusa(weights, MODEL)), strict=True):
+        assert tree[:2] == other[:2]
+        assert tree[2] == pytest.approx(other[2], abs=1e-4)
+    assert any(max(tree[1]) > 1 for tree in found)
+    rounded = NativeMedusa(weights, MODEL, 8)
+    assert trees(rounded)[1] == rounded.draft(hidden()[1:2], [1], [9], 5, 0.0)[0]
+
+
+def test_a_depth_says_the_same_after_all_tokens(tmp_path):
+    """So a step a depth is enough: with three steps, nodes of depth 3 hang below several of depth 2."""
+    network = build(Options(model=ours(tmp_path)[0], bits=16), TARGET).network
+    tokens, parents, chances = trees(network, 1, nodes=40, steps=3)[0]
+    below = {}
+    for i, (token, parent, p) in enumerate(zip(tokens, parents, chances, strict=True)):
+        depth = 0 if parent < 0 else below[parent][0] + 1
+        below[i] = depth, token, p
+    by_depth = [{t: p for d, t, p in below.values() if d == depth} for depth in range(3)]
+    assert all((t, p) in by_depth[d].items() for d, t, p in below.values())
+    assert len({parents[i] for i, (d, _, _) in below.items() if d == 1}) > 1
+
+
+def test_greedy_tokens_stay(tmp_path):
+    engine = engine_for(MODEL, build(Options(model=ours(tmp_path)[0], min_chance=0), TARGET))
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(plain(MODEL, LOOPING, GREEDY))
+    assert 0 < engine.stats.accepted < engine.stats.drafted
+
+
+@pytest.mark.parametrize("target_head", [True, False])
+def test_what_is_exported_says_the_same_without_the_target(tmp_path, target_head):
+    folder, _ = ours(tmp_path / "ours", target_head=target_head)
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"temperature": 1.0}))
+    out = tmp_path / "out"
+    export(tmp_path / "ours", out, TARGET)
+    read = _medusa_files.read(str(out), TARGET)
+    assert read.tokens is None
+    assert set(read.tensors) >= {f"head.{k}" for k in range(HEADS)}
+    ours_read = _medusa_files.read(folder, TARGET)
+    expected, _ = TorchMedusa(ours_read, MODEL).likeliest(hidden()[0], 1)
+    ids, _ = TorchMedusa(read, MODEL).likeliest(hidden()[0], 1)
+    assert [i for i in ids.tolist() if i in expected.tolist()]
+
+
+def test_published_names_are_read(tmp_path):
+    net = trained(target_head=False)
+    tensors = {f"medusa_head.{name}": t for name, t in net.state_dict().items()}
+    config = {"medusa_num_heads": HEADS, "medusa_num_layers": 2, "base_model_name_or_path": "x"}
+    wrong = save(tmp_path / "a", config, tensors)
+    with pytest.raises(
+        LoadError, match=r"'medusa_head.0.2.weight' is \[12, 32\], expected \[24, 32\]"
+    ):
+        build(Options(model=wrong), TARGET)
+    whole = {n: t.repeat(2, 1) if n.endswith(".2.weight") else t for n, t in tensors.items()}
+    assert isinstance(
+        _medusa_files.read(save(tmp_path / "b", config, whole), TARGET), MedusaWeights
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "drop", "message"),
+    [
+        ({"medusa_num_heads": 0}, "", "'medusa_num_heads' must be a whole number from 1 on"),
+        ({"medusa_num_heads": 99}, "", "at most 16 heads"),
+        ({}, "1.0.linear.bias", "tensor '1.0.linear.bias' is missing"),
+        ({"medusa_num_heads": 2}, "", "tensor '2.0.linear.bias' is none of such a network"),
+        ({"target": {"name": "big", "num_layers": 9}}, "", "for big, whose num layers is 9"),
+    ],
+)
+def test_a_wrong_folder_is_told_in_a_line(tmp_path, change, drop, message):
+    tensors = {n: t for n, t in trained().state_dict().items() if n != drop} | {"draft_ids": IDS}
+    path = save(tmp_path, OURS | change, tensors)
+    with pytest.raises(LoadError) as caught:
+        build(Options(model=path), TARGET)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(LoadError, match="'llama', which is no Medusa"):
+        Options(model=path)
