@@ -59,16 +59,9 @@ class ModelNumbers:
     vocab_size: int
     num_tokens: int
     """Of the tokenizer."""
+    kv_blocks: Mapping[str, int]
+    """Of a block of keys and values, by precision: what is asked for, and what a budget may choose instead."""
     threads: int = 1
-
-    def kv_row(self, precision: str) -> int:
-        """Bytes of a token's keys and values."""
-        return 2 * self.num_layers * self.num_kv_heads * head_row_nbytes(self.head_dim, precision)
-
-
-def head_row_nbytes(head_dim: int, precision: str) -> int:
-    """Bytes of one head's key, or its value, of one token."""
-    return head_dim * {"fp32": 4, "fp16": 2}[precision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +71,10 @@ class DrafterNumbers:
     name: str
     weights: int = 0
     tables: int = 0
+    kv_block: int = 0
+    """Its keys and values, for each block of the target's."""
     kv_seq: int = 0
-    """Keys and values of one sequence."""
+    """Its keys and values of one sequence, where they are in no blocks."""
     tables_seq: int = 0
     """What else it keeps of one sequence."""
     num_nodes: int = 0
@@ -146,9 +141,9 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
     logit_rows = min(workload.logit_rows, seqs * (1 + drafter.num_nodes))
     sizes = (
         model.weights,
-        blocks * BLOCK_ROWS * model.kv_row(workload.precision),
+        blocks * model.kv_blocks[workload.precision],
         drafter.weights,
-        seqs * drafter.kv_seq,
+        blocks * drafter.kv_block + seqs * drafter.kv_seq,
         drafter.tables + seqs * drafter.tables_seq,
         step_nbytes(model, rows, workload, drafter),
         (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
@@ -217,7 +212,7 @@ class Rung:
 
 
 def rungs(
-    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> list[Rung]:
     """What each rung of the ladder would free by itself, in its fixed order: at load time, then while running.
 
@@ -229,12 +224,11 @@ def rungs(
     def frees(drafter: DrafterNumbers, workload: Workload) -> int:
         return whole - plan(model, drafter, workload).total
 
-    block = BLOCK_ROWS * model.kv_row(workload.precision)
-    found = []
-    if may_round:
-        found.append(
-            Rung("int8 keys and values", frees(asked, replace(workload, precision="int8")))
-        )
+    block = model.kv_blocks[workload.precision] + asked.kv_block
+    found = [
+        Rung(f"{other} keys and values", frees(asked, replace(workload, precision=other)))
+        for other in _others(model, workload)
+    ]
     found += [Rung(f"drafter {smaller.name}", frees(smaller, workload)) for smaller in drafters[1:]]
     half = replace(asked, num_nodes=asked.num_nodes // 2)
     if asked.num_nodes:
@@ -251,17 +245,15 @@ def fit(
     drafters: Sequence[DrafterNumbers],
     workload: Workload,
     budget: int,
-    *,
-    may_round: bool,
 ) -> MemoryPlan | None:
     """The first way, in the ladder's order, in which one full sequence fits: the rest of the budget is blocks. Or None.
 
     Keys and values as asked for come before rounded ones, the drafter that was asked for before smaller ones and none,
     and the whole step before a small one.
     """
-    for candidate, drafter in _ways(drafters, workload, may_round=may_round):
+    for candidate, drafter in _ways(model, drafters, workload):
         bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
-        block = BLOCK_ROWS * model.kv_row(candidate.precision)
+        block = model.kv_blocks[candidate.precision] + drafter.kv_block
         blocks = min((budget - bare) // block, candidate.blocks(drafter.num_nodes))
         if blocks >= least_blocks(candidate, drafter):
             return plan(model, drafter, replace(candidate, num_blocks=blocks))
@@ -269,14 +261,19 @@ def fit(
 
 
 def smallest(
-    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> MemoryPlan:
     """The way that takes the fewest bytes: for one sequence at a time."""
     found = [
         plan(model, drafter, replace(way, num_blocks=least_blocks(way, drafter)))
-        for way, drafter in _ways(drafters, workload, may_round=may_round)
+        for way, drafter in _ways(model, drafters, workload)
     ]
     return min(found, key=lambda each: each.total)
+
+
+def _others(model: ModelNumbers, workload: Workload) -> list[str]:
+    """Precisions that a budget may choose instead of the one that is asked for."""
+    return [each for each in model.kv_blocks if each != workload.precision]
 
 
 def least_blocks(workload: Workload, drafter: DrafterNumbers) -> int:
@@ -285,9 +282,9 @@ def least_blocks(workload: Workload, drafter: DrafterNumbers) -> int:
 
 
 def _ways(
-    drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
-    precisions = [workload.precision, *(["int8"] if may_round else [])]
+    precisions = [workload.precision, *_others(model, workload)]
     small = replace(
         workload,
         num_seqs=1,
