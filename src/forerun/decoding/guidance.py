@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 NUM_CACHED = 32
 """Grammars that are kept compiled."""
-MAX_LEXER_STATES = 50_000
+MAX_LEXER_STATES = 20_000
 """States of the automata of one grammar, each of 1 to 2 kB."""
 
 STACK_NBYTES = 256 * 1024 * 1024
