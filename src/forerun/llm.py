@@ -30,7 +30,7 @@ from forerun.decoding.guidance import Grammars
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import metrics
-from forerun.engine.engine import Engine
+from forerun.engine.engine import LOGIT_ROWS, Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.memory import MemoryPlan
 from forerun.engine.metrics import Metric
@@ -103,6 +103,26 @@ class LLM:
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
         other.plan = self._planned(other.drafter_spec)
+        other.loop = other._new_loop(self.loop.turns)
+        return other
+
+    def within(
+        self,
+        memory_budget: str | int | None,
+        drafter: str | None = None,
+        *,
+        max_num_seqs: int | None = None,
+    ) -> LLM:
+        """The same weights with an engine of its own that keeps to a budget, as if it were the only one.
+
+        Raises CapacityError that names the smallest budget that works.
+        """
+        other = copy.copy(self)
+        num_seqs = max_num_seqs or self.config.max_num_seqs
+        other.config = replace(self.config, memory_budget=memory_budget, max_num_seqs=num_seqs)
+        if drafter is not None:
+            other.drafter_spec = DrafterSpec.of(drafter)
+        other.plan = other._planned(other.drafter_spec)
         other.loop = other._new_loop(self.loop.turns)
         return other
 
@@ -271,10 +291,11 @@ class LLM:
         return profile.Subject.of(self.path, self.config, device=str(self.device), backend=backend)
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
-        config, num_blocks = self.config, None
+        config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
         precision: str = config.kv
         if (plan := self.plan) is not None:
             load, precision, num_blocks = plan.workload, plan.workload.precision, plan.num_blocks
+            logit_rows = load.logit_rows
             config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)
@@ -293,6 +314,7 @@ class LLM:
             eos_ids=eos_ids,
             prior=known,
             grammars=self.grammars.start,
+            logit_rows=logit_rows,
             draft_forced=self.drafter_spec.name != "none",
             encode=partial(self.tokenizer.encode, bos=False),
         )

@@ -196,6 +196,8 @@ class Planner:
         if chosen.drafter.name != next(iter(self.drafters)):
             name = chosen.drafter.name
             words.append("no drafter" if name == "none" else f"drafter {name}")
+        if got.logit_rows < asked.logit_rows:
+            words.append("logits of one sequence at a time")
         if got.num_seqs != asked.num_seqs:
             words.append(f"{got.num_seqs} sequence{'s' * (got.num_seqs > 1)} at a time")
         if got.prefill_rows != asked.prefill_rows:
