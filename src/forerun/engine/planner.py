@@ -112,13 +112,15 @@ class Planner:
     """The drafter that is asked for."""
     checkpoint: Checkpoint
     tokenizer: Tokenizer
+    may_round: bool = True
+    """Whether `auto` keys and values may become int8: other tokens."""
 
     @classmethod
-    def of(cls, config: EngineConfig, device: torch.device) -> Planner:
+    def of(cls, config: EngineConfig, device: torch.device, *, may_round: bool = True) -> Planner:
         """For a model that is not open yet."""
         spec = DrafterSpec.of_config(config)
         checkpoint = open_checkpoint(resolve(config.model))
-        return cls(config, device, spec, checkpoint, checkpoint.tokenizer())
+        return cls(config, device, spec, checkpoint, checkpoint.tokenizer(), may_round)
 
     @cached_property
     def model(self) -> Model:
@@ -198,7 +200,7 @@ class Planner:
 
     def _rounded(self) -> list[Precision]:
         """How a budget may have keys and values kept instead."""
-        return ["int8"] if self.config.kv == "auto" else []
+        return ["int8"] if self.may_round and self.config.kv == "auto" else []
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         spec: DrafterSpec | None = self.spec
