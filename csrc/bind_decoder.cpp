@@ -126,8 +126,9 @@ void set_codes(Decoder& self, const std::string& name, const std::string& format
 }
 
 void set_blank(Decoder& self, const std::string& name, const std::string& format, int num_out,
-               int num_in, bool has_bias) {
-    self.set(name, blank(weight_format(format), dimension(num_out), dimension(num_in), has_bias));
+               int num_in, bool has_bias, bool is_apart) {
+    self.set(name, blank(weight_format(format), dimension(num_out), dimension(num_in), has_bias,
+                         is_apart));
 }
 
 nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> view(const Buffer& buffer, nb::handle owner) {
@@ -282,7 +283,8 @@ void bind_decoder(nb::module_& m) {
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert(), "bias"_a.none())
         .def("set_codes", &set_codes, "name"_a, "format"_a, "codes"_a.noconvert(),
              "scales"_a.noconvert(), "mins"_a.none(), "bias"_a.none())
-        .def("set_blank", &set_blank, "name"_a, "format"_a, "num_out"_a, "num_in"_a, "has_bias"_a)
+        .def("set_blank", &set_blank, "name"_a, "format"_a, "num_out"_a, "num_in"_a, "has_bias"_a,
+             "is_apart"_a = false)
         .def("packed", &packed, "name"_a)
         .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none())
         .def(

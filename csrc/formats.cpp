@@ -290,15 +290,18 @@ std::size_t stored_row_nbytes(const WeightFormat& format, int num_in) {
     return static_cast<std::size_t>(num_in / format.block) * format.block_nbytes;
 }
 
-Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias) {
+Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias, bool is_apart) {
     check_width(format, num_in);
+    const auto memory = [&](std::size_t nbytes) {
+        return is_apart ? Buffer(nbytes) : weight_memory(nbytes);
+    };
     Packed packed;
     packed.linear = {&format, num_out, num_in, tile_nbytes(format, num_in)};
     Linear& linear = packed.linear;
-    packed.memory = weight_memory(linear.num_tiles() * linear.tile_nbytes);
+    packed.memory = memory(linear.num_tiles() * linear.tile_nbytes);
     linear.tiles = packed.memory.as<std::uint8_t>();
     if (has_bias) {
-        packed.bias = weight_memory(linear.num_tiles() * kTile * sizeof(float));
+        packed.bias = memory(linear.num_tiles() * kTile * sizeof(float));
         linear.bias = packed.bias.as<float>();
     }
     return packed;

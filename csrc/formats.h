@@ -41,9 +41,11 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint
 // Throws std::invalid_argument for a format or a group whose tiles cannot hold the codes.
 Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& codes,
             const float* bias, int num_threads);
-// Zeroed tiles, and a zeroed bias if there is one, to be filled from elsewhere. Throws
-// std::invalid_argument for a width that the format cannot have.
-Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias);
+// Zeroed tiles, and a zeroed bias if there is one, to be filled from elsewhere; apart, they are
+// mappings of their own, which take no memory until they are filled. Throws std::invalid_argument
+// for a width that the format cannot have.
+Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
+             bool is_apart = false);
 
 // Some outputs of a layer, as they are stored. Throws std::invalid_argument for one it has not.
 Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows);

@@ -116,7 +116,13 @@ class Decoder:
         bias: NDArray[np.float32] | None,
     ) -> None: ...
     def set_blank(
-        self, name: str, format: str, num_out: int, num_in: int, has_bias: bool
+        self,
+        name: str,
+        format: str,
+        num_out: int,
+        num_in: int,
+        has_bias: bool,
+        is_apart: bool = False,
     ) -> None: ...
     def set_norm(
         self, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None

@@ -19,8 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import torch
-
 from forerun.cache.base import KVCache
 from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
@@ -32,12 +30,12 @@ from forerun.decoding.guidance import Grammars
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import metrics
-from forerun.engine.engine import Engine
+from forerun.engine.engine import LOGIT_ROWS, Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.memory import MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
-from forerun.engine.planner import Planner, max_len_of
+from forerun.engine.planner import DTYPES, Planner, max_len_of
 from forerun.formats.base import Checkpoint
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
@@ -48,8 +46,6 @@ from forerun.formats.user_tokenizer import UserTokenizer
 from forerun.nn.loader import load_model
 from forerun.nn.model import Model
 from forerun.tune import profile
-
-_DTYPES = {"auto": None, "fp16": torch.float16, "fp32": torch.float32}
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (None, []),
@@ -107,6 +103,26 @@ class LLM:
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
         other.plan = self._planned(other.drafter_spec)
+        other.loop = other._new_loop(self.loop.turns)
+        return other
+
+    def within(
+        self,
+        memory_budget: str | int | None,
+        drafter: str | None = None,
+        *,
+        max_num_seqs: int | None = None,
+    ) -> LLM:
+        """The same weights with an engine of its own that keeps to a budget, as if it were the only one.
+
+        Raises CapacityError that names the smallest budget that works.
+        """
+        other = copy.copy(self)
+        num_seqs = max_num_seqs or self.config.max_num_seqs
+        other.config = replace(self.config, memory_budget=memory_budget, max_num_seqs=num_seqs)
+        if drafter is not None:
+            other.drafter_spec = DrafterSpec.of(drafter)
+        other.plan = other._planned(other.drafter_spec)
         other.loop = other._new_loop(self.loop.turns)
         return other
 
@@ -275,11 +291,16 @@ class LLM:
         return profile.Subject.of(self.path, self.config, device=str(self.device), backend=backend)
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
-        num_seqs = self.config.max_num_seqs
-        if self.plan is not None:
-            num_seqs = min(num_seqs, self.plan.num_blocks // self.plan.workload.blocks_seq)
-            self.drafter_spec = DrafterSpec.of(self.plan.drafter.name)
-        cache = self.model.new_cache(num_seqs, self.max_len, _DTYPES[self.config.kv])
+        config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
+        precision: str = config.kv
+        if (plan := self.plan) is not None:
+            load, precision, num_blocks = plan.workload, plan.workload.precision, plan.num_blocks
+            logit_rows = load.logit_rows
+            config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
+            if plan.drafter.name != self.drafter_spec.text():
+                self.drafter_spec = DrafterSpec.of(plan.drafter.name)
+        num_seqs = config.max_num_seqs
+        cache = self.model.new_cache(num_seqs, self.max_len, DTYPES[precision], num_blocks)
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:
@@ -289,10 +310,11 @@ class LLM:
             self.model,
             cache,
             drafter,
-            self.config,
+            config,
             eos_ids=eos_ids,
             prior=known,
             grammars=self.grammars.start,
+            logit_rows=logit_rows,
             draft_forced=self.drafter_spec.name != "none",
             encode=partial(self.tokenizer.encode, bos=False),
         )

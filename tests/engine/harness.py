@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
@@ -99,6 +99,12 @@ def timed_engine(
     return engine
 
 
+def _held(outcome: Outcome) -> Outcome:
+    """With logits of its own: the next pass overwrites the engine's."""
+    logits = outcome.logits
+    return replace(outcome, logits=None if logits is None else logits.clone())
+
+
 @dataclass
 class Scripted:
     """A drafter that knows the plain continuation of each prompt and is right or wrong as told.
@@ -122,7 +128,7 @@ class Scripted:
         self.began.append(seq.id)
         self.steps[seq.id] = 0
         self.drafts.append(EMPTY_DRAFT)
-        self.outcomes.append(outcome)
+        self.outcomes.append(_held(outcome))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         return [
@@ -142,7 +148,7 @@ class Scripted:
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
         self.drafts += drafts
-        self.outcomes += outcomes
+        self.outcomes += map(_held, outcomes)
 
     def end(self, seq: Seq) -> None:
         self.ended.append(seq.id)

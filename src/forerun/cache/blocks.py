@@ -125,12 +125,16 @@ class BlockPool:
 
         A block that the tree knows up to that row at most leaves the tree.
         """
-        node = self._nodes.get(block)
-        if self._num_holders[block] != 1 or (node is not None and len(node.tokens) > num_rows):
+        if not self.can_claim(block, num_rows):
             return False
-        if node is not None:
+        if block in self._nodes:
             self._forget(block)
         return True
+
+    def can_claim(self, block: int, num_rows: int) -> bool:
+        """Whether `claim` would be granted."""
+        node = self._nodes.get(block)
+        return self._num_holders[block] == 1 and (node is None or len(node.tokens) <= num_rows)
 
     def claim_all(self, block: int) -> bool:
         """Like `claim`, but the tree forgets what it knows of the block unless others build on it."""

@@ -103,6 +103,16 @@ class PagedCache(KVCache):
             self._append(slot, block)
         return True
 
+    def lacking(self, slot: int, rows: int) -> int:
+        """Blocks that `reserve` of so many rows would take from the pool."""
+        length, table = self._lengths[slot], self._tables[slot]
+        copied = rows and length % BLOCK_ROWS and not self._can_own_last_block(slot)
+        return max(0, blocks_of(length + rows) - len(table)) + bool(copied)
+
+    def room(self, slot: int, more: int = 0) -> int:
+        """Rows above the committed ones that a slot's blocks have, with so many blocks more."""
+        return (len(self._tables[slot]) + more) * BLOCK_ROWS - self._lengths[slot]
+
     def keep(self, slot: int, path: Sequence[int]) -> None:
         """Commit scratch rows; see `KVCache.keep`. Blocks of scratch rows alone are given back."""
         super().keep(slot, path)
@@ -168,6 +178,10 @@ class PagedCache(KVCache):
         self.pool.release([block])
         self._place(slot, index, own)
         return True
+
+    def _can_own_last_block(self, slot: int) -> bool:
+        index, num_rows = divmod(self._lengths[slot], BLOCK_ROWS)
+        return self.pool.can_claim(self._tables[slot][index], num_rows)
 
     def _free_table(self, slot: int, num_blocks: int) -> None:
         """Give back a slot's blocks from number `num_blocks` on."""

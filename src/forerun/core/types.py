@@ -140,8 +140,9 @@ class Outcome:
 
     `path` holds the accepted nodes from the root down; `emitted` the tokens now final: those nodes' tokens and the
     target's own token after them. `logits` (1 + N, V) are the raw logits at the root (row 0) and at node i (row 1 + i),
-    None where no request needs more than `best`, the likeliest token of each of those rows. `hidden` (1 + N, D) are the
-    target's features there (for `begin`: of the prompt, see `Features`), None if the drafter asked for none.
+    None where no request needs more than `best`, the likeliest token of each of those rows; the next pass overwrites
+    them. `hidden` (1 + N, D) are the target's features there (for `begin`: of the prompt, see `Features`), None if the
+    drafter asked for none.
     `top` has the rows' likeliest tokens, as many as the drafter asked for, with values and normaliser; None if it
     asked for none.
     """

@@ -22,6 +22,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from forerun.cache.blocks import BLOCK_ROWS
+from forerun.cache.paged import blocks_of
 from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
@@ -136,15 +138,20 @@ class DraftModel(ModelDrafter):
         listed = _listed(options, target, self.vocab_size, listed)
         self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
-        self.cache = model.new_cache(target.max_num_seqs, max_len)
+        # What fits the target's blocks fits as many of the draft's.
+        pool = getattr(target.cache, "pool", None)
+        num_blocks = None if pool is None else pool.num_blocks
+        self.cache = model.new_cache(target.max_num_seqs, max_len, num_blocks=num_blocks)
+        self.kv_block_nbytes = self.cache.block_nbytes
         self._slots: dict[int, Slot] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Take a slot; the tokens are read when a draft is asked for."""
+        """Take a slot, if there is memory; the tokens are read when a draft is asked for."""
         self.end(seq)
         opened = self.cache.open(seq.tokens)
-        assert opened is not None, "a slot for every sequence that runs"
-        self._slots[seq.id] = Slot(opened[0], None if self.head is None else self.head.new_text())
+        if opened is not None:
+            own = None if self.head is None else self.head.new_text()
+            self._slots[seq.id] = Slot(opened[0], own)
 
     def end(self, seq: Seq) -> None:
         """Give the slot back."""
@@ -158,23 +165,29 @@ class DraftModel(ModelDrafter):
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """`nbytes` by kind; a copy of some of the head's rows counts as weights."""
-        per_row = math.ceil(self.cache.nbytes() / (self.cache.num_slots * self.cache.max_len))
+        per_row = math.ceil(self.cache.block_nbytes / BLOCK_ROWS)
         probs = 4 * self.vocab_size * self.options.num_nodes
-        rows = min(max_len, self.cache.max_len)
+        rows = blocks_of(min(max_len, self.cache.max_len)) * BLOCK_ROWS
         head = self.head.nbytes(num_seqs) if self.head else 0
         return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row, num_seqs * probs)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         """Commit the computed rows that were right, and line up the tokens the cache lacks."""
-        slot = self._slots[seq.id]
+        slot = self._slots.get(seq.id)
+        if slot is None:
+            return None
         base = self.cache.length(slot.index)
         room = min(budget, self.cache.max_len - len(seq.tokens))
         if room <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
             return None
         path = _path_of(seq.tokens[base:-1], slot)
-        self.cache.keep(slot.index, path)
         slot.tokens = slot.parents = ()
+        if path and not self.cache.reserve(slot.index, path[-1] + 1):
+            return None  # another sequence shares the block, and there is none to copy it to
+        self.cache.keep(slot.index, path)
         base += len(path)
+        if not self.cache.reserve(slot.index, len(seq.tokens) - base + room):
+            return None  # no memory for a draft
         if slot.own is not None:
             slot.own.read(seq.tokens)
         return DraftBuilder(seq, slot.index, base, seq.tokens[base:], room)

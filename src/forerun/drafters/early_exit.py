@@ -94,6 +94,8 @@ class EarlyExit(ModelDrafter):
         if room <= 0:
             return None
         base = self.cache.length(seq.slot)
+        if not self.cache.reserve(seq.slot, len(seq.tokens) - base + room):
+            return None  # no memory for a draft
         return DraftBuilder(seq, seq.slot, base, seq.tokens[base:], room)
 
     def _feed(self, builders: Sequence[DraftBuilder]) -> list[Scores]:

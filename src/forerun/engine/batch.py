@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import Draft, Seq
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +50,27 @@ class Pass:
             yield one, rows, range(first, stop)
             first = stop
 
+    def groups(self, most: int | None) -> Iterator[list[tuple[SequenceRows, range, range]]]:
+        """`spans` in order, as many together as have `most` rows among the logits, at least one; all for None."""
+        group: list[tuple[SequenceRows, range, range]] = []
+        for span in self.spans():
+            if group and most is not None and span[2].stop - group[0][2].start > most:
+                yield group
+                group = []
+            group.append(span)
+        if group:
+            yield group
+
     @property
     def is_decoding(self) -> bool:
         """True if no sequence reads a prompt."""
         return all(one.is_complete and one.num_pending == 1 for one in self.seq_rows)
 
-    @property
-    def is_whole(self) -> bool:
-        """True if every row has logits, as in a pass without prompt chunks."""
-        return len(self.logit_rows) == self.batch.num_rows
+    def head_rows(self, hidden: Tensor, rows: range) -> Tensor:
+        """Of all rows' states (R, D) those of some rows among the logits; a view where every row has logits."""
+        if len(self.logit_rows) == self.batch.num_rows:
+            return hidden[rows.start : rows.stop]
+        return hidden[list(self.logit_rows[rows.start : rows.stop])]
 
 
 def pack(work: Sequence[tuple[Seq, Sequence[int], int, Draft]]) -> Pass:

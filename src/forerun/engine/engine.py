@@ -26,9 +26,10 @@ from forerun.drafters._predicted import Prediction
 from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
 from forerun.engine.additions import extended, fitting
-from forerun.engine.batch import Pass, pack
+from forerun.engine.batch import Pass, SequenceRows, pack
 from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
 from forerun.engine.guard import Guard
+from forerun.engine.ladder import Ladder, Need
 from forerun.engine.policy import Policy
 from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
@@ -36,6 +37,8 @@ from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
 from forerun.nn.model import Hidden, Model
 
+LOGIT_ROWS = 64
+"""Rows of logits that are held together, or those of one sequence."""
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 
 
@@ -52,6 +55,7 @@ class Engine:
         eos_ids: frozenset[int] = frozenset(),
         prior: Prior | None = None,
         grammars: NewGrammar | None = None,
+        logit_rows: int = LOGIT_ROWS,
         draft_forced: bool = True,
         encode: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
@@ -75,10 +79,13 @@ class Engine:
         self._grammars, self._draft_forced, self._encode = grammars, draft_forced, encode
         self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
+        self.ladder = Ladder(self.cache, self.scheduler, self.stats)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
         self.requests: dict[int, RequestState] = {}
+        self._logits: Tensor | None = None
+        self._logit_rows = logit_rows
         self._next_id = 0
         self._seeds = random.Random(config.seed)
 
@@ -117,10 +124,7 @@ class Engine:
             work = self._pack(drafts)
         with self.timers("forward"):
             hidden = self.model.forward(work.batch, self.cache, self.drafter.features.layers)
-        with self.timers("head"):
-            logits, top = self._head(work, hidden)
-        with self.timers("verify"):
-            results = self._verify(work, hidden, logits, top)
+        results = self._verify(work, hidden)
         with self.timers("keep"):
             self._keep(work, results)
         with self.timers("emit"):
@@ -220,19 +224,23 @@ class Engine:
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Pending tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
-        work, room = [], self.config.prefill_chunk
-        for seq in [*self.scheduler.running]:
-            if seq.slot < 0:
-                continue  # preempted for one before it
-            base, pending = self.cache.length(seq.slot), self.scheduler.pending(seq)
+        needs, room = [], self.config.prefill_chunk
+        for seq in self.scheduler.running:
+            pending = self.scheduler.pending(seq)
             if not self.requests[seq.id].has_begun:
                 pending = pending[:room]
-            draft = drafts.get(seq.id, EMPTY_DRAFT)
-            if not self.cache.reserve(seq.slot, len(pending) + len(draft)):
+                room -= len(pending)
+            if pending:
+                needs.append(Need(seq, pending, drafts.get(seq.id, EMPTY_DRAFT)))
+        work = []
+        for need, draft in zip(needs, self.ladder.fit(needs), strict=True):
+            seq = need.seq
+            if seq.slot < 0:
+                continue  # preempted for one before it
+            if not self.cache.reserve(seq.slot, need.pending + len(draft)):
                 draft = EMPTY_DRAFT
-            if pending and self._make_room(seq, len(pending)):
-                work.append((seq, pending, base, draft))
-                room -= 0 if self.requests[seq.id].has_begun else len(pending)
+            if self._make_room(seq, need.pending):
+                work.append((seq, need.tokens, self.cache.length(seq.slot), draft))
         return pack(work)
 
     def _make_room(self, seq: Seq, rows: int) -> bool:
@@ -247,53 +255,76 @@ class Engine:
                 return False
         return True
 
-    def _head(self, work: Pass, hidden: Hidden) -> tuple[Tensor | Best, TopK | None]:
-        """Logits of the rows that need them; only the likeliest tokens where no request needs more.
+    def _verify(self, work: Pass, hidden: Hidden) -> list[StepResult]:
+        """Accept what the target would have said, up to where the sequence ends.
 
-        Beside them what the drafter asked for, out of the same read of the weights.
+        As many sequences at a time as there are rows of logits for, where they are needed.
         """
-        rows = hidden.last if work.is_whole else hidden.last[list(work.logit_rows)]
-        requests = (self.requests[one.seq.id] for one in work.seq_rows)
-        k = min(self.drafter.features.top_k, self.model.config.vocab_size)
-        if all(r.pipeline.needs_only_argmax and r.seq.params.logprobs is None for r in requests):
-            top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0)
-            return tuple(top.ids[:, 0].tolist()), top if k else None
-        if not k:
-            return self.model.head(rows), None
-        logits = torch.empty(len(rows), self.model.config.vocab_size, device=rows.device)
-        return logits, self.model.topk(rows, k, log_normaliser=True, logits=logits)
-
-    def _verify(
-        self, work: Pass, hidden: Hidden, logits: Tensor | Best, top: TopK | None
-    ) -> list[StepResult]:
-        """Accept what the target would have said, up to where the sequence ends."""
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
         features = None  # what the drafter asked to see
         if wanted:
             features = wanted[0] if len(wanted) == 1 else torch.cat(wanted, dim=-1)
-        results = []
-        for seq_rows, rows, logit_rows in work.spans():
-            request = self.requests[seq_rows.seq.id]
-            own = features
-            if features is not None and len(rows) < len(features):
-                own = features[rows.start : rows.stop]
-            if own is not None and not request.has_begun:
-                request.prompt_features.append(own)
-            if request.scores_prompt:
-                states = hidden.last[rows.start : rows.stop]
-                request.score_prompt(seq_rows.segment.base, states, self.model.head)
-            if seq_rows.is_complete:
-                outcome = verify(
-                    seq_rows.seq,
-                    seq_rows.draft,
-                    logits[logit_rows.start : logit_rows.stop],
-                    request.pipeline,
-                    hidden=own,
-                    top=None if top is None else top.part(logit_rows),
-                    timers=self.timers,
-                )
-                results.append(StepResult.of(request, seq_rows, outcome))
+        requests = [self.requests[one.seq.id] for one in work.seq_rows]
+        writes = not all(r.needs_only_argmax for r in requests)
+        results: list[StepResult] = []
+        for group in work.groups(self._logit_rows if writes else None):
+            results = [result.without_logits() for result in results]  # their memory is used again
+            with self.timers("head"):
+                rows = range(group[0][2].start, group[-1][2].stop)
+                logits, top = self._head(work.head_rows(hidden.last, rows), writes)
+            with self.timers("verify"):
+                for span in group:
+                    results += self._verify_one(span, hidden, features, logits, top, rows.start)
         return results
+
+    def _head(self, rows: Tensor, writes: bool) -> tuple[Tensor | Best, TopK | None]:
+        """Logits of rows (M, D), or only the likeliest tokens; beside them what the drafter asked for.
+
+        All come out of one read of the weights. The next call overwrites the logits.
+        """
+        vocab_size = self.model.config.vocab_size
+        k = min(self.drafter.features.top_k, vocab_size)
+        if writes and (self._logits is None or len(self._logits) < len(rows)):
+            self._logits = None  # freed before the larger one is there
+            self._logits = torch.empty(len(rows), vocab_size, device=rows.device)
+        logits = self._logits[: len(rows)] if writes and self._logits is not None else None
+        top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0, logits=logits)
+        likeliest = tuple(top.ids[:, 0].tolist()) if logits is None else logits
+        return likeliest, top if k else None
+
+    def _verify_one(
+        self,
+        span: tuple[SequenceRows, range, range],
+        hidden: Hidden,
+        features: Tensor | None,
+        logits: Tensor | Best,
+        top: TopK | None,
+        first: int,
+    ) -> list[StepResult]:
+        """One sequence's result, none while its prompt is read; `logits` begin with row `first`."""
+        seq_rows, rows, logit_rows = span
+        logit_rows = range(logit_rows.start - first, logit_rows.stop - first)
+        request = self.requests[seq_rows.seq.id]
+        own = features
+        if features is not None and len(rows) < len(features):
+            own = features[rows.start : rows.stop]
+        if own is not None and not request.has_begun:
+            request.prompt_features.append(own)
+        if request.scores_prompt:
+            states = hidden.last[rows.start : rows.stop]
+            request.score_prompt(seq_rows.segment.base, states, self.model.head)
+        if not seq_rows.is_complete:
+            return []
+        outcome = verify(
+            seq_rows.seq,
+            seq_rows.draft,
+            logits[logit_rows.start : logit_rows.stop],
+            request.pipeline,
+            hidden=own,
+            top=None if top is None else top.part(logit_rows),
+            timers=self.timers,
+        )
+        return [StepResult.of(request, seq_rows, outcome)]
 
     def _keep(self, work: Pass, results: list[StepResult]) -> None:
         """Commit what was fed and what was accepted; the other scratch rows are forgotten."""
@@ -339,6 +370,9 @@ class Engine:
             )
             for r in results
         ]
+        read = sum(one.num_pending for one in work.seq_rows) if not work.is_decoding else 0
+        emitted = sum(len(r.outcome.emitted) for r in results)
+        self.ladder.learn(draft_s + verify_s, emitted, read)
         num_rows = work.batch.num_rows if work.is_decoding else None
         self.controller.learn(trials, num_rows, draft_s, verify_s)
 

@@ -59,16 +59,9 @@ class ModelNumbers:
     vocab_size: int
     num_tokens: int
     """Of the tokenizer."""
+    kv_blocks: Mapping[str, int]
+    """Of a block of keys and values, by precision: what is asked for, and what a budget may choose instead."""
     threads: int = 1
-
-    def kv_row(self, precision: str) -> int:
-        """Bytes of a token's keys and values."""
-        return 2 * self.num_layers * self.num_kv_heads * head_row_nbytes(self.head_dim, precision)
-
-
-def head_row_nbytes(head_dim: int, precision: str) -> int:
-    """Bytes of one head's key, or its value, of one token."""
-    return head_dim * {"fp32": 4, "fp16": 2}[precision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +71,10 @@ class DrafterNumbers:
     name: str
     weights: int = 0
     tables: int = 0
+    kv_block: int = 0
+    """Its keys and values, for each block of the target's."""
     kv_seq: int = 0
-    """Keys and values of one sequence."""
+    """Its keys and values of one sequence, where they are in no blocks."""
     tables_seq: int = 0
     """What else it keeps of one sequence."""
     num_nodes: int = 0
@@ -97,7 +92,7 @@ class Workload:
     precision: str
     prefill_rows: int
     logit_rows: int = PASS_ROWS
-    """Rows of logits that are held together."""
+    """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
     """Blocks of keys and values; None for as many as the sequences can fill."""
 
@@ -106,8 +101,9 @@ class Workload:
         """Blocks that a full sequence fills."""
         return -(-self.max_len // BLOCK_ROWS)
 
-    def blocks(self, num_nodes: int) -> int:
-        """Blocks in all, drafts of so many nodes included."""
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
         if self.num_blocks is not None:
             return self.num_blocks
         return self.num_seqs * self.blocks_seq
@@ -129,7 +125,7 @@ class MemoryPlan:
     @property
     def num_blocks(self) -> int:
         """Blocks of keys and values."""
-        return self.workload.blocks(self.drafter.num_nodes)
+        return self.workload.blocks
 
     @property
     def generation(self) -> int:
@@ -141,14 +137,15 @@ class MemoryPlan:
 def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> MemoryPlan:
     """Bytes by component, in the order of `COMPONENTS`."""
     seqs = workload.num_seqs
-    blocks = workload.blocks(drafter.num_nodes)
+    blocks = workload.blocks
     rows = max(workload.prefill_rows, seqs) + seqs * drafter.num_nodes
-    logit_rows = min(workload.logit_rows, seqs * (1 + drafter.num_nodes))
+    rows_seq = 1 + drafter.num_nodes
+    logit_rows = min(max(workload.logit_rows, rows_seq), seqs * rows_seq)
     sizes = (
         model.weights,
-        blocks * BLOCK_ROWS * model.kv_row(workload.precision),
+        blocks * model.kv_blocks[workload.precision],
         drafter.weights,
-        seqs * drafter.kv_seq,
+        blocks * drafter.kv_block + seqs * drafter.kv_seq,
         drafter.tables + seqs * drafter.tables_seq,
         step_nbytes(model, rows, workload, drafter),
         (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
@@ -217,7 +214,7 @@ class Rung:
 
 
 def rungs(
-    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> list[Rung]:
     """What each rung of the ladder would free by itself, in its fixed order: at load time, then while running.
 
@@ -229,12 +226,11 @@ def rungs(
     def frees(drafter: DrafterNumbers, workload: Workload) -> int:
         return whole - plan(model, drafter, workload).total
 
-    block = BLOCK_ROWS * model.kv_row(workload.precision)
-    found = []
-    if may_round:
-        found.append(
-            Rung("int8 keys and values", frees(asked, replace(workload, precision="int8")))
-        )
+    block = model.kv_blocks[workload.precision] + asked.kv_block
+    found = [
+        Rung(f"{other} keys and values", frees(asked, replace(workload, precision=other)))
+        for other in _others(model, workload)
+    ]
     found += [Rung(f"drafter {smaller.name}", frees(smaller, workload)) for smaller in drafters[1:]]
     half = replace(asked, num_nodes=asked.num_nodes // 2)
     if asked.num_nodes:
@@ -251,51 +247,47 @@ def fit(
     drafters: Sequence[DrafterNumbers],
     workload: Workload,
     budget: int,
-    *,
-    may_round: bool,
 ) -> MemoryPlan | None:
     """The first way, in the ladder's order, in which one full sequence fits: the rest of the budget is blocks. Or None.
 
-    Keys and values as asked for come before rounded ones, the drafter that was asked for before smaller ones and none,
-    and the whole step before a small one.
+    Keys and values are rounded first, if they may be; then logits are held of one sequence at a time; then come smaller
+    drafters and none; last a single sequence in small steps.
     """
-    for candidate, drafter in _ways(drafters, workload, may_round=may_round):
+    for candidate, drafter in _ways(model, drafters, workload):
         bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
-        block = BLOCK_ROWS * model.kv_row(candidate.precision)
-        blocks = min((budget - bare) // block, candidate.blocks(drafter.num_nodes))
-        if blocks >= least_blocks(candidate, drafter):
+        block = model.kv_blocks[candidate.precision] + drafter.kv_block
+        blocks = min((budget - bare) // block, candidate.blocks)
+        if blocks >= candidate.blocks_seq:
             return plan(model, drafter, replace(candidate, num_blocks=blocks))
     return None
 
 
 def smallest(
-    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> MemoryPlan:
     """The way that takes the fewest bytes: for one sequence at a time."""
     found = [
-        plan(model, drafter, replace(way, num_blocks=least_blocks(way, drafter)))
-        for way, drafter in _ways(drafters, workload, may_round=may_round)
+        plan(model, drafter, replace(way, num_blocks=way.blocks_seq))
+        for way, drafter in _ways(model, drafters, workload)
     ]
     return min(found, key=lambda each: each.total)
 
 
-def least_blocks(workload: Workload, drafter: DrafterNumbers) -> int:
-    """Blocks without which a full sequence could not end, and none could be preempted for it."""
-    return workload.blocks_seq
+def _others(model: ModelNumbers, workload: Workload) -> list[str]:
+    """Precisions that a budget may choose instead of the one that is asked for."""
+    return [each for each in model.kv_blocks if each != workload.precision]
 
 
 def _ways(
-    drafters: Sequence[DrafterNumbers], workload: Workload, *, may_round: bool
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
-    precisions = [workload.precision, *(["int8"] if may_round else [])]
-    small = replace(
-        workload,
-        num_seqs=1,
-        prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS),
-        logit_rows=1,
-    )
+    precisions = [workload.precision, *_others(model, workload)]
+    asked = replace(workload, logit_rows=min(workload.logit_rows, PASS_ROWS))
+    low = replace(asked, logit_rows=1)
     for precision in precisions:
-        yield replace(workload, precision=precision), drafters[0]
-    for drafter in drafters[1:]:
-        yield replace(workload, precision=precisions[-1]), drafter
-    yield replace(small, precision=precisions[-1]), drafters[-1]
+        yield replace(asked, precision=precision), drafters[0]
+    for drafter in drafters:
+        yield replace(low, precision=precisions[-1]), drafter
+    small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))
+    for drafter in drafters:
+        yield replace(small, precision=precisions[-1]), drafter

@@ -82,6 +82,10 @@ def read(engine: Engine, served: Served, model: str) -> list[Metric]:
         *(Gauge(PREFIX + name, labels, value) for name, value in gauges.items()),
         *(Counter(PREFIX + name, labels, value) for name, value in counts.items()),
         *(
+            Counter(f"{PREFIX}memory_rungs", labels | {"rung": rung}, count)
+            for rung, count in engine.ladder.taken.items()
+        ),
+        *(
             Counter(f"{PREFIX}request_success", labels | {"finished_reason": reason.value}, value)
             for reason, value in served.finished.items()
         ),

@@ -6,8 +6,8 @@ of the loaded one to the byte. Drafters are built beside it as beside the real o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -31,6 +31,14 @@ DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
 
 
+DTYPES: Mapping[str, torch.dtype | None] = {
+    "auto": None,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+}
+"""How keys and values may be kept; None is what the backend does best."""
+
+
 def max_len_of(config: EngineConfig, longest: int) -> int:
     """Tokens of prompt and answer, at most. Raises ConfigError if more are asked for than the model's `longest`."""
     asked = config.max_model_len
@@ -40,8 +48,10 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
     return max_len
 
 
-def model_numbers(model: Model, num_tokens: int) -> ModelNumbers:
-    """Of a loaded or a blank model, and of its tokenizer's tokens."""
+def model_numbers(
+    model: Model, num_tokens: int, precisions: Sequence[str], threads: int
+) -> ModelNumbers:
+    """Of a loaded or a blank model, of its tokenizer's tokens, and of keys and values as they may be kept."""
     config = model.config
     return ModelNumbers(
         weights=model.nbytes(),
@@ -53,30 +63,49 @@ def model_numbers(model: Model, num_tokens: int) -> ModelNumbers:
         head_dim=config.head_dim,
         vocab_size=config.vocab_size,
         num_tokens=num_tokens,
-        threads=torch.get_num_threads(),
+        kv_blocks={each: block_nbytes(model, each) for each in precisions},
+        threads=threads,
     )
+
+
+def block_nbytes(model: Model, precision: str) -> int:
+    """Of a block of the model's keys and values; `auto` is what the backend does best."""
+    return model.new_cache(1, memory.BLOCK_ROWS, DTYPES[precision]).block_nbytes
 
 
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
-    """Of a built drafter, for sequences of `max_len` tokens."""
-    fixed, one = (memory_of(drafter, num_seqs, max_len) for num_seqs in (0, 1))
+    """Of a built drafter, or of several in one, for sequences of `max_len` tokens."""
     features = drafter.features
-    return DrafterNumbers(
+    found = DrafterNumbers(
         name=name,
-        weights=fixed.weights,
-        tables=fixed.tables + fixed.kv,
-        kv_seq=one.kv - fixed.kv,
-        tables_seq=one.tables - fixed.tables + one.weights - fixed.weights,
-        num_nodes=num_nodes(drafter),
         feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
     )
+    for part in _parts(drafter):
+        fixed, one = (memory_of(part, num_seqs, max_len) for num_seqs in (0, 1))
+        kv_block = int(getattr(part, "kv_block_nbytes", 0))
+        found = replace(
+            found,
+            weights=found.weights + fixed.weights,
+            tables=found.tables + fixed.tables + fixed.kv,
+            kv_block=found.kv_block + kv_block,
+            kv_seq=found.kv_seq + (0 if kv_block else one.kv - fixed.kv),
+            tables_seq=found.tables_seq + one.tables - fixed.tables + one.weights - fixed.weights,
+            num_nodes=found.num_nodes + _num_nodes(part),
+        )
+    return found
 
 
-def num_nodes(drafter: Drafter) -> int:
-    """Nodes of a draft at most, by the drafter's options; of two drafters', both together."""
+def _parts(drafter: Drafter) -> Iterator[Drafter]:
+    """The drafters of a fallback or a union, one by one."""
     parts = [getattr(drafter, name) for name in ("first", "second") if hasattr(drafter, name)]
-    if parts:
-        return sum(map(num_nodes, parts))
+    if not parts:
+        yield drafter
+    for part in parts:
+        yield from _parts(part)
+
+
+def _num_nodes(drafter: Drafter) -> int:
+    """Nodes of a draft at most, by the drafter's options."""
     options = getattr(drafter, "options", None)
     return int(getattr(options, "num_nodes", getattr(options, "num_draft", 0)))
 
@@ -107,12 +136,9 @@ class Planner:
     @cached_property
     def numbers(self) -> ModelNumbers:
         """The model's."""
-        return model_numbers(self.model, self.tokenizer.vocab_size)
-
-    @property
-    def may_round(self) -> bool:
-        """Whether a budget may decide for keys and values in int8."""
-        return False
+        precisions = [self.config.kv, *self._rounded()]
+        threads = torch.get_num_threads()
+        return model_numbers(self.model, self.tokenizer.vocab_size, precisions, threads)
 
     @cached_property
     def workload(self) -> Workload:
@@ -121,7 +147,7 @@ class Planner:
         return Workload(
             num_seqs=config.max_num_seqs,
             max_len=max_len_of(config, longest),
-            precision=precision_of(config, self.model),
+            precision=config.kv,
             prefill_rows=config.prefill_chunk,
         )
 
@@ -137,17 +163,17 @@ class Planner:
     def rungs(self) -> list[Rung]:
         """What each rung of the ladder would free."""
         drafters = [*self.drafters.values()]
-        return memory.rungs(self.numbers, drafters, self.workload, may_round=self.may_round)
+        return memory.rungs(self.numbers, drafters, self.workload)
 
     def smallest(self) -> MemoryPlan:
         """What works with the fewest bytes."""
         drafters = [*self.drafters.values()]
-        return memory.smallest(self.numbers, drafters, self.workload, may_round=self.may_round)
+        return memory.smallest(self.numbers, drafters, self.workload)
 
     def fitting(self, budget: int) -> MemoryPlan | None:
         """What a budget makes of it; None if nothing works."""
         drafters = [*self.drafters.values()]
-        return memory.fit(self.numbers, drafters, self.workload, budget, may_round=self.may_round)
+        return memory.fit(self.numbers, drafters, self.workload, budget)
 
     def fit(self, budget: int) -> MemoryPlan:
         """What a budget makes of it. Raises CapacityError that names the smallest budget that works."""
@@ -170,11 +196,17 @@ class Planner:
         if chosen.drafter.name != next(iter(self.drafters)):
             name = chosen.drafter.name
             words.append("no drafter" if name == "none" else f"drafter {name}")
+        if got.logit_rows < asked.logit_rows:
+            words.append("logits of one sequence at a time")
         if got.num_seqs != asked.num_seqs:
             words.append(f"{got.num_seqs} sequence{'s' * (got.num_seqs > 1)} at a time")
         if got.prefill_rows != asked.prefill_rows:
             words.append(f"prompts read {got.prefill_rows} tokens at a time")
         return words
+
+    def _rounded(self) -> list[str]:
+        """How a budget may have keys and values kept instead."""
+        return ["int8"] if self.config.kv == "auto" and "int8" in DTYPES else []
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         spec: DrafterSpec | None = self.spec
@@ -211,13 +243,3 @@ class Planner:
             quant=quant,
             head_bits=head_bits,
         )
-
-
-def precision_of(config: EngineConfig, model: Model) -> str:
-    """How keys and values are kept: what is asked for, or what the backend does best."""
-    if config.kv != "auto":
-        return config.kv
-    row = model.new_cache(1, memory.BLOCK_ROWS).nbytes() // memory.BLOCK_ROWS
-    c = model.config
-    values = 2 * c.num_layers * c.num_kv_heads * c.head_dim
-    return "fp32" if row == 4 * values else "fp16"

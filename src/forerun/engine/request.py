@@ -45,6 +45,11 @@ class RequestState:
         return None if self.first_token_s is None else self.first_token_s - self.start_s
 
     @property
+    def needs_only_argmax(self) -> bool:
+        """Whether the likeliest token of each row is all it takes."""
+        return self.pipeline.needs_only_argmax and self.seq.params.logprobs is None
+
+    @property
     def scores_prompt(self) -> bool:
         """True while the prompt is read, if the log-probabilities of its tokens were asked for."""
         return self.seq.params.prompt_logprobs is not None and not self.has_begun
@@ -66,7 +71,7 @@ class RequestState:
             self.first_token_s = time.perf_counter()
         self.seq.tokens += result.outcome.emitted
         self.seq.finish_reason = result.finish_reason
-        found = result.logprobs()
+        found = result.logprobs
         self.logprobs += found or ()
         event = Event(
             self.seq.id, result.outcome.emitted, result.pieces, found, result.finish_reason
@@ -84,6 +89,8 @@ class StepResult:
     outcome: Outcome
     pieces: tuple[TextPiece, ...]
     finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...] | None
+    """Log-probabilities of the emitted tokens, if the request asked for them."""
 
     @classmethod
     def of(cls, request: RequestState, rows: SequenceRows, outcome: Outcome) -> StepResult:
@@ -97,15 +104,22 @@ class StepResult:
         if count < len(outcome.emitted):
             emitted, path = outcome.emitted[:count], outcome.path[:count]
             outcome = replace(outcome, emitted=emitted, path=path)
-        return cls(request, rows, outcome, tuple(pieces), request.stops.finish_reason)
+        found = _logprobs(outcome, request.seq.params.logprobs)
+        return cls(request, rows, outcome, tuple(pieces), request.stops.finish_reason, found)
 
-    def logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        """Log-probabilities of the emitted tokens, if the request asked for them."""
-        num_top = self.request.seq.params.logprobs
-        if num_top is None or self.outcome.logits is None:
-            return None
-        rows = [0, *(1 + node for node in self.outcome.path)]
-        return tuple(
-            logprobs(self.outcome.logits[row], token, num_top)
-            for row, token in zip(rows, self.outcome.emitted, strict=False)
-        )
+    def without_logits(self) -> StepResult:
+        """The same where only the likeliest tokens of the rows are kept."""
+        if (logits := self.outcome.logits) is None:
+            return self
+        best = tuple(logits.argmax(dim=-1).tolist())
+        return replace(self, outcome=replace(self.outcome, logits=None, best=best))
+
+
+def _logprobs(outcome: Outcome, num_top: int | None) -> tuple[TokenLogprob, ...] | None:
+    if num_top is None or outcome.logits is None:
+        return None
+    rows = [0, *(1 + node for node in outcome.path)]
+    return tuple(
+        logprobs(outcome.logits[row], token, num_top)
+        for row, token in zip(rows, outcome.emitted, strict=False)
+    )

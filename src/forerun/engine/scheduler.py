@@ -23,7 +23,9 @@ class Scheduler:
         """Longest running first."""
         self.num_queried = self.num_reused = 0
         """Tokens of admitted sequences, and how many of them the cache held already."""
-        self.num_preempted = 0
+        self.num_preempted = self.num_queued = 0
+        """How often a sequence lost its slot, and how many had to wait for memory though a slot was free."""
+        self._last_queued: Seq | None = None
 
     def add(self, seq: Seq) -> None:
         """Queue a sequence."""
@@ -36,6 +38,9 @@ class Scheduler:
             spare = len(self.running)
             opened = self.cache.open(seq.tokens, reuse=self._reuses(seq), spare=spare)
             if opened is None:
+                if len(self.running) < self.cache.num_slots and seq is not self._last_queued:
+                    self._last_queued = seq
+                    self.num_queued += 1
                 return
             self.waiting.popleft()
             seq.slot, num_reused = opened

@@ -114,18 +114,23 @@ class NativeDecoder:
         self._names[name] = None
 
     def add_blank(
-        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool
+        self,
+        name: str,
+        form: str | None,
+        shape: Sequence[int],
+        has_bias: bool,
+        is_apart: bool = False,
     ) -> list[np.ndarray]:
         """Make room for a packed weight, a norm if `form` is None; the bytes to fill, its bias's last.
 
-        Raises ValueError.
+        `is_apart`: in a mapping of its own, which is gone with it. Raises ValueError.
         """
         if form is None:
             zeros = np.zeros(shape, np.float32)
             self._native.set_norm(name, zeros, zeros if has_bias else None)
         else:
             num_out, num_in = shape
-            self._native.set_blank(name, form, num_out, num_in, has_bias)
+            self._native.set_blank(name, form, num_out, num_in, has_bias, is_apart)
         self._names[name] = None
         return self._packed(name)[-1]
 
@@ -308,10 +313,10 @@ def blank(
     for name, shape, form, has_bias in weights:
         kind = form.name if len(shape) > 1 else None
         if head_bits is not None and name == ("embed" if config.tied_head else "head"):
-            decoder.add_blank("head", rounded_format(head_bits).name, shape, has_bias)
+            decoder.add_blank("head", rounded_format(head_bits).name, shape, has_bias, True)
             if name == "head":
                 continue
-        decoder.add_blank(name, kind, shape, has_bias)
+        decoder.add_blank(name, kind, shape, has_bias, True)
     return decoder
 
 
