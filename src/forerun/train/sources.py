@@ -15,9 +15,8 @@ from pathlib import Path
 from forerun.core import files
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
-from forerun.eval.prompts import BUILTIN
 
-UNKNOWN = "unknown"
+BUILTIN, UNKNOWN = "builtin", "unknown"
 OWN = "forerun"
 """The built-in prompts are part of this package."""
 
