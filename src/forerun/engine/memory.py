@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from forerun.core.config import Precision
+
 BLOCK_ROWS = 64
 """Rows of a block of keys and values."""
 COMPONENTS = (
@@ -59,7 +61,7 @@ class ModelNumbers:
     vocab_size: int
     num_tokens: int
     """Of the tokenizer."""
-    kv_blocks: Mapping[str, int]
+    kv_blocks: Mapping[Precision, int]
     """Of a block of keys and values, by precision: what is asked for, and what a budget may choose instead."""
     threads: int = 1
 
@@ -89,7 +91,7 @@ class Workload:
 
     num_seqs: int
     max_len: int
-    precision: str
+    precision: Precision
     prefill_rows: int
     logit_rows: int = PASS_ROWS
     """Rows of logits that are held together, or those of one sequence."""
@@ -273,7 +275,7 @@ def smallest(
     return min(found, key=lambda each: each.total)
 
 
-def _others(model: ModelNumbers, workload: Workload) -> list[str]:
+def _others(model: ModelNumbers, workload: Workload) -> list[Precision]:
     """Precisions that a budget may choose instead of the one that is asked for."""
     return [each for each in model.kv_blocks if each != workload.precision]
 
