@@ -207,7 +207,7 @@ class Planner:
         return ["int8"] if self.config.kv == "auto" and "int8" in DTYPES else []
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
-        spec: DrafterSpec | None = self.spec
+        spec: DrafterSpec | None = self.spec.beside(self._target())
         while spec is not None:
             drafter = spec.build(self._target())
             yield drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
