@@ -48,6 +48,14 @@ Activation activation_of(const std::string& name) {
     return Activation::Relu;
 }
 
+KvForm kv_form_of(const std::string& name) {
+    if (name == "fp32") return KvForm::F32;
+    if (name == "fp16") return KvForm::F16;
+    if (name == "int8") return KvForm::Int8;
+    need(name == "int4", "unknown form of keys and values '" + name + "'");
+    return KvForm::Int4;
+}
+
 // Of a ModelConfig.
 Shape shape_of(nb::handle config) {
     const auto size = [&](const char* name, int least = 1) {  // or none: the least
@@ -257,8 +265,15 @@ void bind_decoder(nb::module_& m) {
     m.def("runnable_isas", &runnable_isas, "Instruction sets this processor can run, best first.");
 
     nb::class_<Cache>(m, "Cache", "Keys and values of some sequences.")
-        .def(nb::init<int, int, int, int, int, bool, int>(), "num_layers"_a, "num_heads"_a,
-             "head_dim"_a, "num_slots"_a, "max_len"_a, "is_half"_a, "num_blocks"_a = 0)
+        .def(
+            "__init__",
+            [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
+               const std::string& form, int num_blocks) {
+                new (self) Cache(num_layers, num_heads, head_dim, num_slots, max_len,
+                                 kv_form_of(form), num_blocks);
+            },
+            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "form"_a,
+            "num_blocks"_a = 0)
         .def_prop_ro_static("block_rows", [](nb::handle) { return kChunk; })
         .def_ro("block_nbytes", &Cache::block_nbytes)
         .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)

@@ -14,33 +14,88 @@ void need(bool holds, const char* message) {
     if (!holds) throw std::invalid_argument(message);
 }
 
-template <class T>
+// Copies a row's share of `count` runs of kTile or kChunk such shares, `stride` bytes apart.
+void move_shares(std::uint8_t* from, std::uint8_t* to, int source, int target, std::size_t size,
+                 std::size_t stride, int count) {
+    for (int i = 0; i < count; ++i)
+        std::memmove(to + i * stride + target * size, from + i * stride + source * size, size);
+}
+
+// Keys lie in blocks of 16 rows, whose numbers alternate: one by one if they are floats, 4 bytes of
+// codes at a time. Values lie row after row.
 void move_row(const KvHead& head, int from, int to) {
-    const std::size_t dim = head.head_dim, source = from % kChunk, target = to % kChunk;
-    const T* from_keys = head.keys<T>(from / kChunk) + source / kTile * kTile * dim;
-    T* to_keys = head.keys<T>(to / kChunk) + target / kTile * kTile * dim;
-    for (std::size_t e = 0; e < dim; ++e)
-        to_keys[e * kTile + target % kTile] = from_keys[e * kTile + source % kTile];
-    std::copy_n(head.values<T>(from / kChunk) + source * dim, dim,
-                head.values<T>(to / kChunk) + target * dim);
+    const KvPage& page = *head.page;
+    const int dim = head.head_dim, source = from % kChunk, target = to % kChunk,
+              old = from / kChunk, now = to / kChunk;
+    using Byte = std::uint8_t;
+    const auto keys = [&](std::size_t size, int count) {
+        const std::size_t run = size * kTile, block = run * count;
+        move_shares(head.keys<Byte>(old) + source / kTile * block,
+                    head.keys<Byte>(now) + target / kTile * block, source % kTile, target % kTile,
+                    size, run, count);
+    };
+    const auto values = [&](std::size_t size) {
+        move_shares(head.values<Byte>(old), head.values<Byte>(now), source, target, size, 0, 1);
+    };
+    const auto factors = [&](std::size_t size, int count) {
+        move_shares(head.key_factors<Byte>(old), head.key_factors<Byte>(now), source, target, size,
+                    size * kChunk, count);
+    };
+    const std::size_t width = static_cast<std::size_t>(dim);
+    switch (page.form) {
+        case KvForm::F32: keys(4, dim), values(4 * width); break;
+        case KvForm::F16: keys(2, dim), values(2 * width); break;
+        case KvForm::Int8:
+            keys(4, dim / 4), factors(4, 1), values(width);
+            move_shares(head.value_factors<Byte>(old), head.value_factors<Byte>(now), source,
+                        target, 4, 0, 1);
+            break;
+        case KvForm::Int4:
+            keys(4, dim / 8), factors(2, 2 * dim / kGroup), values(int4_row_nbytes(dim));
+            break;
+    }
+}
+
+constexpr std::size_t whole_lines(std::size_t nbytes) { return (nbytes + 63) / 64 * 64; }
+
+KvPage page_of(KvForm form, int head_dim) {
+    const std::size_t dim = static_cast<std::size_t>(std::max(head_dim, 0)), rows = kChunk;
+    KvPage page{form};
+    std::size_t keys = rows * dim, factors = 0, values = rows * dim, value_factors = 0;
+    switch (form) {
+        case KvForm::F32: keys *= 4, values *= 4; break;
+        case KvForm::F16: keys *= 2, values *= 2; break;
+        case KvForm::Int8: factors = value_factors = rows * sizeof(float); break;
+        case KvForm::Int4:
+            keys /= 2;
+            factors = rows * dim / kGroup * 4;
+            values = rows * int4_row_nbytes(head_dim) + 64;  // factors are read 16 at a time
+            break;
+    }
+    page.key_factors = keys;
+    page.values = keys + factors;
+    page.value_factors = page.values + values;
+    page.nbytes = whole_lines(page.value_factors + value_factors);
+    return page;
 }
 
 }  // namespace
 
-Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half, int blocks)
+Cache::Cache(int layers, int heads, int dim, int slots, int most, KvForm form, int blocks)
     : num_layers(layers),
       num_heads(heads),
       head_dim(dim),
       num_slots(slots),
       max_len(most),
-      is_half(half),
-      page_nbytes(std::size_t{2} * kChunk * dim * (half ? 2 : 4)),
-      block_nbytes(page_nbytes * layers * heads),
+      page(page_of(form, dim)),
+      block_nbytes(page.nbytes * layers * heads),
       num_blocks_(blocks) {
     need(std::min({layers, heads, dim, slots, most}) > 0, "a cache's dimensions must be positive");
     need(dim % kTile == 0, "head size must be a multiple of 16");
+    need(form != KvForm::Int4 || dim % kGroup == 0,
+         "int4 keys and values need a head size that is a multiple of 32");
     const double rows = slots * (most + double{kChunk}),
-                 per_row = (half ? 4.0 : 8.0) * layers * heads * dim;
+                 per_row = double(page.nbytes) / kChunk * layers * heads;
     need(rows < 0x1p31 && blocks >= 0 && per_row * std::max(rows, blocks * double{kChunk}) < 1e15,
          "the cache would be absurdly large");
     tables_.assign(static_cast<std::size_t>(num_slots) * blocks_per_slot(), -1);
@@ -52,9 +107,9 @@ Cache::Cache(int layers, int heads, int dim, int slots, int most, bool half, int
 }
 
 KvHead Cache::head(int layer, int slot, int head) const {
-    const std::size_t page = static_cast<std::size_t>(layer * num_heads + head);
-    return {memory_.as<std::uint8_t>() + page * page_nbytes, block_nbytes,
-            tables_.data() + static_cast<std::size_t>(slot) * blocks_per_slot(), is_half, head_dim};
+    const std::size_t index = static_cast<std::size_t>(layer * num_heads + head);
+    return {memory_.as<std::uint8_t>() + index * page.nbytes, block_nbytes,
+            tables_.data() + static_cast<std::size_t>(slot) * blocks_per_slot(), &page, head_dim};
 }
 
 void Cache::check_slot(int slot) const {
@@ -79,11 +134,10 @@ void Cache::move(int slot, const std::vector<int>& rows, int start) {
     check_slot(slot);
     for (int to = start; int row : rows)
         need(to >= 0 && row >= to++ && has_rows(slot, row + 1), "rows can only move down");
-    const auto move_one = is_half ? move_row<std::uint16_t> : move_row<float>;
     for (int layer = 0; layer < num_layers; ++layer)
         for (int h = 0; h < num_heads; ++h)
             for (std::size_t i = 0; i < rows.size(); ++i)
-                move_one(head(layer, slot, h), rows[i], start + static_cast<int>(i));
+                move_row(head(layer, slot, h), rows[i], start + static_cast<int>(i));
 }
 
 void Cache::copy_block(int source, int target) {

@@ -16,7 +16,7 @@ class Cache {
   public:
     // `num_blocks` 0: as many as all slots can fill, each slot with its own; else the tables are
     // empty. Throws std::invalid_argument.
-    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, bool is_half,
+    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, KvForm form,
           int num_blocks = 0);
 
     std::size_t nbytes() const { return memory_.nbytes(); }
@@ -35,8 +35,8 @@ class Cache {
     const Buffer& memory() const { return memory_; }  // (blocks, layers, heads): a page each
 
     const int num_layers, num_heads, head_dim, num_slots, max_len;
-    const bool is_half;
-    const std::size_t page_nbytes, block_nbytes;
+    const KvPage page;
+    const std::size_t block_nbytes;
 
   private:
     int blocks_per_slot() const { return (max_len + kChunk - 1) / kChunk; }

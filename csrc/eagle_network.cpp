@@ -11,7 +11,7 @@ EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& 
     : DraftNetwork(runtime, target),
       shape_(shape),
       cache_(1, shape.num_kv_heads, shape.head_dim, shape.num_slots, shape.max_len + kMaxSteps,
-             true),
+             KvForm::F16),
       lengths_(shape.num_slots),
       tokens_(shape.num_slots),
       roots_(static_cast<std::size_t>(shape.num_slots) * target.shape().hidden_size) {
@@ -274,6 +274,7 @@ void EagleNetwork::attend(int sequence, int kv_head, int thread) {
                       .group = group,
                       .q = qkv_ + static_cast<std::size_t>(kv_head) * group * dim,
                       .q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim,
+                      .last_chunk = query.position / kChunk,
                       .row_stop = lengths_[slots_[sequence]] + kMaxSteps,
                       .scratch = scratch};
     kernels_.attend(a, 0, states);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "cache.h"
 #include "formats.h"
 #include "isa.h"
 
@@ -193,27 +194,46 @@ void check_find(const Kernels& kernels, Results& results) {
     results.note(found);
 }
 
-// Two blocks of one head, the second one first, with room between them.
-constexpr int kCacheRows = 2 * kChunk, kHeadDim = 80;
+// Two blocks of one head, the second one first.
+constexpr int kCacheRows = 2 * kChunk, kHeadDim = 96;
+constexpr KvForm kForms[] = {KvForm::F32, KvForm::F16, KvForm::Int8, KvForm::Int4};
 
 struct CacheSample {
-    static constexpr std::size_t kPage = 2 * kChunk * kHeadDim * sizeof(float), kBlock = kPage + 64;
-    std::vector<std::uint8_t> memory;
-    std::int32_t blocks[2] = {1, 0};
+    Cache cache;
     KvHead head;
 
-    explicit CacheSample(bool is_half)
-        : memory(2 * kBlock), head{memory.data(), kBlock, blocks, is_half, kHeadDim} {}
+    explicit CacheSample(KvForm form) : cache(1, 1, kHeadDim, 1, kCacheRows, form, 2) {
+        cache.place(0, 0, 1);
+        cache.place(0, 1, 0);
+        head = cache.head(0, 0, 0);
+    }
+    void note(Results& results) const {
+        const auto* first = cache.memory().as<std::uint8_t>();
+        results.note(std::vector(first, first + cache.nbytes()));
+    }
 };
+
+void check_quantize_query(const Kernels& kernels, Results& results) {
+    const std::vector<float> x = awkward();
+    std::vector<std::int8_t> codes(kHeadDim);
+    std::vector<std::int32_t> sums(kHeadDim / kTile);
+    for (std::size_t i = 0; i + kHeadDim <= x.size(); i += kHeadDim / 2) {
+        float scale = 0.0f;
+        kernels.quantize_query(x.data() + i, kHeadDim, codes.data(), &scale, sums.data());
+        results.note(codes);
+        results.note(std::vector{scale});
+        results.note(sums);
+    }
+}
 
 template <auto Write>
 void check_write(const Kernels& kernels, Results& results) {
     const std::vector<float> x = awkward();
-    for (const bool is_half : {true, false}) {
-        CacheSample cache(is_half);
+    for (const KvForm form : kForms) {
+        CacheSample cache(form);
         for (int i = 0; (i + 1) * kHeadDim <= static_cast<int>(x.size()); ++i)
             (kernels.*Write)(cache.head, 11 * i, x.data() + i * kHeadDim);
-        results.note(cache.memory);
+        cache.note(results);
     }
 }
 
@@ -228,11 +248,21 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
     const std::size_t stride = static_cast<std::size_t>(group) * kHeadDim;
     const std::vector<float> q = numbers(num_rows * group * kHeadDim, 5);
     std::vector<float> scratch(kMaxPairs * 2 * kCacheRows), out(num_rows * stride);
+    const int num_heads = num_rows * group;
+    std::vector<std::int8_t> codes(q.size());
+    std::vector<float> scales(num_heads);
+    std::vector<std::int32_t> sums(q.size() / kTile);
+    for (int i = 0; i < num_heads; ++i)
+        portable::kernels.quantize_query(q.data() + i * kHeadDim, kHeadDim,
+                                         codes.data() + i * kHeadDim, &scales[i],
+                                         sums.data() + i * kHeadDim / kTile);
+    const CodedQueries coded{codes.data(), scales.data(), sums.data()};
     for (int chunk = 0; chunk < 2; ++chunk) {
         Attended states[kMaxPairs];
         for (std::size_t pair = 0; pair < num_rows * static_cast<std::size_t>(group); ++pair)
             states[pair] = {0.0f, 0.0f, out.data() + pair * kHeadDim};
-        kernels.attend({head, queries, num_rows, group, q.data(), stride, 67, scratch.data()},
+        kernels.attend({head, queries, num_rows, group, q.data(), stride, coded, group, 0, 1, 67,
+                        scratch.data()},
                        chunk, states);
         for (int pair = 0; pair < num_rows * group; ++pair)
             results.note(std::vector{states[pair].largest, states[pair].total});
@@ -241,14 +271,15 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
 }
 
 void check_attend(const Kernels& kernels, Results& results) {
-    for (const bool is_half : {true, false}) {
-        CacheSample cache(is_half);
-        for (int row = 0; row < kCacheRows; ++row) {
+    for (const KvForm form : kForms) {
+        CacheSample cache(form);
+        for (int row = 0; row < 67; ++row) {  // those that are seen
             const std::vector<float> kv = numbers(2 * kHeadDim, static_cast<std::uint32_t>(row));
             portable::kernels.write_key(cache.head, row, kv.data());
             portable::kernels.write_value(cache.head, row, kv.data() + kHeadDim);
         }
-        for (const int group : {1, 2, 3})  // 3 pairs, 4 + 2, 4 + 4 + 1
+        // 3 pairs, 4 + 2, 4 + 4 + 1; how pairs are cut does not depend on the form.
+        for (int group = form == KvForm::F16 ? 1 : 3; group <= 3; ++group)
             attend(kernels, cache.head, group, group != 2, results);
     }
 }
@@ -319,6 +350,7 @@ constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(scale, check_scale),
                              CHECK(exp_sum, check_exp_sum),
                              CHECK(find, check_find),
+                             CHECK(quantize_query, check_quantize_query),
                              CHECK(write_key, check_write<&Kernels::write_key>),
                              CHECK(write_value, check_write<&Kernels::write_value>),
                              CHECK(attend, check_attend),

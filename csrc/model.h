@@ -140,6 +140,7 @@ class Decoder {
     void embed_row(std::int64_t id, float* x) const;
     void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
+    void code_query(int row, int head, const float* x);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
     void merge_tasks(int unit, int query);
@@ -200,6 +201,7 @@ class Decoder {
     // In the runtime's scratch memory.
     float *x_ = nullptr, *qkv_ = nullptr;
     Rows normed_, attended_, activated_;
+    CodedQueries coded_;  // if the cache holds codes
     float* scratch_ = nullptr;  // (threads, scratch_stride_)
     std::size_t scratch_stride_ = 0;
     Attended* states_ = nullptr;

@@ -98,11 +98,19 @@ void Decoder::project_head(int index, int head) {
         }
         if (is_query) {
             kernels_.scale(x, dim, shape_.attention_scale);
+            if (cache_->page.is_coded()) code_query(row, head, x);
             continue;
         }
         const auto write = is_value ? kernels_.write_value : kernels_.write_key;
         write(cache_->head(index, segments_[row_segment_[row]].slot, local), cache_rows_[row], x);
     }
+}
+
+void Decoder::code_query(int row, int head, const float* x) {
+    const std::size_t at = static_cast<std::size_t>(row) * shape_.num_heads + head,
+                      dim = shape_.head_dim;
+    kernels_.quantize_query(x, shape_.head_dim, coded_.codes + at * dim, coded_.scales + at,
+                            coded_.sums + at * dim / kTile);
 }
 
 bool Decoder::quantizes_after_attention(const Layer& layer) const {
@@ -136,6 +144,10 @@ void Decoder::attend_task(int index, int layer, int thread) {
                       .group = unit.num_heads,
                       .q = qkv_ + unit.head * dim,
                       .q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim,
+                      .coded = coded_,
+                      .num_heads = shape_.num_heads,
+                      .head_index = unit.head,
+                      .last_chunk = unit.stop_chunk - 1,
                       .row_stop = segment.base + segment.stop,
                       .scratch = scratch};
     kernels_.attend(a, task.first_chunk, states);

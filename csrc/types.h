@@ -114,24 +114,59 @@ struct Query {
     const std::int32_t* path = nullptr;  // cache rows of positions base..position
 };
 
-// The keys and values of one layer's kv head as one cache slot sees them. A page is what a block
-// holds of the head: keys (4, E, 16), then values (64, E).
+// How keys and values are stored. Int8: codes with a scale per row and head. Int4: codes with an
+// fp16 scale and minimum per row and 32 dimensions. kernels/kv.h has the layouts.
+enum class KvForm : std::uint8_t { F32, F16, Int8, Int4 };
+
+// Bytes of a row of int4 values: codes, then an fp16 scale and minimum per 32.
+constexpr std::size_t int4_row_nbytes(int head_dim) {
+    return static_cast<std::size_t>(head_dim / 2 + head_dim / kGroup * 4);
+}
+
+// What a cache block holds of one kv head of a layer: 64 rows of keys and of values, and what their
+// codes are multiplied by. Offsets in bytes.
+struct KvPage {
+    KvForm form = KvForm::F16;
+    std::size_t key_factors = 0, values = 0, value_factors = 0, nbytes = 0;
+
+    bool is_coded() const { return form == KvForm::Int8 || form == KvForm::Int4; }
+};
+
+// The keys and values of one layer's kv head as one cache slot sees them.
 struct KvHead {
     std::uint8_t* first_page = nullptr;    // of block 0
     std::size_t block_nbytes = 0;          // from a page to that of the next block
     const std::int32_t* blocks = nullptr;  // of the slot, in order
-    bool is_half = false;
+    const KvPage* page = nullptr;
     int head_dim = 0;
 
-    // Where the rows of a chunk lie. T is the type of the numbers.
+    // Of the rows of a chunk. T is the type of the numbers.
     template <class T>
     T* keys(int chunk) const {
-        return reinterpret_cast<T*>(first_page + blocks[chunk] * block_nbytes);
+        return reinterpret_cast<T*>(at(chunk));
+    }
+    template <class T>
+    T* key_factors(int chunk) const {
+        return reinterpret_cast<T*>(at(chunk) + page->key_factors);
     }
     template <class T>
     T* values(int chunk) const {
-        return keys<T>(chunk) + kChunk * head_dim;
+        return reinterpret_cast<T*>(at(chunk) + page->values);
     }
+    template <class T>
+    T* value_factors(int chunk) const {
+        return reinterpret_cast<T*>(at(chunk) + page->value_factors);
+    }
+
+  private:
+    std::uint8_t* at(int chunk) const { return first_page + blocks[chunk] * block_nbytes; }
+};
+
+// Queries rounded to int8, with a scale per row and head: for keys that are codes.
+struct CodedQueries {
+    std::int8_t* codes = nullptr;   // (R, H, E)
+    float* scales = nullptr;        // (R, H)
+    std::int32_t* sums = nullptr;   // (R, H, E / 16): of 16 codes each
 };
 
 // Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,
@@ -147,6 +182,9 @@ struct Attention {
     int num_queries = 0, group = 0;  // query heads per kv head
     const float* q = nullptr;  // (R, q_stride), scaled, at the first query head of this kv head
     std::size_t q_stride = 0;
+    CodedQueries coded;        // of all rows, if the cache holds codes
+    int num_heads = 0, head_index = 0;  // query heads in all, and the first of these
+    int last_chunk = 0;        // chunks up to here are likely to follow
     int row_stop = 0;          // cache rows in use by this segment, for paths
     float* scratch = nullptr;  // kMaxPairs * (kChunk + rows above base, in whole tiles)
 };
@@ -169,6 +207,9 @@ struct Kernels {
     float (*exp_sum)(const float* x, const float* weight, int count, float* largest);
     // The first of x[first..count) that is not below the limit, count if none. Reads up to 15 more.
     int (*find)(const float* x, int first, int count, float limit);
+    // One query head (E): codes, its scale, and sums of 16 codes each.
+    void (*quantize_query)(const float* x, int head_dim, std::int8_t* codes, float* scale,
+                           std::int32_t* sums);
     void (*write_key)(const KvHead&, int slot_row, const float* k);
     void (*write_value)(const KvHead&, int slot_row, const float* v);
     // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold

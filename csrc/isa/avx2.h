@@ -44,6 +44,23 @@ inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)),
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
 }
+inline F float_bytes(__m128i x) {  // 0..255
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+}
+inline F load(const std::int8_t* p) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+}
+inline F load_low4(const std::uint8_t* p) {  // 16 numbers 0..15
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return float_bytes(_mm_and_si128(x, _mm_set1_epi8(15)));
+}
+inline F load_high4(const std::uint8_t* p) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return float_bytes(_mm_and_si128(_mm_srli_epi16(x, 4), _mm_set1_epi8(15)));
+}
 
 inline F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 inline F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }

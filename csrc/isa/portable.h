@@ -46,6 +46,15 @@ inline F load_bf16(const std::uint16_t* p) {
 inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
     return each([&](int i) { return static_cast<float>(p[i]); });
 }
+inline F load(const std::int8_t* p) {
+    return each([&](int i) { return static_cast<float>(p[i]); });
+}
+inline F load_low4(const std::uint8_t* p) {  // 16 numbers 0..15
+    return each([&](int i) { return static_cast<float>(p[i] & 15); });
+}
+inline F load_high4(const std::uint8_t* p) {
+    return each([&](int i) { return static_cast<float>(p[i] >> 4); });
+}
 
 inline F add(F x, F y) {
     return each([&](int i) { return x.v[i] + y.v[i]; });

@@ -1,14 +1,17 @@
 // Attention over the cache, chunk by chunk, each row exactly as if it were alone.
 //
-// Keys lie in blocks of 16 (E, 16), so the lanes of a vector are 16 keys and a score needs no sum
-// across lanes; values lie as (S, E), lanes across E. A chunk is 64 absolute positions: its scores
+// Keys lie in blocks of 16, so the lanes of a vector are 16 keys and a score needs no sum across
+// lanes; values lie row after row, lanes across E (kv.h). A chunk is 64 absolute positions: its scores
 // are put in order of position, its exponentials summed in that order, its values added in that
 // order. What a row cannot see is never added. So neither the cache row of a tree row, nor its
 // siblings, nor how many rows attend, nor how chunks are spread over threads, changes a bit.
 
 #pragma once
 
+#include <type_traits>
+
 #include "../types.h"
+#include "kv.h"
 #include "rows.h"
 
 namespace forerun::FORERUN_ISA {
@@ -29,34 +32,15 @@ inline void by_fours(int num_pairs, const Run& run) {
     if (num_pairs - p == 1) run.template operator()<1>(p);
 }
 
-// Scores of B blocks of keys, 16 floats each, at out + pair * stride.
-template <class T, int P, int B>
-void score_blocks(const T* keys, const float* const* q, int head_dim, float* out,
-                  std::size_t stride) {
-    F acc[P][B];
-    for (auto& sums : acc)
-        for (F& sum : sums) sum = splat(0.0f);
-    for (int e = 0; e < head_dim; ++e) {
-        F key[B];
-        for (int b = 0; b < B; ++b) key[b] = load(keys + (b * head_dim + e) * kTile);
-#pragma GCC unroll 4
-        for (int p = 0; p < P; ++p)
-#pragma GCC unroll 4
-            for (int b = 0; b < B; ++b) acc[p][b] = fma(splat(q[p][e]), key[b], acc[p][b]);
-    }
-    for (int p = 0; p < P; ++p)
-        for (int b = 0; b < B; ++b) store(out + p * stride + b * kTile, acc[p][b]);
-}
-
 // Scores of the slot's rows first..stop (whole tiles) for every pair, at out + pair * stride.
 template <class T>
-void score(const KvHead& head, int first, int stop, const float* const* q, int num_pairs,
-           float* out, std::size_t stride) {
+void score(const KvHead& head, int first, int stop, const typename KvTypes<T>::Query* q,
+           int num_pairs, float* out, std::size_t stride) {
+    constexpr int kSide = KvTypes<T>::kSide;
     const auto blocks = [&]<int B>(int row) {
-        const T* keys = head.keys<T>(row / kChunk) + row % kChunk * head.head_dim;
         by_fours(num_pairs, [&]<int P>(int p) {
-            score_blocks<T, P, B>(keys, q + p, head.head_dim, out + p * stride + (row - first),
-                                  stride);
+            score_blocks<T, P, B>(head, row / kChunk, row % kChunk, q + p,
+                                  out + p * stride + (row - first), stride);
         });
     };
     for (int row = first; row < stop;) {
@@ -71,14 +55,15 @@ void score(const KvHead& head, int first, int stop, const float* const* q, int n
 
 // Adds weights times values to E * 16 outputs of every pair.
 template <class T, int P, int E>
-void add_lanes(const T* const* rows, int count, const float* weights, Attended* states, int first) {
+void add_lanes(const T* const* rows, int head_dim, int count, const float* weights,
+               Attended* states, int first) {
     F acc[P][E];
     for (int p = 0; p < P; ++p)
         for (int e = 0; e < E; ++e) acc[p][e] = load(states[p].out + first + e * kTile);
     for (int j = 0; j < count; ++j) {
-        const T* row = rows[j] + first;
+        const ValueRow<T> row(rows[j], head_dim);
         F value[E];
-        for (int e = 0; e < E; ++e) value[e] = load(row + e * kTile);
+        for (int e = 0; e < E; ++e) value[e] = row.lanes(first + e * kTile);
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
@@ -96,9 +81,9 @@ void add_values(const T* const* rows, int head_dim, int count, const float* weig
         const float* from = weights + p * kChunk;
         int e = 0;
         for (; head_dim - e >= kSide * kTile; e += kSide * kTile)
-            add_lanes<T, P, kSide>(rows, count, from, states + p, e);
+            add_lanes<T, P, kSide>(rows, head_dim, count, from, states + p, e);
         for (; e < head_dim; e += kTile)
-            add_lanes<T, P, 1>(rows, count, from, states + p, e);
+            add_lanes<T, P, 1>(rows, head_dim, count, from, states + p, e);
     });
 }
 
@@ -157,8 +142,8 @@ inline Span seen(const Query& query, int chunk) {
 
 // Fills `weights` (pairs, 64) with scores in order of position.
 template <class T>
-void chunk_scores(const Attention& a, int chunk, const float* const* q, float* weights,
-                  float* above) {
+void chunk_scores(const Attention& a, int chunk, const typename KvTypes<T>::Query* q,
+                  float* weights, float* above) {
     const int num_pairs = a.num_queries * a.group, start = chunk * kChunk, base = a.queries[0].base;
     const bool has_paths = a.queries[0].path != nullptr;
     int plain_stop = 0;  // positions from here on are reached by paths, or not at all
@@ -187,18 +172,52 @@ void chunk_scores(const Attention& a, int chunk, const float* const* q, float* w
     }
 }
 
-// Where the values of a chunk's positions lie, as one query sees them.
+// Where the values of a chunk's positions lie, as one query sees them, and the scales of int8 ones.
 template <class T>
-void rows_of(const KvHead& head, const Query& query, int chunk, const T* (&rows)[kChunk]) {
-    const int start = chunk * kChunk, dim = head.head_dim;
-    const T* page = head.values<T>(chunk);
-    for (int j = 0; j < kChunk; ++j) rows[j] = page + j * dim;
-    if (!query.path) return;
-    const Span span = seen(query, chunk);
-    for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p) {
-        const int row = query.path[p - query.base];
-        rows[p - start] = head.values<T>(row / kChunk) + row % kChunk * dim;
+struct ValueRows {
+    using Value = typename KvTypes<T>::Value;
+    const Value* rows[kChunk];
+    float scales[kChunk];
+
+    void find(const KvHead& head, const Query& query, int chunk) {
+        const std::size_t stride = std::is_same_v<T, Int4>
+                                       ? int4_row_nbytes(head.head_dim)
+                                       : static_cast<std::size_t>(head.head_dim);
+        const int start = chunk * kChunk;
+        const Value* page = head.values<Value>(chunk);
+        for (int j = 0; j < kChunk; ++j) rows[j] = page + j * stride;
+        if constexpr (std::is_same_v<T, Int8>)
+            for (int j = 0; j < kChunk; j += kTile)
+                store(scales + j, load(head.value_factors<float>(chunk) + j));
+        if (!query.path) return;
+        const Span span = seen(query, chunk);
+        for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p) {
+            const int row = query.path[p - query.base], own = row / kChunk;
+            rows[p - start] = head.values<Value>(own) + row % kChunk * stride;
+            if constexpr (std::is_same_v<T, Int8>)
+                scales[p - start] = head.value_factors<float>(own)[row % kChunk];
+        }
     }
+};
+
+// The query heads that attend, as the form's keys need them.
+inline void queries_of(const Attention& a, const float** q) {
+    for (int i = 0; i < a.num_queries; ++i)
+        for (int h = 0; h < a.group; ++h)
+            q[i * a.group + h] = a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride +
+                                 h * a.head.head_dim;
+}
+inline void queries_of(const Attention& a, CodedQuery* q) {
+    const int sums = a.head.head_dim / kTile;
+    for (int i = 0; i < a.num_queries; ++i)
+        for (int h = 0; h < a.group; ++h) {
+            const std::size_t at =
+                static_cast<std::size_t>(a.queries[i].row) * a.num_heads + a.head_index + h;
+            CodedQuery& query = q[i * a.group + h];
+            query = {a.coded.codes + at * a.head.head_dim, a.coded.scales[at],
+                     a.coded.sums + at * sums, 0};
+            for (int e = 0; e < sums; ++e) query.sum += query.sums[e];
+        }
 }
 
 // Positions of the chunk that every query sees, at their own rows.
@@ -232,72 +251,53 @@ inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, 
     }
 }
 
+inline void prefetch(const std::uint8_t* first, std::size_t nbytes) {
+    for (std::size_t i = 0; i < nbytes; i += 64) __builtin_prefetch(first + i);
+}
+
 template <class T>
 void attend_chunk(const Attention& a, int chunk, Attended* states) {
+    using Value = typename KvTypes<T>::Value;
     const int head_dim = a.head.head_dim, start = chunk * kChunk;
     float* weights = a.scratch;
-    const float* q[kMaxPairs];
-    for (int i = 0; i < a.num_queries; ++i)
-        for (int h = 0; h < a.group; ++h)
-            q[i * a.group + h] =
-                a.q + static_cast<std::size_t>(a.queries[i].row) * a.q_stride + h * head_dim;
-    const T* page = a.head.values<T>(chunk);
-    for (int i = 0; i < kChunk * head_dim; i += kTile) __builtin_prefetch(page + i);
+    typename KvTypes<T>::Query q[kMaxPairs];
+    queries_of(a, q);
+    // The processor sees no order in the blocks of a table.
+    const KvPage& page = *a.head.page;
+    prefetch(a.head.values<std::uint8_t>(chunk), page.nbytes - page.values);
     chunk_scores<T>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
+    if (chunk < a.last_chunk) prefetch(a.head.keys<std::uint8_t>(chunk + 1), page.values);
     for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 
-    const auto add = [&](Span span, const T* const* rows, int pair, int num_pairs) {
+    const auto add = [&](Span span, const Value* const* rows, int pair, int num_pairs) {
         if (span.first >= span.stop) return;
         const int j = span.first - start;
         add_values(rows + j, head_dim, span.stop - span.first, weights + pair * kChunk + j,
                    states + pair, num_pairs);
     };
     // For every query in order of position: what it alone sees, what all see, what it alone sees.
-    const T* rows[kMaxPairs][kChunk];
+    ValueRows<T> values[kMaxPairs];
     const Span shared = seen_by_all(a, chunk);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
-        rows_of(a.head, a.queries[i], chunk, rows[i]);
-        add({span.first, span.stop < shared.first ? span.stop : shared.first}, rows[i],
+        values[i].find(a.head, a.queries[i], chunk);
+        if constexpr (std::is_same_v<T, Int8>)
+            for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair)
+                for (int j = pair * kChunk, k = 0; k < kChunk; k += kTile)
+                    store(weights + j + k, mul(load(weights + j + k), load(values[i].scales + k)));
+        add({span.first, span.stop < shared.first ? span.stop : shared.first}, values[i].rows,
             i * a.group, a.group);
     }
-    add(shared, rows[0], 0, a.num_queries * a.group);
+    add(shared, values[0].rows, 0, a.num_queries * a.group);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
-        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, rows[i], i * a.group,
-            a.group);
+        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, values[i].rows,
+            i * a.group, a.group);
     }
 }
 
 inline void attend(const Attention& a, int chunk, Attended* states) {
-    if (a.head.is_half)
-        attend_chunk<std::uint16_t>(a, chunk, states);
-    else
-        attend_chunk<float>(a, chunk, states);
-}
-
-template <class T>
-void write_key(const KvHead& head, int row, const float* k) {
-    T* block = head.keys<T>(row / kChunk) + row % kChunk / kTile * kTile * head.head_dim;
-    for (int e = 0; e < head.head_dim; e += kTile) {
-        T part[kTile];
-        store(part, load(k + e));
-        for (int i = 0; i < kTile; ++i) block[(e + i) * kTile + row % kTile] = part[i];
-    }
-}
-inline void write_key(const KvHead& head, int slot_row, const float* k) {
-    head.is_half ? write_key<std::uint16_t>(head, slot_row, k)
-                 : write_key<float>(head, slot_row, k);
-}
-
-template <class T>
-void write_value(const KvHead& head, int row, const float* v) {
-    T* values = head.values<T>(row / kChunk) + row % kChunk * head.head_dim;
-    for (int e = 0; e < head.head_dim; e += kTile) store(values + e, load(v + e));
-}
-inline void write_value(const KvHead& head, int slot_row, const float* v) {
-    head.is_half ? write_value<std::uint16_t>(head, slot_row, v)
-                 : write_value<float>(head, slot_row, v);
+    by_form(a.head.page->form, [&]<class T>() { attend_chunk<T>(a, chunk, states); });
 }
 
 }  // namespace forerun::FORERUN_ISA

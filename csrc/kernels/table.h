@@ -22,6 +22,7 @@ constinit const Kernels kernels = {
     .scale = scale,
     .exp_sum = exp_sum,
     .find = find,
+    .quantize_query = quantize_query,
     .write_key = write_key,
     .write_value = write_value,
     .attend = attend,

@@ -76,7 +76,7 @@ class Cache:
         head_dim: int,
         num_slots: int,
         max_len: int,
-        is_half: bool,
+        form: str,
         num_blocks: int = 0,
     ) -> None: ...
     block_rows: ClassVar[int]

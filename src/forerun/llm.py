@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from forerun.cache.base import KVCache
 from forerun.core import sizes
-from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
+from forerun.core.config import DEFAULT_MODEL, EngineConfig, Precision, Quant
 from forerun.core.device import choose_device, return_freed, set_threads
 from forerun.core.errors import ForerunError, RequestError, refuse, shown
 from forerun.core.params import SamplingParams
@@ -30,12 +30,12 @@ from forerun.decoding.guidance import Grammars
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import metrics
-from forerun.engine.engine import Engine
+from forerun.engine.engine import LOGIT_ROWS, Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.memory import MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
-from forerun.engine.planner import DTYPES, Planner, max_len_of
+from forerun.engine.planner import Planner, max_len_of
 from forerun.formats.base import Checkpoint
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.hub import resolve
@@ -99,10 +99,38 @@ class LLM:
             _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
-        """The same weights with another drafter and an engine of its own; `none` is plain decoding."""
+        """The same weights with another drafter and an engine of its own; `none` is plain decoding.
+
+        Within the same budget again; keys and values are kept as they are here, so that it says the same.
+        """
         other = copy.copy(self)
         other.drafter_spec = DrafterSpec.of(drafter, **options)
-        other.plan = self._planned(other.drafter_spec)
+        other.config = replace(self.config, kv=self._kv)
+        other.plan = other._planned(other.drafter_spec, may_round=False)
+        other.loop = other._new_loop(self.loop.turns)
+        return other
+
+    def within(
+        self,
+        memory_budget: str | int | None,
+        drafter: str | None = None,
+        *,
+        max_num_seqs: int | None = None,
+    ) -> LLM:
+        """The same weights with an engine of its own that keeps to a budget, as if it were the only one.
+
+        Keys and values are kept as they are here. Raises CapacityError that names the smallest budget that works.
+        """
+        other = copy.copy(self)
+        other.config = replace(
+            self.config,
+            kv=self._kv,
+            memory_budget=memory_budget,
+            max_num_seqs=max_num_seqs or self.config.max_num_seqs,
+        )
+        if drafter is not None:
+            other.drafter_spec = DrafterSpec.of(drafter)
+        other.plan = other._planned(other.drafter_spec, may_round=False)
         other.loop = other._new_loop(self.loop.turns)
         return other
 
@@ -249,14 +277,16 @@ class LLM:
         return TextStream(self.tokenizer, skip_special=params.skip_special_tokens)
 
     def _planned(
-        self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
+        self, spec: DrafterSpec, checkpoint: Checkpoint | None = None, *, may_round: bool = True
     ) -> MemoryPlan | None:
         """What the memory budget allows, if there is one; said where it is not all. Raises CapacityError."""
         budget = self.config.budget_nbytes
         if budget is None:
             return None
         opened = checkpoint or open_checkpoint(self.path)
-        planner = Planner(self.config, self.device, spec, opened, self.tokenizer)
+        planner = Planner(
+            self.config, self.device, spec, opened, self.tokenizer, may_round=may_round
+        )
         if spec.is_auto and (tuned := profile.load(self._subject(planner.model))) is not None:
             planner = replace(planner, spec=DrafterSpec.of(tuned.drafter))
         plan = planner.fit(budget)
@@ -265,21 +295,27 @@ class LLM:
             _log.warning("within a memory budget of %s: %s", what, " and ".join(given_up))
         return plan
 
+    @property
+    def _kv(self) -> Precision:
+        """How keys and values are kept: as asked for, or as the budget has it."""
+        return self.config.kv if self.plan is None else self.plan.workload.precision
+
     def _subject(self, model: Model) -> profile.Subject:
         """What a profile is of."""
         backend = type(model).__name__
         return profile.Subject.of(self.path, self.config, device=str(self.device), backend=backend)
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
-        config, num_blocks = self.config, None
-        precision: str = config.kv
+        config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
+        precision: Precision = config.kv
         if (plan := self.plan) is not None:
             load, precision, num_blocks = plan.workload, plan.workload.precision, plan.num_blocks
+            logit_rows = load.logit_rows
             config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)
         num_seqs = config.max_num_seqs
-        cache = self.model.new_cache(num_seqs, self.max_len, DTYPES[precision], num_blocks)
+        cache = self.model.new_cache(num_seqs, self.max_len, precision, num_blocks)
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:
@@ -293,6 +329,7 @@ class LLM:
             eos_ids=eos_ids,
             prior=known,
             grammars=self.grammars.start,
+            logit_rows=logit_rows,
             draft_forced=self.drafter_spec.name != "none",
             encode=partial(self.tokenizer.encode, bos=False),
         )

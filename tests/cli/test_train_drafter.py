@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import torch
 
+from forerun.cli._training import Interrupts
 from forerun.core.store import Store
 from forerun.drafters import _table_file
 from forerun.formats.checkpoint import open_checkpoint
@@ -96,3 +98,48 @@ def test_data_is_made_once(forerun, default_model, tmp_path, monkeypatch) -> Non
     assert json.loads(held.splitlines()[1])["category"] == "talk"
     assert forerun(*given, "--prompts", prompts)[0] == 0
     assert path.read_text() == held
+
+
+@pytest.mark.slow
+def test_a_draft_is_cut_from_the_model_and_drafts(forerun, default_model, store, tmp_path) -> None:
+    out_folder = tmp_path / "out"
+    given = ("-m", default_model, "--answers", store, "-o", out_folder)
+    small = ("--tokens", 400, "--eval-every", 200, "--batch", 100, "--draft-vocab", 200)
+    code, out, err = forerun("train", "draft-model", *given, *small, "--json")
+    assert code == 0, err
+    document = the_json(out)
+    assert document["layers"] == [0, 29]
+    assert 0.04 < document["held_out"]["cost"] <= 0.08
+    assert document["held_out"]["all"]["tau"] >= 1
+    answer = ("generate", "-m", default_model, "-n", 12, "The capital of France is")
+    _, plain, _ = forerun(*answer, "-d", "none")
+    code, drafted, err = forerun(*answer, "-d", f"draft_model:model={out_folder}")
+    assert code == 0, err
+    assert drafted == plain
+
+
+@pytest.mark.parametrize("cost", [0, 1, -2])
+def test_a_draft_cannot_cost_more_than_a_pass(forerun, monkeypatch, cost) -> None:
+    monkeypatch.setattr("forerun.cli._options.load", lambda config: pytest.fail("it was loaded"))
+    code, _, err = forerun("train", "draft-model", "--max-cost", cost)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--max-cost must be between 0 and 1" in err
+
+
+def test_ctrl_c_waits_for_the_end_of_a_step() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    interrupts = Interrupts()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with interrupts:
+            interrupts.check()
+            signal.raise_signal(signal.SIGINT)  # in a step: it goes on
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert not interrupts.is_between_steps
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.check()
+            assert interrupts.is_between_steps
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

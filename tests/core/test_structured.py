@@ -6,7 +6,7 @@ import pytest
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
-from forerun.core.structured import StructuredOutputsParams, depth
+from forerun.core.structured import StructuredOutputsParams, closed, depth
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,39 @@ def test_depth_counts_levels_of_lists_and_objects():
     for _ in range(5000):
         deep = [deep]
     assert depth(deep) == 5000
+
+
+PERSON = {"properties": {"name": {}}}
+CLOSED = PERSON | {"additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (PERSON, CLOSED),
+        ({"items": PERSON}, {"items": CLOSED}),
+        ({"$defs": {"p": PERSON}}, {"$defs": {"p": CLOSED}}),
+        ({"anyOf": [PERSON, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
+        (
+            {"properties": {"p": PERSON}},
+            {"properties": {"p": CLOSED}, "additionalProperties": False},
+        ),
+        ({"additionalProperties": PERSON}, {"additionalProperties": CLOSED}),
+    ],
+)
+def test_objects_have_no_other_properties_than_named(schema, expected):
+    assert closed(schema) == expected
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"type": "object"},
+        PERSON | {"additionalProperties": True},
+        PERSON | {"anyOf": [{"required": ["other"]}, PERSON]},
+        {"allOf": [{"$ref": "#/$defs/p"}, {"properties": {"age": {}}}], "$defs": {"p": PERSON}},
+    ],
+)
+def test_objects_that_say_otherwise_stay_open(schema):
+    assert closed(schema) == schema

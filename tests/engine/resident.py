@@ -48,10 +48,12 @@ def resident_of(first: int, nbytes: int) -> int:
 def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
     gc.collect()
     bare = rollup("Rss")  # of torch, before anything of ours is imported
+    import forerun.llm
     from forerun import LLM, SamplingParams
     from forerun.core.config import EngineConfig
     from forerun.core.device import choose_device, set_threads
     from forerun.engine.planner import Planner
+    from forerun.nn.loader import load_model
 
     set_threads(int(str(options.get("threads", 1))))
     run_tiny()
@@ -67,9 +69,16 @@ def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
             parts["drafter"] = resident() - start
             return drafter
 
-    before = resident()
+    def measured_load(*args, **options):
+        resident()
+        start = rollup("Anonymous")  # the file's own pages go when the checkpoint is closed
+        model = load_model(*args, **options)
+        resident()
+        parts.setdefault("weights", rollup("Anonymous") - start)  # the first is the target
+        return model
+
+    forerun.llm.load_model = measured_load
     llm = Measured(**options)
-    measured["weights"] = resident() - before - parts["drafter"] - measured["tokenizer"]
     start = resident()
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")  # the peak begins anew

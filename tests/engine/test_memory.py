@@ -80,7 +80,10 @@ def test_what_is_asked_for_is_kept_where_it_fits() -> None:
     fitted = memory.fit(MODEL, DRAFTERS, load, whole.total)
     assert fitted is not None
     assert fitted.components == whole.components
-    tight = memory.fit(MODEL, DRAFTERS, load, whole.total - 170 * MB)
+    fewer_logits = memory.fit(MODEL, DRAFTERS, load, whole.total - 170 * MB)
+    assert fewer_logits is not None
+    assert (fewer_logits.drafter.name, fewer_logits.workload.logit_rows) == ("large", 1)
+    tight = memory.fit(MODEL, DRAFTERS, load, whole.total - 180 * MB)
     assert tight is not None
     assert tight.drafter.name == "small"
 
@@ -152,6 +155,34 @@ CONFIGURATIONS = (
 )
 
 
+def in_a_process(script: str, options: dict[str, object], *arguments: str) -> dict:
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name(script)), json.dumps(options), *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    return json.loads(run.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["165MiB", "185MiB"])
+def test_what_is_resident_never_exceeds_the_budget(default_model: Path, budget: str) -> None:
+    """A thousand random requests, sampled after each step; every answer is that of a roomy engine."""
+    if not native.available() or not Path("/proc/self/smaps_rollup").exists():
+        pytest.skip("measured on Linux with the native kernels")
+    given = {"model": str(default_model), "memory_budget": budget, "max_model_len": 1024}
+    found = in_a_process("soak_resident.py", given | {"threads": 1, "seed": 0}, "1000")
+    assert found["most"] <= found["budget"]
+    assert found["different"] == 0
+    assert found["taken"]["queued"]
+    assert found["taken"]["evicted_prefixes"]
+    if budget != "165MiB":  # there, drafting is given up
+        assert found["drafted"] > found["accepted"] > 0
+
+
 @pytest.mark.parametrize(
     ("drafter", "num_seqs", "max_len", "options"),
     [
@@ -167,20 +198,12 @@ def test_the_plan_is_what_becomes_resident(
         pytest.skip("measured on Linux with the native kernels")
     given = {"model": str(default_model), "drafter": drafter, **options}
     given |= {"max_num_seqs": num_seqs, "max_model_len": max_len}
-    script, root = Path(__file__).with_name("resident.py"), Path(__file__).parents[2]
-    run = subprocess.run(
-        [sys.executable, str(script), json.dumps(given)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
-        check=True,
-    )
-    found = json.loads(run.stdout)
+    found = in_a_process("resident.py", given)
     measured, planned = found["measured"], found["planned"]
     planned["drafter"] = sum(planned[name] for name in COMPONENTS if name.startswith("drafter"))
     planned["run"] = planned["step_buffers"] + planned["logits"]
     measured["run"] -= max(0, planned["drafter"] - measured["drafter"])
-    tolerance = {"run": 4 * MB, "tokenizer": 2 * MB, "weights": 1 * MB}
+    tolerance = {"run": 6 * MB, "tokenizer": 2 * MB}
     for name in ("program", "tokenizer", "weights", "kv", "drafter", "run", "total"):
         most = 0.05 * planned[name] + tolerance.get(name, 0)
         if name == "drafter":  # built, but its texts are not full yet

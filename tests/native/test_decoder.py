@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from forerun.core.batch import Batch, Segment
-from forerun.core.errors import CapacityError, LoadError
+from forerun.core.config import Precision
+from forerun.core.errors import CapacityError, ConfigError, LoadError
 from forerun.formats.weights import WeightFormat
 from forerun.nn.backends.native import NativeDecoder, unsupported
 from forerun.nn.backends.native import load as load_native
@@ -58,9 +59,9 @@ VARIANTS = {
 TREE = (-1, 0, 0, 1, 2, 2, 5, -1, 7)
 
 
-def run(model: Model, dtype: torch.dtype | None = None) -> torch.Tensor:
+def run(model: Model, kv: Precision = "auto") -> torch.Tensor:
     """Logits of a prefill, of a tree above it, and of the tokens after a kept path."""
-    cache = model.new_cache(1, 256, dtype)
+    cache = model.new_cache(1, 256, kv)
     rows = [logits_of(model, cache, Segment(0, 0, text(150)))]
     cache.keep(0, range(150))
     rows.append(logits_of(model, cache, Segment(0, 150, text(9, seed=1), TREE)))
@@ -76,7 +77,7 @@ def test_logits_equal_the_torch_decoders(kind: str, has_biases: bool) -> None:
     weights = random_weights(config, has_biases=has_biases)
     model = load_native(config, weights, num_threads=2)
     expected = run(reference(config, weights))
-    torch.testing.assert_close(run(model, torch.float32), expected, rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(run(model, "fp32"), expected, rtol=1e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("dtype", QUANTIZED)
@@ -92,9 +93,35 @@ def test_quantized_logits_are_near_the_torch_decoders(dtype: str) -> None:
 def test_half_precision_cache_is_near_the_full_one() -> None:
     weights = random_weights(GATED)
     for model in (load_native(GATED, weights, num_threads=1), reference(GATED, weights)):
-        half, full = run(model, torch.float16), run(model, torch.float32)
+        half, full = run(model, "fp16"), run(model, "fp32")
         assert not torch.equal(half, full)
         assert torch.cosine_similarity(half, full, dim=-1).min() > 0.999
+
+
+@pytest.mark.parametrize(("kv", "similar"), [("int8", 0.999), ("int4", 0.9)])
+def test_coded_keys_and_values_are_those_of_the_torch_decoder(
+    kv: Precision, similar: float
+) -> None:
+    weights = random_weights(GATED)
+    models = load_native(GATED, weights, num_threads=1), reference(GATED, weights)
+    ours, theirs = (run(model, kv) for model in models)
+    # A number between two codes may fall to either side.
+    assert torch.cosine_similarity(ours, theirs, dim=-1).min() > 0.999
+    full = torch.cosine_similarity(ours, run(models[1], "fp32"), dim=-1)
+    assert full.mean() > similar
+    assert not torch.equal(ours, run(models[0], "fp16"))
+
+
+def test_int4_needs_whole_groups() -> None:
+    config = replace(GATED, head_dim=48, rope=None)
+    for model in (
+        load_native(config, random_weights(config)),
+        reference(config, random_weights(config)),
+    ):
+        with pytest.raises(
+            ConfigError, match="multiple of 32 dimensions, this model has 48: take int8"
+        ):
+            model.new_cache(1, 64, "int4")
 
 
 def test_taps_are_the_layers_outputs_in_the_order_asked() -> None:
@@ -102,7 +129,7 @@ def test_taps_are_the_layers_outputs_in_the_order_asked() -> None:
     model = load_native(GATED, weights)
     torch_model = reference(GATED, weights)
     batch = Batch((Segment(0, 0, text(300)),))
-    ours = model.forward(batch, model.new_cache(1, 512, torch.float32), taps=(1, 0)).taps
+    ours = model.forward(batch, model.new_cache(1, 512, "fp32"), taps=(1, 0)).taps
     theirs = torch_model.forward(batch, torch_model.new_cache(1, 512), taps=(0, 1)).taps
     torch.testing.assert_close(ours, theirs[::-1], rtol=1e-2, atol=1e-2)
 

@@ -8,13 +8,14 @@ from functools import cache as memo
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from forerun import _native
 from forerun.cache.base import KVCache
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
+from forerun.core.config import Precision
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.backends.native import load as load_native
 from forerun.nn.config import ModelConfig
@@ -42,6 +43,7 @@ KINDS = {
 
 law = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 kinds = st.sampled_from(sorted(KINDS))
+kvs = st.sampled_from(["fp32", "fp16", "int8", "int4"])
 bases = st.one_of(
     st.integers(0, 40),
     st.integers(CHUNK - 12, CHUNK + 4),
@@ -206,10 +208,10 @@ def test_vocabulary_is_used_whole() -> None:
 class InOrder(KVCache):
     """A native cache without sharing whose rows lie side by side."""
 
-    def __init__(self, config: ModelConfig, num_slots: int, max_len: int, is_half: bool) -> None:
+    def __init__(self, config: ModelConfig, num_slots: int, max_len: int, kv: Precision) -> None:
         super().__init__(num_slots, max_len)
         shape = (config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len)
-        self.native = _native.Cache(*shape, is_half)
+        self.native = _native.Cache(*shape, kv)
 
     def nbytes(self) -> int:
         return self.native.nbytes()
@@ -252,11 +254,10 @@ def forward_in_order(model: NativeDecoder, cache: InOrder, segment: Segment) -> 
 class Pair:
     """A paged cache and one in order that run the same sequences."""
 
-    def __init__(self, model: NativeDecoder, is_half: bool, num_blocks: int) -> None:
-        dtype = torch.float16 if is_half else torch.float32
+    def __init__(self, model: NativeDecoder, kv: Precision, num_blocks: int) -> None:
         self.model = model
-        self.paged = model.new_cache(3, MAX_LEN, dtype, num_blocks)
-        self.dense = InOrder(model.config, 3, MAX_LEN, is_half)
+        self.paged = model.new_cache(3, MAX_LEN, kv, num_blocks)
+        self.dense = InOrder(model.config, 3, MAX_LEN, kv)
         self.running: dict[int, tuple[int, tuple[int, ...]]] = {}
         """By slot: the other cache's slot, and the tokens."""
 
@@ -294,12 +295,13 @@ class Pair:
 
 
 @law
-@given(kind=kinds, is_half=st.booleans(), num_blocks=st.integers(4, 8), data=st.data())
+@given(kind=kinds, kv=kvs, num_blocks=st.integers(4, 8), data=st.data())
 def test_shared_blocks_anywhere_have_the_bits_of_rows_in_order(
-    kind: str, is_half: bool, num_blocks: int, data: st.DataObject
+    kind: str, kv: Precision, num_blocks: int, data: st.DataObject
 ) -> None:
     """After any program of opening, drafting, keeping, forking, cutting and evicting."""
-    pair = Pair(model_of(kind), is_half, num_blocks)
+    assume(kv != "int4" or kind != "mixed")  # heads of 48 dimensions
+    pair = Pair(model_of(kind), kv, num_blocks)
     texts = [text(data.draw(bases)) for _ in range(2)]
     for _ in range(data.draw(st.integers(2, 6))):
         verb = data.draw(st.sampled_from(["open", "open", "draft", "draft", "cut", "close"]))
@@ -317,7 +319,7 @@ def test_shared_blocks_anywhere_have_the_bits_of_rows_in_order(
 
 
 def test_blocks_that_do_not_exist_are_refused() -> None:
-    cache = _native.Cache(1, 1, 16, 1, 2 * CHUNK, True, 1)
+    cache = _native.Cache(1, 1, 16, 1, 2 * CHUNK, "fp16", 1)
     for place in ((0, 0, 1), (0, 0, -1), (0, 2, 0), (0, -1, 0)):
         with pytest.raises(ValueError, match="no such cache block"):
             cache.place(*place)

@@ -45,7 +45,7 @@ def model_of(kind: str) -> Model:
 
 def cache_of(model: Model) -> KVCache:
     """A cache that holds the prefix in all layers."""
-    cache = model.new_cache(1, 128, torch.float32)
+    cache = model.new_cache(1, 128, "fp32")
     model.forward(Batch((Segment(0, 0, PREFIX),)), cache)
     cache.keep(0, range(len(PREFIX)))
     return cache
@@ -145,6 +145,6 @@ def test_a_plan_skips_what_it_says() -> None:
         silent[name] = torch.zeros_like(silent[name])
     other = Decoder(CONFIG, silent)
     prefix = Segment(0, 0, PREFIX)
-    expected = rows(other, None, other.new_cache(1, 128, torch.float32), prefix)
+    expected = rows(other, None, other.new_cache(1, 128, "fp32"), prefix)
     plan = LayerPlan.of(4, skip_attn=[1], skip_mlp=[2])
-    assert torch.equal(rows(TORCH, plan, TORCH.new_cache(1, 128, torch.float32), prefix), expected)
+    assert torch.equal(rows(TORCH, plan, TORCH.new_cache(1, 128, "fp32"), prefix), expected)

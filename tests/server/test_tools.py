@@ -56,12 +56,10 @@ def test_calls_that_must_be_made_are_valid(client, choice):
 def test_a_stream_of_calls_adds_up(client):
     own = {"tools": [WEATHER], "tool_choice": NAMED, **OWN}
     (expected,) = client.chat.completions.create(**own).choices[0].message.tool_calls
-    pieces = [
-        delta
-        for chunk in client.chat.completions.create(stream=True, **own)
-        for choice in chunk.choices
-        for delta in choice.delta.tool_calls or ()
-    ]
+    chunks = client.chat.completions.create(stream=True, **own)
+    deltas = [one.delta.tool_calls or [] for chunk in chunks for one in chunk.choices]
+    assert max(map(len, deltas)) == 1, "one entry a call and chunk"
+    pieces = [piece for delta in deltas for piece in delta]
     first, *others = pieces
     assert first.function.name == "weather"
     assert all(one.id is None and one.function.name is None for one in others)

@@ -109,3 +109,7 @@ class RowCache(KVCache):
 
         `stop` may be beyond the rows that were written; what is there are finite numbers.
         """
+
+    def query(self, query: Tensor) -> Tensor:
+        """What queries (..., E) are rounded to before they meet the keys, if these are whole numbers."""
+        return query

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 BLOCK_ROWS = 64
 """Rows of a block: the keys of one step of the native attention."""
@@ -38,8 +39,8 @@ class BlockPool:
         self.num_evicted = 0
         """Idle blocks given up so far because free ones had run out."""
         self.root = Node(-1, (), None)
-        self._free = [*range(num_blocks - 1, -1, -1)]
-        """The block freed last is taken first: what was never used is not touched before it is needed."""
+        self._free = [*range(num_blocks)]
+        """A heap: the lowest is taken first, so that what is in use lies close together and in order."""
         self._num_holders = [0] * num_blocks
         self._nodes: dict[int, Node] = {}
         self._idle: dict[int, None] = {}
@@ -64,7 +65,7 @@ class BlockPool:
         """A block for one holder, free or else the least recently used idle one; None if all are held."""
         if not self._free and not self.evict(1):
             return None
-        block = self._free.pop()
+        block = heappop(self._free)
         self._num_holders[block] = 1
         return block
 
@@ -74,7 +75,7 @@ class BlockPool:
         for block in evicted:
             self._forget(block)
             del self._idle[block]
-            self._free.append(block)
+            heappush(self._free, block)
         self.num_evicted += len(evicted)
         return len(evicted)
 
@@ -93,7 +94,7 @@ class BlockPool:
             if block in self._nodes:
                 self._idle[block] = None
             else:
-                self._free.append(block)
+                heappush(self._free, block)
 
     def find(self, tokens: Sequence[int]) -> tuple[list[Node], int]:
         """The nodes of the longest known prefix of `tokens`, and its length; of the last one it may be a part."""

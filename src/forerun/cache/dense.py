@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from forerun.cache.base import RowCache
+from forerun.core.config import Precision
 from forerun.kernels.reference import KEY_BLOCK
 
 
 class DenseCache(RowCache):
     """Keys and values of `num_slots` sequences of at most `max_len` rows, each (L, B, G, S, E).
 
-    They are stored as `dtype` and read as fp32, in whole key blocks of zeros.
+    They are stored as fp16 or fp32 and read as fp32, in whole key blocks of zeros.
     """
 
     def __init__(
@@ -29,11 +30,12 @@ class DenseCache(RowCache):
         head_dim: int,
         max_len: int,
         device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        kv: Precision = "auto",
     ) -> None:
         super().__init__(num_slots, max_len)
         padded = -(-max_len // KEY_BLOCK) * KEY_BLOCK
         shape = (num_layers, num_slots, num_kv_heads, padded, head_dim)
+        dtype = torch.float16 if kv == "fp16" else torch.float32
         self._keys = torch.zeros(shape, device=device, dtype=dtype)
         self._values = torch.zeros(shape, device=device, dtype=dtype)
 

@@ -111,6 +111,8 @@ class Measured:
     draft_s: float
     verify_s: float
     ttft_s: float | None
+    num_cached_tokens: int = 0
+    """Prompt tokens that were not read again."""
 
     @property
     def tok_s(self) -> float:
@@ -135,6 +137,7 @@ class Measured:
             "rejected": stats.rejected,
             "draft_ms": round(self.draft_s * 1e3, 2),
             "verify_ms": round(self.verify_s * 1e3, 2),
+            "num_cached_tokens": self.num_cached_tokens,
             "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1e3, 2),
         }
 
@@ -163,7 +166,8 @@ def answer(
     draft_s, verify_s = timers.draft_s, timers.verify_s
     request = llm.submit(prompt, params)
     is_whole = show(request.events()) if shown else wait(request.events())
-    completion = request.output().outputs[0]
+    output = request.output()
+    completion = output.outputs[0]
     measured = Measured(
         tokens=len(completion.token_ids),
         seconds=time.perf_counter() - start_s,
@@ -171,6 +175,7 @@ def answer(
         draft_s=timers.draft_s - draft_s,
         verify_s=timers.verify_s - verify_s,
         ttft_s=completion.ttft_s,
+        num_cached_tokens=output.num_cached_tokens,
     )
     return completion, measured, is_whole
 

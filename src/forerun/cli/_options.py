@@ -28,10 +28,11 @@ from forerun.cli._arguments import META, Arguments, as_flags
 from forerun.cli._help import type_name
 from forerun.core import options
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.errors import check_least as check_least
 from forerun.core.params import SamplingParams
 from forerun.core.spellings import configuration, known_names, note, plain, read_object
+from forerun.core.structured import StructuredOutputsParams
 from forerun.core.textfile import read_text
 from forerun.formats.generation import FILTERS, SETTINGS
 from forerun.server.config import ServerConfig
@@ -61,7 +62,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
 PASSES = (
-    *(*DRAFTER, "draft_budget", "controller", "learn", "kv"),
+    *(*DRAFTER, "draft_budget", "controller", "learn"),
     *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
 )
 """Fields of no meaning to a command that runs passes of the model without an engine."""
@@ -104,6 +105,14 @@ Raw = Annotated[
 ]
 System = Annotated[
     str | None, typer.Option("--system", "-sys", "--system-prompt", help="A system message.")
+]
+JsonSchema = Annotated[
+    str | None,
+    typer.Option(
+        *("-j", "--json-schema"),
+        metavar="FILE",
+        help="Answer in JSON of this schema: a file, or the schema itself.",
+    ),
 ]
 Command = Callable[..., None]
 Params = Callable[["LLM"], SamplingParams]
@@ -345,6 +354,19 @@ def _stored_quant(model: Path) -> str:
         tensor = checkpoint.tensor(name)
         nbytes[tensor.format.name.upper()] += tensor.nbytes
     return nbytes.most_common(1)[0][0]
+
+
+def form(json_schema: str | None) -> StructuredOutputsParams | None:
+    """The form that --json-schema asks for. Raises ConfigError for a schema that is none."""
+    if json_schema is None:
+        return None
+    is_text = json_schema.lstrip().startswith("{")
+    try:
+        return StructuredOutputsParams(
+            json=json_schema if is_text else read_text(Path(json_schema))
+        )
+    except RequestError as error:
+        raise ConfigError(f"--json-schema {error}") from error
 
 
 def names(given: str | None) -> list[str]:

@@ -11,6 +11,7 @@ import typer
 
 from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def command(
     peers_dir: Annotated[
         Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
     ] = Path(".peers"),
+    json_schema: opt.JsonSchema = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="JSONL of measurements; what it holds already is not repeated."),
@@ -84,6 +86,9 @@ def command(
     from forerun.core.store import Store
 
     opt.check_least("rounds", rounds, 1)
+    params.structured_outputs = opt.form(json_schema)
+    if json_schema is not None and peers:
+        raise ConfigError("--json-schema is for our own engine: leave out --peers")
     prompts = workload.only(_prompts(task, tasks_dir), opt.names(categories))
     groups = workload.groups(workload.choose(prompts, limit), batch)
     llm = opt.load(config, max_num_seqs=batch)
@@ -101,6 +106,7 @@ def command(
         controller=config.controller,
         draft_budget=config.draft_budget,
         profile=None if llm.profile is None else llm.profile.date,
+        form=None if params.structured_outputs is None else params.structured_outputs.source,
     )
     bench = Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     try:
@@ -114,7 +120,7 @@ def command(
 
 def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
     """Of a file, of `builtin`, or of the task of that name in the folder."""
-    from forerun.core.errors import ConfigError, unknown
+    from forerun.core.errors import unknown
     from forerun.eval.prompts import BUILTIN, read
 
     if task == BUILTIN or Path(task).suffix:

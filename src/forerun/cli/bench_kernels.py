@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REPEATS, REPEATS_BESIDE = 30, 5
 
 
-@opt.engine(without=opt.PASSES, drafter="none")
+@opt.engine(without=(*opt.PASSES, "kv"), drafter="none")
 def command(
     config: EngineConfig,
     cases: Annotated[

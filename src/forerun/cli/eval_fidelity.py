@@ -22,7 +22,7 @@ PEER = "llama.cpp"
 WINDOW = 256
 
 
-@opt.engine(without=(*opt.PASSES, "backend"), drafter="none")
+@opt.engine(without=(*opt.PASSES, "kv", "backend"), drafter="none")
 def command(
     config: EngineConfig,
     text: Annotated[

@@ -57,7 +57,7 @@ def command(
     plan = perplexity.windows(len(tokens), window, stride)
     sizes = {"window": window, "stride": stride, "limit_tokens": limit_tokens}
     origin = opt.origin(config, llm, text=hashlib.sha256(text.encode()).hexdigest(), **sizes)
-    steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out))
+    steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out), config.kv)
     score = _watch(steps, len(plan), "nothing is lost" if out else "give --out FILE to go on later")
     predicted = [token for part in plan for token in tokens[part.first : part.stop]]
     nbytes = sum(len(llm.tokenizer.token_bytes(token) or b"") for token in predicted)

@@ -10,9 +10,7 @@ import typer
 
 from forerun.cli import _options as opt
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError, RequestError
-from forerun.core.structured import StructuredOutputsParams
-from forerun.core.textfile import read_text
+from forerun.core.errors import ConfigError
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
@@ -32,14 +30,7 @@ def command(
     ] = None,
     system: opt.System = None,
     raw: opt.Raw = False,
-    json_schema: Annotated[
-        str | None,
-        typer.Option(
-            *("-j", "--json-schema"),
-            metavar="FILE",
-            help="Answer in JSON of this schema: a file, or the schema itself.",
-        ),
-    ] = None,
+    json_schema: opt.JsonSchema = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
     ] = False,
@@ -61,7 +52,7 @@ def command(
     text = opt.read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
-    form = None if json_schema is None else _form(json_schema)
+    form = opt.form(json_schema)
     llm = opt.load(config)
     asked_for = replace(params(llm), structured_outputs=form)
     tracer = llm.engine.start_trace() if profile or trace is not None else None
@@ -83,15 +74,6 @@ def command(
         console.print_json(outcome | measured.document(llm) | profiled)
     if not is_whole:
         raise typer.Exit(130)
-
-
-def _form(given: str) -> StructuredOutputsParams:
-    """The schema in a file, or the text itself if it is one."""
-    text = given if given.lstrip().startswith("{") else read_text(Path(given))
-    try:
-        return StructuredOutputsParams(json=text)
-    except RequestError as error:
-        raise ConfigError(f"--json-schema {error}") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -24,6 +24,10 @@ def command(
         Path | None,
         typer.Option("--answers", help="JSONL of the answers; what it holds is not made again."),
     ] = None,
+    licence: Annotated[
+        str | None,
+        typer.Option("--licence", help="Of the prompts whose lines have no field 'license'."),
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Let the model answer prompts, for forerun train drafter and train table, which share them.
@@ -35,14 +39,21 @@ def command(
     from forerun.drafters._table_file import fingerprint
     from forerun.eval.prompts import read
     from forerun.formats.hub import name_of
-    from forerun.train import replies
+    from forerun.train import replies, sources
     from forerun.train.answers import default_path, kept, open_store
 
     num_tokens, wanted = number(tokens), read(prompts)
+    source = sources.of_prompts(prompts, licence)
     llm = opt.load(config)
     name = name_of(llm.path)
     path = answers or default_path(name)
     store = open_store(name, fingerprint(llm.tokenizer), path)
+    sources.note(path, source)
+    if unknown := source.licences.get(sources.UNKNOWN):
+        console.stderr().print(
+            f"{unknown} prompts have no licence: a field 'license' of each or --licence says it",
+            style="dim",
+        )
     fill(llm, wanted, store, num_tokens)
     found = replies.of_store(store)
     num_replies, num_kept = len(store.results), len(found)

@@ -17,7 +17,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 AUTO: Final = "auto"
 
 Quant = Literal["none", "int8", "int4"]
-Precision = Literal["auto", "fp16", "fp32"]
+Precision = Literal["auto", "fp32", "fp16", "int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class EngineConfig:
     head_bits: int | None = None
     """4 or 8: round the output head. Faster; changes the model."""
     kv: Precision = AUTO
-    """auto, fp16 or fp32: how keys and values are kept; auto is what the backend does best. Changes the model."""
+    """auto, fp32, fp16, int8 or int4: keys and values in memory; auto: as the backend does best. Changes the model."""
     weight_cache: bool = True
     """Keep packed weights on disk: starts are quicker."""
     threads: int | None = None
@@ -59,7 +59,7 @@ class EngineConfig:
     max_model_len: int | None = None
     """Tokens of prompt and answer, at most; default: the model's, up to 4096."""
     max_num_seqs: int = 8
-    """Sequences that run at once; each owns one cache slot."""
+    """Sequences that run at once, if there is memory for their keys and values."""
     memory_budget: str | int | None = None
     """Bytes that weights, keys and values, drafter and buffers may take together, such as 600MiB; none: no limit."""
     prefill_chunk: int = 256

@@ -129,3 +129,35 @@ def _schema(given: Any) -> object:
     if not isinstance(given, Mapping | bool):
         raise RequestError(f"json must be a JSON schema, an object, got {shown(given)}")
     return given
+
+
+_OPEN = ("additionalProperties", "unevaluatedProperties", "patternProperties", "$ref", "if")
+_UNIONS = ("anyOf", "oneOf")
+
+
+def closed(schema: Any) -> Any:
+    """The schema with no more properties in its objects than it names, where it leaves that open.
+
+    Models would go on inventing some. What it allows is allowed by the schema too. Schemas with `allOf` stay as they
+    are: each of its parts names only some of the properties.
+    """
+    return schema if "allOf" in json_lib.dumps(schema) else _closed(schema)
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {**schema}
+    has_properties = bool(made.get("properties"))
+    for name in ("properties", "$defs", "definitions"):
+        if isinstance(parts := made.get(name), Mapping):
+            made[name] = {key: _closed(part) for key, part in parts.items()}
+    for name in ("items", "additionalProperties"):
+        if name in made:
+            made[name] = _closed(made[name])
+    for name in ("prefixItems", *(() if has_properties else _UNIONS)):
+        if isinstance(parts := made.get(name), list):
+            made[name] = [_closed(part) for part in parts]
+    if has_properties and not any(name in made for name in (*_OPEN, *_UNIONS)):
+        made["additionalProperties"] = False
+    return made

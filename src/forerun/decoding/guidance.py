@@ -7,6 +7,7 @@ A state is copied in a few microseconds: branches of a draft need no way back.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import RequestError
-from forerun.core.structured import StructuredOutputsParams
+from forerun.core.structured import StructuredOutputsParams, closed
 from forerun.formats.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-NUM_CACHED = 32
+NUM_CACHED = 16
 """Grammars that are kept compiled."""
-MAX_LEXER_STATES = 50_000
-"""States of the automata of one grammar, each of 1 to 2 kB."""
+MAX_LEXER_STATES = 100_000
+"""States of the automata of one grammar, about 0.5 kB each; a text with a `maxLength` takes 20 of them a token."""
 
 STACK_NBYTES = 256 * 1024 * 1024
 """Of the thread that compiles; only what is used of it takes memory."""
@@ -178,8 +179,8 @@ def _source(wanted: StructuredOutputsParams) -> str:
     layout: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     if space is not None:
         layout = {"whitespace_pattern": space}
-    schema = '{"type": "object"}' if wanted.json is None else str(wanted.json)
-    return LLMatcher.grammar_from_json_schema(schema, overrides=layout)
+    schema = {"type": "object"} if wanted.json is None else closed(json.loads(str(wanted.json)))
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)
 
 
 def _escaped(text: str) -> str:

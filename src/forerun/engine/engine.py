@@ -55,6 +55,7 @@ class Engine:
         eos_ids: frozenset[int] = frozenset(),
         prior: Prior | None = None,
         grammars: NewGrammar | None = None,
+        logit_rows: int = LOGIT_ROWS,
         draft_forced: bool = True,
         encode: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
@@ -84,6 +85,7 @@ class Engine:
         self._granted = 0
         self.requests: dict[int, RequestState] = {}
         self._logits: Tensor | None = None
+        self._logit_rows = logit_rows
         self._next_id = 0
         self._seeds = random.Random(config.seed)
 
@@ -256,7 +258,7 @@ class Engine:
     def _verify(self, work: Pass, hidden: Hidden) -> list[StepResult]:
         """Accept what the target would have said, up to where the sequence ends.
 
-        As many sequences at a time as `LOGIT_ROWS` has rows for, where logits are needed.
+        As many sequences at a time as there are rows of logits for, where they are needed.
         """
         wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
         features = None  # what the drafter asked to see
@@ -265,7 +267,7 @@ class Engine:
         requests = [self.requests[one.seq.id] for one in work.seq_rows]
         writes = not all(r.needs_only_argmax for r in requests)
         results: list[StepResult] = []
-        for group in work.groups(LOGIT_ROWS if writes else None):
+        for group in work.groups(self._logit_rows if writes else None):
             results = [result.without_logits() for result in results]  # their memory is used again
             with self.timers("head"):
                 rows = range(group[0][2].start, group[-1][2].stop)

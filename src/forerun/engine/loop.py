@@ -218,6 +218,7 @@ class RequestHandle:
             prompt_logprobs=scored,
             outputs=tuple(CompletionOutput.of(i, run, spell) for i, run in enumerate(self.runs)),
             finished=self.is_finished,
+            num_cached_tokens=self.runs[0].seq.num_reused,
         )
 
     def _raise(self) -> None:

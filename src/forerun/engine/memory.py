@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from forerun.core.config import Precision
+
 BLOCK_ROWS = 64
 """Rows of a block of keys and values."""
 COMPONENTS = (
@@ -59,7 +61,7 @@ class ModelNumbers:
     vocab_size: int
     num_tokens: int
     """Of the tokenizer."""
-    kv_blocks: Mapping[str, int]
+    kv_blocks: Mapping[Precision, int]
     """Of a block of keys and values, by precision: what is asked for, and what a budget may choose instead."""
     threads: int = 1
 
@@ -89,10 +91,10 @@ class Workload:
 
     num_seqs: int
     max_len: int
-    precision: str
+    precision: Precision
     prefill_rows: int
     logit_rows: int = PASS_ROWS
-    """Rows of logits that are held together."""
+    """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
     """Blocks of keys and values; None for as many as the sequences can fill."""
 
@@ -101,8 +103,9 @@ class Workload:
         """Blocks that a full sequence fills."""
         return -(-self.max_len // BLOCK_ROWS)
 
-    def blocks(self, num_nodes: int) -> int:
-        """Blocks in all, drafts of so many nodes included."""
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
         if self.num_blocks is not None:
             return self.num_blocks
         return self.num_seqs * self.blocks_seq
@@ -124,7 +127,7 @@ class MemoryPlan:
     @property
     def num_blocks(self) -> int:
         """Blocks of keys and values."""
-        return self.workload.blocks(self.drafter.num_nodes)
+        return self.workload.blocks
 
     @property
     def generation(self) -> int:
@@ -136,9 +139,10 @@ class MemoryPlan:
 def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> MemoryPlan:
     """Bytes by component, in the order of `COMPONENTS`."""
     seqs = workload.num_seqs
-    blocks = workload.blocks(drafter.num_nodes)
+    blocks = workload.blocks
     rows = max(workload.prefill_rows, seqs) + seqs * drafter.num_nodes
-    logit_rows = min(workload.logit_rows, seqs * (1 + drafter.num_nodes))
+    rows_seq = 1 + drafter.num_nodes
+    logit_rows = min(max(workload.logit_rows, rows_seq), seqs * rows_seq)
     sizes = (
         model.weights,
         blocks * model.kv_blocks[workload.precision],
@@ -248,14 +252,14 @@ def fit(
 ) -> MemoryPlan | None:
     """The first way, in the ladder's order, in which one full sequence fits: the rest of the budget is blocks. Or None.
 
-    Keys and values as asked for come before rounded ones, the drafter that was asked for before smaller ones and none,
-    and the whole step before a small one.
+    Keys and values are rounded first, if they may be; then logits are held of one sequence at a time; then come smaller
+    drafters and none; last a single sequence in small steps.
     """
     for candidate, drafter in _ways(model, drafters, workload):
         bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
         block = model.kv_blocks[candidate.precision] + drafter.kv_block
-        blocks = min((budget - bare) // block, candidate.blocks(drafter.num_nodes))
-        if blocks >= least_blocks(candidate, drafter):
+        blocks = min((budget - bare) // block, candidate.blocks)
+        if blocks >= candidate.blocks_seq:
             return plan(model, drafter, replace(candidate, num_blocks=blocks))
     return None
 
@@ -265,34 +269,27 @@ def smallest(
 ) -> MemoryPlan:
     """The way that takes the fewest bytes: for one sequence at a time."""
     found = [
-        plan(model, drafter, replace(way, num_blocks=least_blocks(way, drafter)))
+        plan(model, drafter, replace(way, num_blocks=way.blocks_seq))
         for way, drafter in _ways(model, drafters, workload)
     ]
     return min(found, key=lambda each: each.total)
 
 
-def _others(model: ModelNumbers, workload: Workload) -> list[str]:
+def _others(model: ModelNumbers, workload: Workload) -> list[Precision]:
     """Precisions that a budget may choose instead of the one that is asked for."""
     return [each for each in model.kv_blocks if each != workload.precision]
-
-
-def least_blocks(workload: Workload, drafter: DrafterNumbers) -> int:
-    """Blocks without which a full sequence could not end, and none could be preempted for it."""
-    return workload.blocks_seq
 
 
 def _ways(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
     precisions = [workload.precision, *_others(model, workload)]
-    small = replace(
-        workload,
-        num_seqs=1,
-        prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS),
-        logit_rows=1,
-    )
+    asked = replace(workload, logit_rows=min(workload.logit_rows, PASS_ROWS))
+    low = replace(asked, logit_rows=1)
     for precision in precisions:
-        yield replace(workload, precision=precision), drafters[0]
-    for drafter in drafters[1:]:
-        yield replace(workload, precision=precisions[-1]), drafter
-    yield replace(small, precision=precisions[-1]), drafters[-1]
+        yield replace(asked, precision=precision), drafters[0]
+    for drafter in drafters:
+        yield replace(low, precision=precisions[-1]), drafter
+    small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))
+    for drafter in drafters:
+        yield replace(small, precision=precisions[-1]), drafter

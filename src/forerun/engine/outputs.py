@@ -78,6 +78,8 @@ class RequestOutput:
     prompt_logprobs: list[Logprobs | None] | None
     outputs: tuple[CompletionOutput, ...]
     finished: bool
+    num_cached_tokens: int = 0
+    """Prompt tokens whose keys and values the cache held already when the first completion began."""
 
 
 def by_token(found: Iterable[TokenLogprob], spell: Spell) -> list[Logprobs]:

@@ -6,14 +6,14 @@ of the loaded one to the byte. Drafters are built beside it as beside the real o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
 from forerun.core import sizes
-from forerun.core.config import EngineConfig
+from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target, memory_of
@@ -31,14 +31,6 @@ DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
 
 
-DTYPES: Mapping[str, torch.dtype | None] = {
-    "auto": None,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-}
-"""How keys and values may be kept; None is what the backend does best."""
-
-
 def max_len_of(config: EngineConfig, longest: int) -> int:
     """Tokens of prompt and answer, at most. Raises ConfigError if more are asked for than the model's `longest`."""
     asked = config.max_model_len
@@ -49,7 +41,7 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
 
 
 def model_numbers(
-    model: Model, num_tokens: int, precisions: Sequence[str], threads: int
+    model: Model, num_tokens: int, precisions: Sequence[Precision], threads: int
 ) -> ModelNumbers:
     """Of a loaded or a blank model, of its tokenizer's tokens, and of keys and values as they may be kept."""
     config = model.config
@@ -68,9 +60,9 @@ def model_numbers(
     )
 
 
-def block_nbytes(model: Model, precision: str) -> int:
+def block_nbytes(model: Model, precision: Precision) -> int:
     """Of a block of the model's keys and values; `auto` is what the backend does best."""
-    return model.new_cache(1, memory.BLOCK_ROWS, DTYPES[precision]).block_nbytes
+    return model.new_cache(1, memory.BLOCK_ROWS, precision).block_nbytes
 
 
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
@@ -120,13 +112,15 @@ class Planner:
     """The drafter that is asked for."""
     checkpoint: Checkpoint
     tokenizer: Tokenizer
+    may_round: bool = True
+    """Whether `auto` keys and values may become int8: other tokens."""
 
     @classmethod
-    def of(cls, config: EngineConfig, device: torch.device) -> Planner:
+    def of(cls, config: EngineConfig, device: torch.device, *, may_round: bool = True) -> Planner:
         """For a model that is not open yet."""
         spec = DrafterSpec.of_config(config)
         checkpoint = open_checkpoint(resolve(config.model))
-        return cls(config, device, spec, checkpoint, checkpoint.tokenizer())
+        return cls(config, device, spec, checkpoint, checkpoint.tokenizer(), may_round)
 
     @cached_property
     def model(self) -> Model:
@@ -196,15 +190,17 @@ class Planner:
         if chosen.drafter.name != next(iter(self.drafters)):
             name = chosen.drafter.name
             words.append("no drafter" if name == "none" else f"drafter {name}")
+        if got.logit_rows < asked.logit_rows:
+            words.append("logits of one sequence at a time")
         if got.num_seqs != asked.num_seqs:
             words.append(f"{got.num_seqs} sequence{'s' * (got.num_seqs > 1)} at a time")
         if got.prefill_rows != asked.prefill_rows:
             words.append(f"prompts read {got.prefill_rows} tokens at a time")
         return words
 
-    def _rounded(self) -> list[str]:
+    def _rounded(self) -> list[Precision]:
         """How a budget may have keys and values kept instead."""
-        return ["int8"] if self.config.kv == "auto" and "int8" in DTYPES else []
+        return ["int8"] if self.may_round and self.config.kv == "auto" else []
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         spec: DrafterSpec | None = self.spec.beside(self._target())

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
+from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
 from forerun.core.store import Store
 from forerun.core.types import EMPTY_DRAFT
@@ -74,9 +75,13 @@ def windows(num_tokens: int, window: int, stride: int) -> list[TextWindow]:
 
 
 def measure(
-    model: Model, tokens: Sequence[int], plan: Sequence[TextWindow], store: Store
+    model: Model,
+    tokens: Sequence[int],
+    plan: Sequence[TextWindow],
+    store: Store,
+    kv: Precision = "auto",
 ) -> Iterator[Score]:
-    """The score of every window in order; what the store holds is not computed again.
+    """The score of every window in order, with keys and values as `kv`; what the store holds is not computed again.
 
     Raises ConfigError if a window is longer than the model's context.
     """
@@ -86,7 +91,7 @@ def measure(
             f"a window of {longest} tokens is longer than the model's context "
             f"of {model.config.max_position}: give a smaller --window"
         )
-    cache = model.new_cache(1, longest)
+    cache = model.new_cache(1, longest, kv)
     for window in plan:
         key = f"{window.start}:{window.stop}"
         if key not in store.results:

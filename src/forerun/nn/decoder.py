@@ -20,6 +20,7 @@ from torch import Tensor
 from forerun.cache.base import KVCache, RowCache
 from forerun.cache.tensors import TensorCache
 from forerun.core.batch import Batch, Segment
+from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.kernels import reference as ops
@@ -116,7 +117,7 @@ class Attention:
             cache.write(self.layer, slot, start, key[part.rows], value[part.rows])
             stop = int(part.segment.base + part.segment.stop)
             keys, values = cache.read(self.layer, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)
-            own = query[part.padded_rows]
+            own = cache.query(query[part.padded_rows])
             out = ops.attention(own, keys, values, part.blocks, self.config.scale)
             mixed[part.rows] = out[: part.segment.num_rows]
         return self.o(mixed.flatten(1))
@@ -246,10 +247,10 @@ class Decoder:
         self,
         num_slots: int,
         max_len: int,
-        dtype: torch.dtype | None = None,
+        kv: Precision = "auto",
         num_blocks: int | None = None,
     ) -> TensorCache:
-        """A cache that fits this model; fp32 unless `dtype` is torch.float16."""
+        """A cache that fits this model; `auto` is fp32."""
         return TensorCache(
             num_layers=self.config.num_layers,
             num_slots=num_slots,
@@ -257,7 +258,7 @@ class Decoder:
             head_dim=self.config.head_dim,
             max_len=max_len,
             device=self.device,
-            dtype=dtype or torch.float32,
+            kv=kv,
             num_blocks=num_blocks,
         )
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from forerun.cache.base import KVCache
 from forerun.cache.paged import PagedCache
 from forerun.core.batch import Batch
+from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.nn.config import ModelConfig
@@ -122,10 +123,10 @@ class Model(Protocol):
         self,
         num_slots: int,
         max_len: int,
-        dtype: torch.dtype | None = None,
+        kv: Precision = "auto",
         num_blocks: int | None = None,
     ) -> PagedCache:
-        """A cache that fits this model. It stores fp16 or fp32; None is what the backend does best.
+        """A cache that fits this model. `kv` is how it stores; `auto` what the backend does best.
 
         `num_blocks` is the memory it has: see `PagedCache`.
         """

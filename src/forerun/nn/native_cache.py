@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
+from forerun.cache.forms import check_head_dim
 from forerun.cache.paged import PagedCache
+from forerun.core.config import Precision
 from forerun.nn.config import ModelConfig
 
 
 class NativeCache(PagedCache):
-    """Keys and values of `num_slots` sequences in `num_blocks` blocks, fp16 unless `dtype` is fp32."""
+    """Keys and values of `num_slots` sequences in `num_blocks` blocks, stored as `kv` says; `auto` is fp16."""
 
     def __init__(
         self,
         config: ModelConfig,
         num_slots: int,
         max_len: int,
-        dtype: torch.dtype | None = None,
+        kv: Precision = "auto",
         num_blocks: int | None = None,
     ) -> None:
         from forerun import _native
 
         super().__init__(num_slots, max_len, num_blocks)
-        is_half = dtype in (None, torch.float16)
+        check_head_dim(kv, config.head_dim)
         shape = config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len
-        self.native = _native.Cache(*shape, is_half, self.pool.num_blocks)
+        form = "fp16" if kv == "auto" else kv
+        self.native = _native.Cache(*shape, form, self.pool.num_blocks)
 
     @property
     def block_nbytes(self) -> int:

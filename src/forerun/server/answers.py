@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +59,7 @@ class Style:
         text = "".join(one.text for one in deltas if isinstance(one, TextDelta))
         said: Document = {"text": text}
         if self.is_chat:
-            more = [_call_delta(one) for one in deltas if isinstance(one, CallDelta)]
+            more = _call_deltas(one for one in deltas if isinstance(one, CallDelta))
             content = {"content": text} if text else {}
             said = {"delta": content | ({"tool_calls": more} if more else {})}
         return {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
@@ -89,10 +89,18 @@ def _call(name: str, arguments: str, **others: object) -> Document:
     return {**others, "function": {"name": name, "arguments": arguments}}
 
 
-def _call_delta(one: CallDelta) -> Document:
-    if one.name is None:
-        return {"index": one.index, "function": {"arguments": one.arguments}}
-    return _call(one.name, one.arguments, index=one.index, id=one.id, type="function")
+def _call_deltas(deltas: Iterable[CallDelta]) -> list[Document]:
+    """One entry a call: clients do not look for a second one in a chunk."""
+    found: dict[int, Document] = {}
+    for one in deltas:
+        if one.index in found:
+            found[one.index]["function"]["arguments"] += one.arguments
+        elif one.name is None:
+            found[one.index] = {"index": one.index, "function": {"arguments": one.arguments}}
+        else:
+            call = _call(one.name, one.arguments, index=one.index, id=one.id, type="function")
+            found[one.index] = call
+    return [*found.values()]
 
 
 def _chat_logprob(one: TokenLogprob, words: Words) -> Document:

@@ -108,9 +108,12 @@ class BlockWriter:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The events, and what went wrong if anything did."""
+        has_begun = False
         try:
-            yield _events(self.dialect.begin(self._answer))
             async for found in self.request.news():
+                if not has_begun:  # what was cached is known now
+                    yield _events(self.dialect.begin(self._answer))
+                    has_begun = True
                 if events := b"".join(_events(self._take(news)) for news in found):
                     yield events
             yield _events(self.dialect.end(self._answer))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.core.errors import shown
-from forerun.core.structured import StructuredOutputsParams
+from forerun.core.structured import StructuredOutputsParams, closed
 from forerun.formats.messages import Message
 from forerun.formats.tokenizer import Tokenizer
 from forerun.formats.tool_calls import CLOSE, OPEN, described
@@ -129,7 +129,7 @@ def _schema(tool: Tool) -> str:
 
 
 def _laid_out(schema: object) -> str:
-    given = schema if isinstance(schema, Mapping) else {}
+    given = closed(schema) if isinstance(schema, Mapping) else {}
     return json.dumps({**given, "x-guidance": _LAYOUT})
 
 

@@ -26,12 +26,19 @@ def write(
     """Write all, each file whole or not at all, the configuration last. Raises ForerunError if there is no room."""
     tensors = {name: weight.half() for name, weight in weights.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files.replace(folder / METRICS, _csv(history).encode())
-        files.replace(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
+        write_record(folder, record, history)
         _network_folder.write(folder, config, {**tensors, "draft_ids": ids})
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
+
+
+def write_record(
+    folder: Path, record: Mapping[str, object], history: Sequence[Mapping[str, float]]
+) -> None:
+    """How it was made, and a line a step. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.replace(folder / METRICS, _csv(history).encode())
+    files.replace(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
 
 
 def _csv(history: Sequence[Mapping[str, float]]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from forerun.bench.pass_costs import PassCosts
-from forerun.bench.plots import drafters, passes
+from forerun.bench.plots import drafters, memory, passes
 from forerun.bench.plots.style import STYLE, Rows
 from forerun.core.errors import ConfigError
 
@@ -42,6 +42,11 @@ def draw_passes(costs: Sequence[PassCosts], folder: Path, title: str) -> dict[st
         ("v", "The cost of rows", passes.curves, (costs,)),
         ("roofline", "Roofline", passes.roofline, (costs,)),
     )
+
+
+def draw_memory(rows: Rows, folder: Path, title: str) -> dict[str, str]:
+    """The same for what is kept of the speed when memory is cut."""
+    return _save(folder, title, ("kept", "Speed kept when memory is cut", memory.kept, (rows,)))
 
 
 def _save(folder: Path, title: str, *pictures: Picture) -> dict[str, str]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
+from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
 from forerun.formats.coded import CodedTensor
@@ -225,11 +226,11 @@ class NativeDecoder:
         self,
         num_slots: int,
         max_len: int,
-        dtype: torch.dtype | None = None,
+        kv: Precision = "auto",
         num_blocks: int | None = None,
     ) -> NativeCache:
-        """A cache that fits this model; fp16 unless `dtype` is torch.float32."""
-        return NativeCache(self.config, num_slots, max_len, dtype, num_blocks)
+        """A cache that fits this model; `auto` is fp16."""
+        return NativeCache(self.config, num_slots, max_len, kv, num_blocks)
 
     def nbytes(self) -> int:
         """Bytes of the packed weights."""

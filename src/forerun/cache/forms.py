@@ -1,0 +1,126 @@
+"""How keys and values are stored: floats, int8 with a scale a row and head, int4 with a scale and minimum a group.
+
+The definition of what the native cache does; there a row's codes lie where its kernels want them.
+Both int8 and int4 round queries to int8 as well, so that the products with keys are whole numbers.
+
+E head dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from forerun.core.config import Precision
+from forerun.core.errors import ConfigError
+
+GROUP = 32
+"""Dimensions that share a scale and a minimum as int4."""
+
+
+class Form(Protocol):
+    """Rows (..., E) as tensors (..., width) that are stored."""
+
+    def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """What is stored of fp32 rows."""
+        ...
+
+    def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
+        """The rows as fp32; a view where possible."""
+        ...
+
+    def query(self, query: Tensor) -> Tensor:
+        """What queries (..., E) are rounded to before they meet keys of this form."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Floats:
+    """Numbers of a floating type."""
+
+    dtype: torch.dtype
+
+    def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The rows."""
+        return (rows.to(self.dtype),)
+
+    def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
+        """The rows."""
+        return stored[0].float()
+
+    def query(self, query: Tensor) -> Tensor:
+        """As it is."""
+        return query
+
+
+class Int8:
+    """code * scale, with scale = largest / 127 of the row."""
+
+    def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Codes (..., E) int8 and scales (..., 1) fp32."""
+        top = rows.abs().amax(-1, keepdim=True)
+        inverse = torch.where(top < 1e-30, 0.0, 127 / top)
+        return (rows * inverse).round().to(torch.int8), torch.where(top < 1e-30, 0.0, top / 127)
+
+    def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
+        """The rows."""
+        codes, scales = stored
+        return codes.float() * scales
+
+    def query(self, query: Tensor) -> Tensor:
+        """Rounded to int8."""
+        return _as_int8(query)
+
+
+class Int4:
+    """code * scale + minimum, code 0 to 15, with fp16 scale = (largest - minimum) / 15 of GROUP dimensions."""
+
+    def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Two codes a byte (..., E / 2), scales and minima (..., E / GROUP) fp16."""
+        groups = rows.unflatten(-1, (-1, GROUP))
+        least = groups.amin(-1, keepdim=True)
+        scale = ((groups.amax(-1, keepdim=True) - least) / 15).half()
+        least = least.half()
+        inverse = torch.where(scale > 0, 1 / scale.float(), 0.0)
+        codes = (
+            ((groups - least.float()) * inverse).clamp(0, 15).round().to(torch.uint8).flatten(-2)
+        )
+        packed = codes[..., 0::2] | codes[..., 1::2] << 4
+        return packed, scale.squeeze(-1), least.squeeze(-1)
+
+    def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
+        """The rows."""
+        packed, scale, least = stored
+        codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2).float()
+        groups = codes.unflatten(-1, (-1, GROUP)) * scale.float()[..., None]
+        return (groups + least.float()[..., None]).flatten(-2)
+
+    def query(self, query: Tensor) -> Tensor:
+        """Rounded to int8."""
+        return _as_int8(query)
+
+
+def _as_int8(rows: Tensor) -> Tensor:
+    return Int8().decode(Int8().encode(rows))
+
+
+def form_of(kv: Precision, head_dim: int) -> Form:
+    """The form of a name; `auto` is fp32. Raises ConfigError for int4 and a head size that has no whole groups."""
+    check_head_dim(kv, head_dim)
+    if kv == "int8":
+        return Int8()
+    if kv == "int4":
+        return Int4()
+    return Floats(torch.float16 if kv == "fp16" else torch.float32)
+
+
+def check_head_dim(kv: Precision, head_dim: int) -> None:
+    """Raise ConfigError for int4 and a head size that has no whole groups."""
+    if kv == "int4" and head_dim % GROUP:
+        raise ConfigError(
+            f"int4 keys and values need heads of a multiple of {GROUP} dimensions, this model has "
+            f"{head_dim}: take int8"
+        )

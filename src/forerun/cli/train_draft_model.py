@@ -1,0 +1,145 @@
+"""`forerun train draft-model`: a draft cut out of its target, aligned with what the target says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import _options as opt
+from forerun.cli.train_drafter import LOSSES
+from forerun.core.config import EngineConfig
+
+if TYPE_CHECKING:
+    from forerun.cli._training import Data
+    from forerun.formats.checkpoint import Checkpoint
+    from forerun.train.draft_model import DraftModelLearner
+    from forerun.train.trainer import Trainer
+
+RATE = 0.005
+"""Of Muon: the weights are not new, so a step is small."""
+
+
+@opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
+def command(
+    config: EngineConfig,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            "--answers", help="Replies of forerun train data; default: where it puts them."
+        ),
+    ] = None,
+    tokens: Annotated[
+        str, typer.Option("--tokens", help="Tokens to learn from, seen again ones included.")
+    ] = "3M",
+    max_cost: Annotated[
+        float, typer.Option("--max-cost", help="Of a step of the draft, as a share of a pass.")
+    ] = 0.08,
+    layers: Annotated[
+        int, typer.Option("--layers", help="Layers to keep; 0: as many as --max-cost allows.")
+    ] = 0,
+    depth: Annotated[int, typer.Option("--depth", help="Tokens of a draft to measure with.")] = 3,
+    vocab: Annotated[
+        int, typer.Option("--draft-vocab", help="Most frequent tokens that it may guess.")
+    ] = 4096,
+    loss: Annotated[
+        str, typer.Option("--loss", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")
+    ] = "kl+lk",
+    lr: Annotated[float, typer.Option("--lr", help="Rate of Muon.")] = RATE,
+    batch: Annotated[int, typer.Option("--batch", help="Tokens of a step.")] = 2048,
+    seed: Annotated[int, typer.Option("--seed", help="Of the order.")] = 0,
+    eval_every: Annotated[
+        str, typer.Option("--eval-every", help="Tokens between measurements.")
+    ] = "100k",
+    patience: Annotated[
+        int, typer.Option("--patience", help="Stop after so many without a gain; 0 for never.")
+    ] = 8,
+    hold_gb: Annotated[
+        float, typer.Option("--hold-gb", help="Memory for the model's states.")
+    ] = 2.0,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Make a small draft of a model: some of its layers, trained on its replies. Ctrl-C loses nothing.
+
+    The folder is a draft: -d draft_model:model=FOLDER. It names the model's folder below it by its full path.
+    """
+    from forerun.cli import _training as shared
+    from forerun.cli.train_table import number
+    from forerun.core.errors import ConfigError
+    from forerun.formats.checkpoint import open_checkpoint
+    from forerun.train import draft_model
+    from forerun.train.trainer import TrainSettings
+
+    for name, value in (("depth", depth), ("draft-vocab", vocab), ("batch", batch)):
+        opt.check_least(f"--{name}", value, 1)
+    if not 0 < max_cost < 1:
+        raise ConfigError(f"--max-cost must be between 0 and 1, got {max_cost}")
+    settings = TrainSettings(
+        tokens=number(tokens),
+        batch=batch,
+        lr=lr,
+        loss=shared.check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
+        eval_every=number(eval_every),
+        patience=patience,
+        seed=seed,
+        bf16=shared.has_bf16(),
+    )
+    with shared.processes() as is_first:
+        llm = opt.load(config)
+        shape = draft_model.shape_for(llm.model.config, vocab, layers, max_cost)
+        data = shared.read_data(llm, answers, (), vocab)
+        checkpoint = open_checkpoint(llm.path)
+        weights = draft_model.weights_of(checkpoint, shape.layers)
+        learner = draft_model.DraftModelLearner(llm.model, depth, shape, weights)
+        origin = {"model": data.model, "vocabulary": data.vocabulary, **asdict(shape)}
+        folder = out or data.path.with_name(f"{data.model}.draft_model")
+        trainer = shared.new_trainer(llm, learner, data, depth, settings, hold_gb, folder, origin)
+        if is_first:
+            shared.say_needs(trainer, data)
+        shared.train(trainer, data, is_first)
+        if is_first:
+            _finish(trainer, learner, data, checkpoint, as_json)
+
+
+def _finish(
+    trainer: Trainer,
+    learner: DraftModelLearner,
+    data: Data,
+    checkpoint: Checkpoint,
+    as_json: bool,
+) -> None:
+    """Measure the best weights, write the folder and how it was made, and show the figures."""
+    from forerun.cli import _console as console
+    from forerun.cli import _training as shared
+    from forerun.core.errors import ForerunError
+    from forerun.train import draft_model, simulated, trained
+
+    folder, shape, depth = trainer.folder, learner.shape, trainer.depth
+    learner.net.load_state_dict(trainer.best)
+    parts = trainer.measure(data.held_out)
+    found = simulated.by_domain(parts)
+    gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
+    figures = {"cost": shape.cost, "mbsu": gain} | {n: asdict(a) for n, a in found.items()}
+    record = shared.record_of(trainer, data, figures)
+    num_tokens = sum(reply.num_learned for reply in data.train)
+    named = (data.vocabulary, num_tokens, data.model)
+    try:
+        draft_model.write(folder, checkpoint, trainer.best, data.ids, *named)
+        trained.write_record(folder, record, trainer.progress.history)
+    except OSError as error:
+        raise ForerunError(f"{folder} cannot be written: {error}") from error
+    if as_json:
+        console.print_json({"drafter": str(folder), **record})
+        return
+    report = console.report()
+    report.print(shared.table(found, depth))
+    report.print(
+        f"layers {', '.join(map(str, shape.layers))}; a step reads {shape.cost:.3f} of a pass; with {depth} "
+        f"tokens tau {found['all'].tau:.3f}, memory-bound speed-up {gain:.2f}"
+    )
+    report.print(f"{folder}: use it with -d draft_model:model={folder},num_draft={depth}")

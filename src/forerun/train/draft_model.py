@@ -1,0 +1,155 @@
+"""A draft model cut out of its target and aligned with it (FastDraft, arXiv 2411.11055).
+
+A few of the target's layers, between its own embedding and head, are trained on what the target says after its own
+replies: sequence-level distillation with the target's probabilities. How many follows from what a step may cost: the
+weights it reads as a share of a pass, its head cut to the draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.errors import ConfigError
+from forerun.drafters import _trimmed
+from forerun.drafters._network_folder import write as write_folder
+from forerun.formats.checkpoint import Checkpoint
+from forerun.formats.hf_folder import write_beside
+from forerun.nn.config import ModelConfig
+from forerun.nn.hf_export import config_json, named
+from forerun.nn.loader import read_config, stored_weights
+from forerun.nn.model import Model
+from forerun.nn.networks.draft_decoder import DraftDecoder
+from forerun.train import trim
+from forerun.train.batches import TrainBatch
+
+MODEL = "model"
+"""The folder of the whole draft, below the one that names its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftShape:
+    """Which layers of the target, and what a step of them costs."""
+
+    layers: tuple[int, ...]
+    cost: float
+    """Weights read in a step, as a share of a pass of the target."""
+
+
+def shape_for(
+    target: ModelConfig, draft_vocab: int, num_layers: int, max_cost: float
+) -> DraftShape:
+    """So many layers, or with 0 as many as cost at most `max_cost`; the first and the last are among them.
+
+    Raises ConfigError if the target has not Llama's form, or not even one layer is cheap enough.
+    """
+    if target.family not in ("llama", "qwen2", "mistral") or target.rope is None:
+        raise ConfigError(f"a draft is cut from models of Llama's form, this is {target.family}")
+    if target.rope.factors is not None or target.rope.rotary_dim != target.head_dim:
+        raise ConfigError("a draft cannot be cut from a model with rope scaling")
+    costs = [
+        trim.cost(replace(target, num_layers=n), target, min(draft_vocab, target.vocab_size))
+        for n in range(1, target.num_layers)
+    ]
+    if not 0 <= num_layers < target.num_layers:
+        raise ConfigError(f"--layers must be 1 to {target.num_layers - 1}, got {num_layers}")
+    wanted = num_layers or sum(cost <= max_cost for cost in costs)
+    if not wanted:
+        raise ConfigError(
+            f"--max-cost {max_cost}: one layer and a head of {draft_vocab} tokens cost {costs[0]:.3f} of a pass"
+        )
+    last = target.num_layers - 1
+    kept = tuple(round(i * last / max(wanted - 1, 1)) for i in range(wanted))
+    return DraftShape(kept, costs[wanted - 1])
+
+
+def weights_of(checkpoint: Checkpoint, layers: Sequence[int]) -> dict[str, Tensor]:
+    """The layers' weights and the last norm, fp32."""
+    shape, arch = read_config(checkpoint)
+    found = dict[str, Tensor]()
+    for part in ("norm", *(f"layers.{i}." for i in layers)):
+        for name, stored in stored_weights(checkpoint, arch, shape, part):
+            found[name] = stored.dequantize().float()
+            stored.release()
+    return found
+
+
+class DraftModelLearner:
+    """See `learners.Learner`. A row reads its text, so the steps of a draft are rows of one pass."""
+
+    piece: int | None = None
+    layers: tuple[int, ...] = ()
+
+    def __init__(
+        self, target: Model, depth: int, shape: DraftShape, weights: Mapping[str, Tensor]
+    ) -> None:
+        self.target, self.depth, self.shape = target, depth, shape
+        config = replace(target.config, num_layers=len(shape.layers))
+        self.net = DraftDecoder(config, shape.layers, weights)
+
+    def config(self) -> dict[str, object]:
+        """What it is."""
+        return {"model_type": "draft_model", **asdict(self.shape)}
+
+    def outputs(self, batch: TrainBatch) -> list[Tensor]:
+        """Text by text."""
+        found: list[list[Tensor]] = [[] for _ in range(self.depth)]
+        embedded = self.target.embed(batch.tokens)
+        for piece in batch.pieces:
+            out = self.net(embedded[piece.first : piece.stop + self.depth]).float()
+            for index, rows in enumerate(found):
+                shift = 1 + index - piece.first
+                rows.append(out[piece.start + shift : piece.stop + shift])
+        return [torch.cat(rows) for rows in found]
+
+
+def write(
+    folder: Path,
+    checkpoint: Checkpoint,
+    weights: Mapping[str, Tensor],
+    ids: Tensor,
+    vocabulary: str,
+    num_tokens: int,
+    name: str,
+) -> None:
+    """The draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
+    config, arch = read_config(checkpoint)
+    model = (folder / MODEL).resolve()
+    num_layers = 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers."))
+    outside = {"norm": weights["norm.weight"]}
+    for part in ("embed",) if config.tied_head else ("embed", "head"):
+        for key, stored in stored_weights(checkpoint, arch, config, part):
+            outside[key] = stored.dequantize()
+            stored.release()
+    tensors = named(arch, config, None, {key: _half(t) for key, t in outside.items()})
+    for i in range(num_layers):
+        layer = {
+            key.removeprefix(f"layers.{i}.").removesuffix(".weight"): _half(weight)
+            for key, weight in weights.items()
+            if key.startswith(f"layers.{i}.")
+        }
+        tensors |= named(arch, config, i, layer)
+    written = {key: torch.from_numpy(np.asarray(array)) for key, array in tensors.items()}
+    write_folder(
+        model, config_json(checkpoint, config) | {"num_hidden_layers": num_layers}, written
+    )
+    write_beside(checkpoint, model)
+    made = _trimmed.TrimmedConfig(
+        str(model), name, vocabulary, config.vocab_size, len(ids), num_tokens
+    )
+    _trimmed.save(folder, made, ids)
+
+
+def _half(weight: Tensor) -> np.ndarray:
+    array: np.ndarray = weight.detach().half().numpy()
+    return array
+
+
+def mbsu(tau: float, cost: float, num_draft: int) -> float:
+    """Tokens of a pass over what its drafting costs: memory-bound speed-up."""
+    return tau / (1 + cost * num_draft)

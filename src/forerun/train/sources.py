@@ -1,0 +1,82 @@
+"""Where the prompts of a store of replies came from, and under which licences: a file beside the store.
+
+One entry for each file of prompts, known by its contents, so that a run that goes on does not write it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from forerun.core import files
+from forerun.core.errors import ConfigError
+from forerun.core.textfile import read_text
+
+BUILTIN, UNKNOWN = "builtin", "unknown"
+OWN = "forerun"
+"""The built-in prompts are part of this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of prompts."""
+
+    file: str
+    sha256: str
+    licences: Mapping[str, int]
+    """How many of its prompts are under each."""
+
+
+def path_of(answers: Path) -> Path:
+    """Where the sources of a store are."""
+    return answers.with_suffix(".sources.json")
+
+
+def of_prompts(prompts: str, licence: str | None) -> Source:
+    """What a file of prompts says; `licence` stands for those of its prompts that name none."""
+    if prompts == BUILTIN:
+        return Source(BUILTIN, "", {OWN: 1})
+    text = read_text(prompts)
+    lines = [line for line in text.split("\n") if line.strip()]
+    found = Counter(_licence(line) or licence or UNKNOWN for line in lines)
+    return Source(
+        Path(prompts).name, hashlib.sha256(text.encode()).hexdigest(), dict(found.most_common())
+    )
+
+
+def note(answers: Path, source: Source) -> None:
+    """Add a source, or take its place if the same file was noted before. Raises ConfigError."""
+    known = {each.sha256: each for each in read(answers)} | {source.sha256: source}
+    text = json.dumps([asdict(each) for each in known.values()], indent=2) + "\n"
+    path = path_of(answers)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
+
+
+def read(answers: Path) -> list[Source]:
+    """The sources of a store; none if nothing was noted. Raises ConfigError for a damaged file."""
+    path = path_of(answers)
+    if not path.exists():
+        return []
+    try:
+        return [Source(**row) for row in json.loads(read_text(path))]
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged ({error}): delete it") from error
+
+
+def _licence(line: str) -> str:
+    """Of one prompt, where its line is JSON and says so."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return ""
+    if not isinstance(row, Mapping):
+        return ""
+    return str(row.get("license") or row.get("licence") or "")

@@ -1,0 +1,62 @@
+"""`--json-schema`: answers that fit, and one line for a schema that is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.helpers import the_json
+
+pytest.importorskip("llguidance", reason="structured output needs llguidance")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"word": {"type": "string", "maxLength": 12}, "count": {"enum": [1, 2]}},
+    "required": ["word", "count"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def ask(forerun, default_model):
+    def run(schema: object, *others: object) -> tuple[int, str, str]:
+        model = ("-m", default_model, "-c", 256, "-n", 40)
+        return forerun("generate", "Say a word.", *model, "--json-schema", schema, *others)
+
+    return run
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_the_answer_fits_the_schema(ask, tmp_path, as_file):
+    path = tmp_path / "word.json"
+    path.write_text(json.dumps(SCHEMA))
+    code, out, _ = ask(path if as_file else json.dumps(SCHEMA), "--json")
+    answer = json.loads(the_json(out)["text"])
+    assert code == 0
+    assert {*answer} == {"word", "count"}
+    assert answer["count"] in (1, 2)
+    assert the_json(out)["tau"] > 1.5
+
+
+@pytest.mark.parametrize(
+    ("schema", "others", "said"),
+    [
+        ("/nowhere.json", (), "no such file"),
+        ("{", (), "--json-schema json must be a JSON schema, and is no JSON"),
+        ('{"type": "flower"}', (), "json cannot be used: Invalid type: flower"),
+        ("{}", ("--ignore-eos",), "exclude each other"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(ask, schema, others, said):
+    code, out, err = ask(schema, *others)
+    (line,) = err.strip().splitlines()
+    assert code == 2
+    assert said in line
+    assert not out
+
+
+def test_other_engines_are_not_measured_under_a_schema(forerun):
+    code, _, err = forerun("bench", "--json-schema", "{}", "--peers", "llama_cpp")
+    assert code == 2
+    assert "leave out --peers" in err

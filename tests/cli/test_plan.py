@@ -1,0 +1,46 @@
+"""`forerun plan` says what is taken, in words and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forerun.engine.memory import COMPONENTS
+from tests.cli.helpers import the_json
+
+
+def test_the_document_has_components_that_add_up(forerun, default_model: Path) -> None:
+    code, out, _ = forerun(
+        "plan", "-m", default_model, "-c", 512, "--memory-budget", "250MiB", "--json"
+    )
+    document = the_json(out)
+    assert code == 0
+    assert document.keys() == {"components", "total_bytes", "fits", "smallest_bytes"}
+    assert tuple(document["components"]) == COMPONENTS
+    assert sum(document["components"].values()) == document["total_bytes"] <= 250 << 20
+    assert document["fits"] is True
+    assert document["smallest_bytes"] < document["total_bytes"]
+
+
+def test_a_budget_that_is_too_small_is_said(forerun, default_model: Path) -> None:
+    code, out, _ = forerun("plan", "-m", default_model, "--memory-budget", "100MB")
+    assert code == 1
+    assert "It does not fit 100 MB: the smallest budget that works is" in " ".join(out.split())
+    code, out, _ = forerun("plan", "-m", default_model, "--memory-budget", "100MB", "--json")
+    document = the_json(out)
+    assert code == 1
+    assert document["fits"] is False
+    assert document["total_bytes"] == document["smallest_bytes"] > 100_000_000
+
+
+def test_wrong_sizes_and_small_budgets_are_one_line(forerun, default_model: Path) -> None:
+    for wrong in ("600", "600 mb", "-1"):
+        code, _, err = forerun("generate", "-m", default_model, "--memory-budget", wrong, "Hello")
+        assert code == 2
+        assert err.startswith(
+            f"error: --memory-budget must be a size such as 600MiB, got '{wrong}'"
+        )
+        assert err.count("\n") == 1
+    code, _, err = forerun("generate", "-m", default_model, "--memory-budget", "100MB", "Hello")
+    assert code == 2
+    assert "too small" in err
+    assert "the smallest that works is" in err

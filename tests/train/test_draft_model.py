@@ -1,0 +1,76 @@
+"""A draft that is cut from its target: it begins as those layers, learns, and costs what is said."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import ConfigError
+from forerun.eval.random_model import random_config, random_weights
+from forerun.nn.config import RopeConfig
+from forerun.nn.decoder import Decoder
+from forerun.train import draft_model
+from forerun.train.draft_model import DraftModelLearner, shape_for
+from forerun.train.states import StateReader
+from forerun.train.trainer import Trainer
+from tests.train.test_trainer import FIRST, IDS, LENGTH, SETTINGS, VOCAB, counted, counting_model
+
+DEPTH = 2
+CONFIG = random_config(VOCAB, 4)
+
+
+def test_with_all_layers_it_is_the_target() -> None:
+    weights = random_weights(0, CONFIG, 1.0)
+    target = Decoder(CONFIG, weights)
+    learner = DraftModelLearner(target, DEPTH, draft_model.DraftShape((0, 1, 2, 3), 1.0), weights)
+    tokens = tuple(range(3, 20))
+    cache = target.new_cache(1, 32)
+    expected = target.forward(Batch((Segment(0, 0, tokens),)), cache, ()).last
+    with torch.no_grad():
+        found = learner.net(target.embed(torch.tensor(tokens)))
+    assert torch.allclose(found, expected.float(), atol=1e-4)
+
+
+def test_it_learns_what_the_target_says(tmp_path) -> None:
+    target = counting_model()
+    weights = random_weights(3, replace(target.config, tied_head=False), 1.0)
+    learner = DraftModelLearner(target, DEPTH, draft_model.DraftShape((0, 2), 0.5), weights)
+    read = StateReader(target, (), whole=True, max_len=64, max_nbytes=1 << 20)
+    run = Trainer(learner, target, IDS, DEPTH, SETTINGS, read, tmp_path, origin={})
+    for _ in itertools.islice(run.run((), counted(60), counted(8)), None):
+        pass
+    found = run.acceptance(counted(8))
+    assert found.rows == 8 * (LENGTH - FIRST - DEPTH)
+    assert found.match[0] > 0.3
+    assert found.match[0] == pytest.approx(found.match[1], abs=0.1)  # it reads the text
+
+
+def test_as_many_layers_are_kept_as_the_cost_allows() -> None:
+    shape = shape_for(CONFIG, 8, 0, 0.6)
+    assert shape.layers[0] == 0
+    assert shape.layers[-1] == CONFIG.num_layers - 1
+    assert shape.cost <= 0.6
+    assert shape_for(CONFIG, 8, len(shape.layers) + 1, 0.6).cost > 0.6
+    assert shape_for(CONFIG, 8, 1, 0.6).layers == (0,)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_layers", "max_cost", "message"),
+    [
+        (CONFIG, 0, 0.001, "one layer and a head of 8 tokens cost"),
+        (CONFIG, 4, 0.6, "--layers must be 1 to 3, got 4"),
+        (replace(CONFIG, family="opt", rope=None), 0, 0.6, "Llama's form, this is opt"),
+        (replace(CONFIG, rope=RopeConfig(1e4, 8, (2.0,) * 4)), 0, 0.6, "rope scaling"),
+    ],
+)
+def test_what_cannot_be_is_told(config, num_layers, max_cost, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        shape_for(config, 8, num_layers, max_cost)
+
+
+def test_memory_bound_speed_up() -> None:
+    assert draft_model.mbsu(2.0, 0.1, 5) == pytest.approx(2 / 1.5)
