@@ -131,8 +131,11 @@ class Replay:
             coming += [text[p] if p < len(text) else 0 for p in segment.positions() + 1]
         return Hidden(torch.tensor(coming)[:, None])
 
-    def topk(self, hidden: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
-        """The next token."""
+    def topk(
+        self, hidden: Tensor, k: int, *, log_normaliser: bool = False, logits: Tensor | None = None
+    ) -> TopK:
+        """The next token; `logits` are never asked for."""
+        assert logits is None
         return TopK(hidden.numpy(), np.ones(hidden.shape, np.float32))
 
     def new_cache(self, num_slots: int, max_len: int) -> Lengths:

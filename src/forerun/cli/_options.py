@@ -17,7 +17,7 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,6 +26,7 @@ import typer
 
 from forerun.cli._arguments import META, Arguments, as_flags
 from forerun.cli._help import type_name
+from forerun.cli._params import Params as Params
 from forerun.core import options
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError, RequestError
@@ -34,7 +35,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.spellings import configuration, known_names, note, plain, read_object
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.textfile import read_text
-from forerun.formats.generation import FILTERS, SETTINGS
+from forerun.formats.generation import SETTINGS
 from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -115,8 +116,6 @@ JsonSchema = Annotated[
     ),
 ]
 Command = Callable[..., None]
-Params = Callable[["LLM"], SamplingParams]
-"""A request's parameters for a model: its own, changed by what the user gave."""
 
 
 def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Command], Command]:
@@ -176,17 +175,7 @@ def answering(**defaults: object) -> Callable[[Command], Command]:
             name: value for name, value in values.items() if name not in own or value is not None
         }
         params = _read(given, arguments)  # what is wrong is said before the model is loaded
-        chosen = {name: getattr(params, name) for name in given}
-
-        def merged(llm: LLM) -> SamplingParams:
-            found = replace(llm.default_params(), **chosen)
-            if found.is_greedy and "temperature" not in given:
-                for name in (name for name in FILTERS if name in given):
-                    why = "this model is decoded greedily unless --temperature is given"
-                    note(f"--{name.replace('_', '-')}", given[name], why)
-            return found
-
-        return merged
+        return Params({name: getattr(params, name) for name in given})
 
     return _derive("params", SamplingParams, every, dict.fromkeys(own) | defaults, build)
 
@@ -314,6 +303,21 @@ def _type(hint: Any) -> Any:
     elif typing.get_origin(first) is tuple:
         first = list[typing.get_args(first)[0]]  # type: ignore[misc]
     return first | None if types.NoneType in others else first
+
+
+def refuse_engine(context: typer.Context, why: str) -> None:
+    """Raise ConfigError if an option of the engine other than the model was given."""
+    arguments = context.meta.get(META) or Arguments()
+    own = {field.name for field in fields(EngineConfig)} - {"model"} | {"speculative_config"}
+    given = [flag for name, flag in arguments.typed.items() if name in own] + [*arguments.foreign]
+    if given:
+        raise ConfigError(f"{given[0]} {why}")
+
+
+def typed_model(context: typer.Context, config: EngineConfig) -> str | None:
+    """The model, if the user gave one."""
+    arguments = context.meta.get(META) or Arguments()
+    return config.model if "model" in arguments.typed else None
 
 
 def load(config: EngineConfig, **overrides: object) -> LLM:

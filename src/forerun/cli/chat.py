@@ -11,15 +11,19 @@ from forerun.cli import _options as opt
 from forerun.cli._lines import Lines, history
 from forerun.cli._slash import Slash, help_text
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ForerunError
+from forerun.core.errors import ConfigError, ForerunError
 
 if TYPE_CHECKING:
     from forerun.cli._conversation import Conversation
+    from forerun.cli._remote_conversation import RemoteConversation
+
+    Talk = Conversation | RemoteConversation
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=512)
 def command(
+    context: typer.Context,
     config: EngineConfig,
     params: opt.Params,
     system: opt.System = None,
@@ -27,20 +31,35 @@ def command(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
     ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1."
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
+    ] = None,
 ) -> None:
     """Talk with the model; tokens the drafter guessed are tinted. /help lists the commands inside.
 
     Answers are sampled as the model's own settings say, greedily where there are none; --temperature and the like
     override them. An answer has at most --max-tokens tokens (512); Enter goes on with one that was cut. Ctrl-C stops
     an answer, Ctrl-D ends the chat. Text that is piped in is one message a line; the first error or Ctrl-C ends it.
+    With --url any server of OpenAI's API answers, and --model is its name there.
     """
     from forerun.cli import _console as console
-    from forerun.cli._conversation import Conversation
     from forerun.formats.hub import cache_root
 
-    llm = opt.load(config)
     lines, notes = Lines(), console.stderr()
-    talk = Conversation(llm, params(llm), hint="; Enter goes on" if lines.is_terminal else "")
+    talk: Talk
+    if url is not None:
+        opt.refuse_engine(context, "is for a model of this machine: leave it out with --url")
+        talk = _remote(url, api_key, opt.typed_model(context, config), params)
+    elif api_key is not None:
+        raise ConfigError("--api-key is for a server: give its --url")
+    else:
+        talk = _local(config, params, "; Enter goes on" if lines.is_terminal else "")
     talk.start(system)
     if lines.is_terminal:
         notes.print(f"{talk.title()}\n/help lists commands, Ctrl-D ends", style="dim")
@@ -54,7 +73,23 @@ def command(
         notes.print(talk.summary(), style="dim")
 
 
-def _turn(lines: Lines, talk: Conversation) -> None:
+def _local(config: EngineConfig, params: opt.Params, hint: str) -> Conversation:
+    from forerun.cli._conversation import Conversation
+
+    llm = opt.load(config)
+    return Conversation(llm, params(llm), hint=hint)
+
+
+def _remote(
+    url: str, api_key: str | None, model: str | None, params: opt.Params
+) -> RemoteConversation:
+    from forerun.cli._remote_conversation import RemoteConversation
+    from forerun.core.remote import Remote
+
+    return RemoteConversation.of(Remote.of(url, api_key), model, params.body())
+
+
+def _turn(lines: Lines, talk: Talk) -> None:
     """Read a turn and do what it asks for. Raises EOFError where the chat ends."""
     from forerun.cli import _console as console
 
@@ -82,7 +117,7 @@ def _turn(lines: Lines, talk: Conversation) -> None:
         notes.print("stopped", style="dim")
 
 
-def _take(turn: str, talk: Conversation) -> str:
+def _take(turn: str, talk: Talk) -> str:
     """Do what a turn asks for; a line about it. Raises EOFError for /exit."""
     if not turn:
         return talk.go_on()

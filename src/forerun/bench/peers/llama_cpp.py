@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 NAME = "llama.cpp"
-REQUIREMENTS = ("llama-cpp-python==0.3.36",)
+REQUIREMENTS = ("llama-cpp-python[server]==0.3.36",)
 QUANT = None
 WAYS = ("plain", "lookup", "draft_model", "passes", "logits")
 

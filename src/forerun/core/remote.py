@@ -1,0 +1,184 @@
+"""A client of servers with OpenAI's API, over the standard library: models, and streamed answers.
+
+What goes wrong is a RemoteError of one line: nobody listens, a key is missing, a route or model is unknown, a stream
+ends before the answer does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from forerun.core.errors import ConfigError, ForerunError, shown, unknown
+
+TIMEOUT_S = 600.0
+"""How long a server may be silent, in the middle of an answer too."""
+DONE = "[DONE]"
+_ERRORS = (OSError, http.client.HTTPException)
+
+Body = Mapping[str, object]
+
+
+class RemoteError(ForerunError):
+    """A server cannot be reached, refuses a request, or breaks an answer off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a streamed answer; usage and timings come with the last one, from servers that have them."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> Chunk:
+        """An event of /chat/completions or /completions."""
+        choice: dict[str, Any] = next(iter(event.get("choices") or ()), {})
+        delta = choice.get("delta") or {}
+        text = delta.get("content") or delta.get("reasoning_content") or choice.get("text") or ""
+        reason, timings = choice.get("finish_reason"), event.get("timings")
+        return cls(text, reason, event.get("usage") or {}, timings or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A server's address, which ends in /v1 mostly, and the key it asks for."""
+
+    url: str
+    api_key: str | None = None
+    name: str | None = None
+    """Which of its models is meant; servers of one model do not ask."""
+    timeout_s: float = TIMEOUT_S
+
+    @classmethod
+    def of(cls, url: str, api_key: str | None = None) -> Remote:
+        """Read an address as people type it: http:// and /v1 may be left out. Raises ConfigError."""
+        whole = url if "://" in url else f"http://{url}"
+        try:
+            parts = urlsplit(whole)
+            is_fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_fine = False
+        if not is_fine:
+            raise ConfigError(f"--url must be http://HOST:PORT/v1 or https, got {shown(url)}")
+        path = parts.path.rstrip("/") or "/v1"
+        return cls(f"{parts.scheme}://{parts.netloc}{path}", api_key)
+
+    def models(self) -> list[dict[str, Any]]:
+        """What is served: `id` is a model's name. Raises RemoteError."""
+        with self._answer("GET", "/models") as answer:
+            text = answer.read()
+        try:
+            found = [dict(each) for each in json.loads(text)["data"]]
+            return found if all(isinstance(each["id"], str) for each in found) else []
+        except (ValueError, KeyError, TypeError):
+            raise RemoteError(f"{self.url} is no OpenAI server: /models is {text[:60]!r}") from None
+
+    def model(self, name: str | None = None) -> dict[str, Any]:
+        """The model of that name, or the only one. Raises RemoteError and ConfigError."""
+        found = {each["id"]: each for each in self.models()}
+        if not found:
+            raise RemoteError(f"{self.url} serves no model")
+        if name is None and len(found) > 1:
+            raise ConfigError(f"{self.url} serves {', '.join(found)}: choose with --model")
+        if name is not None and name not in found:
+            raise ConfigError(unknown("model", name, found))
+        return found[name or next(iter(found))]
+
+    @contextmanager
+    def stream(self, route: str, body: Body) -> Iterator[Stream]:
+        """An answer as it comes; the end of the block ends the request, too. Raises RemoteError."""
+        with self._answer("POST", route, {**body, "stream": True}) as answer:
+            yield Stream(self.url, answer)
+
+    @contextmanager
+    def _answer(
+        self, method: str, route: str, body: Body | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        parts = urlsplit(self.url)
+        is_tls = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        line = kind(parts.hostname or "", parts.port, timeout=self.timeout_s)
+        headers = {"Content-Type": "application/json"}
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            try:
+                line.request(method, parts.path + route, data, headers)
+                answer = line.getresponse()
+                if answer.status != 200:
+                    raise RemoteError(self._refusal(route, answer))
+            except _ERRORS as error:
+                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                raise RemoteError(f"{self.url} does not answer: {why}; is --url right?") from error
+            yield answer
+        finally:
+            line.close()
+
+    def _refusal(self, route: str, answer: http.client.HTTPResponse) -> str:
+        """Why a server says no, and what to do."""
+        status, said = answer.status, _message(answer.read())
+        if status in (401, 403):
+            word = "a key" if self.api_key is None else "another key"
+            return f"{self.url} wants {word}: give it with --api-key ({status}: {said})"
+        if status == 404:
+            return f"{self.url}{route} is not there: is --url right? ({status}: {said})"
+        return f"{self.url} refuses with {status}: {said}"
+
+
+class Stream:
+    """The events of one answer. `close` may be called from another thread: reading then ends with an error."""
+
+    def __init__(self, url: str, answer: http.client.HTTPResponse) -> None:
+        self._url, self._answer = url, answer
+
+    def __iter__(self) -> Iterator[Chunk]:
+        has_ended = False
+        for data in self._lines():
+            if data == DONE:
+                return
+            try:
+                event = json.loads(data)
+            except ValueError:
+                raise RemoteError(f"{self._url} streams no JSON: {data[:60]!r}") from None
+            if "error" in event:
+                raise RemoteError(f"{self._url} broke the answer off: {_message(data.encode())}")
+            chunk = Chunk.of(event)
+            has_ended = has_ended or chunk.finish_reason is not None
+            yield chunk
+        if not has_ended:
+            raise RemoteError(f"{self._url} broke the answer off: the stream has no end")
+
+    def close(self) -> None:
+        """End the request."""
+        with suppress(OSError, AttributeError, ValueError):
+            # The response owns the socket's file; there is no public way to it.
+            self._answer.fp.raw._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+
+    def _lines(self) -> Iterator[str]:
+        try:
+            for line in self._answer:
+                if line.startswith(b"data:"):
+                    yield line[5:].strip().decode()
+        except (*_ERRORS, ValueError, AttributeError) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise RemoteError(f"{self._url} broke the answer off: {why}") from error
+
+
+def _message(text: bytes) -> str:
+    """What an error's body says: OpenAI's, FastAPI's or any text."""
+    said: Any = text.decode(errors="replace")
+    with suppress(ValueError):
+        said = json.loads(text)
+    for key in ("error", "message", "detail"):
+        said = said.get(key) or said if isinstance(said, dict) else said
+    return " ".join(str(said).split())[:300]
