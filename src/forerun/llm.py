@@ -348,6 +348,7 @@ class LLM:
             else:
                 self.drafter_spec = spec
                 return drafter
+        self.drafter_spec = self.drafter_spec.beside(target)
         return self.drafter_spec.build(target)
 
 

@@ -232,7 +232,7 @@ def test_drafters_change_with_the_weights_kept_and_tell_tokens_per_pass(talk, ca
     talk.say("Say: one two three one two three one two three")
     said = talk.drafter("none")
     assert talk.llm.model is model
-    assert said.startswith("drafter none (before: recycling")
+    assert said.startswith("drafter none (before: mlp_speculator++recycling")
     assert "tokens per pass (tau)" in said
     talk.say("Again")
     assert talk.drafter("") == "drafter none, 1.00 tokens per pass (tau)"
@@ -288,7 +288,7 @@ def test_a_pipe_is_a_turn_a_line_without_prompts(forerun, default_model, monkeyp
     assert "> " not in out
     assert "Enter" not in err
     assert err.count("cut at 6 tokens (--max-tokens)") == 3
-    assert "drafter none (before: recycling" in err
+    assert "drafter none (before: mlp_speculator++recycling" in err
     assert err.splitlines()[-1].startswith("3 answers, 18 tokens, ")
 
 

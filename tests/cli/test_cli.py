@@ -25,7 +25,7 @@ def test_generate_prints_the_text_or_one_document_with_it(forerun, model):
     assert code == 0
     assert document["text"] == text.removesuffix("\n")
     assert document["tokens"] == len(document["token_ids"]) <= 12
-    assert document["drafter"] == "recycling"
+    assert document["drafter"] == "mlp_speculator++recycling"
     assert "tok/s" in err
     for key in ("model", "seconds", "tok_s", "tau", "acceptance_rate", "acceptance_by_depth"):
         assert key in document

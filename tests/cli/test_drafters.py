@@ -27,9 +27,7 @@ def test_every_drafter_is_listed(forerun):
         for option in doc["options"]
         if option["default"] is None
     }
-    assert required == {
-        (name, "model") for name in ("draft_model", "eagle3", "medusa", "mlp_speculator")
-    }
+    assert required == {(name, "model") for name in ("draft_model", "eagle3", "medusa")}
 
 
 def test_the_options_of_a_drafter_are_shown(forerun, repeat):

@@ -101,8 +101,8 @@ class MarkovModel:
     def head(self, hidden: Tensor) -> Tensor:
         return self.logits[hidden[:, 0]]
 
-    def new_cache(self, num_slots: int, max_len: int) -> KVCache:
-        return TARGET_MODEL.new_cache(num_slots, max_len)
+    def new_cache(self, num_slots: int, max_len: int, num_blocks: int | None = None) -> KVCache:
+        return TARGET_MODEL.new_cache(num_slots, max_len, num_blocks=num_blocks)
 
     def nbytes(self) -> int:
         return self.logits.nbytes

@@ -13,11 +13,14 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters import _network_folder, _recurrent_files
 from forerun.drafters._best_first import Step
 from forerun.drafters._export import export
+from forerun.drafters._joined import Joined
 from forerun.drafters._last_state import LastStateDrafter
 from forerun.drafters._recurrent import TorchNetwork
+from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.drafters.mlp_speculator import Options, build
 from forerun.nn.networks import mlp_speculator as networks
+from tests.drafters.test_table_file import Words
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48
@@ -265,3 +268,32 @@ def test_what_is_exported_says_the_same_without_the_target(tmp_path, kind):
     expected, found = drafts(ours), drafts(str(out))
     assert found[:2] == expected[:2]
     assert found[2] == pytest.approx(expected[2], abs=0.01)
+
+
+def with_tokenizer():
+    """A target of the test model with a vocabulary."""
+    return Target(tiny_model(3), Words(vocab_size=VOCAB), 4, 256)
+
+
+def test_the_network_that_ships_for_a_target_is_found_by_its_size_and_tokenizer(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(_network_folder, "_packaged", lambda: tmp_path)
+    theirs, here = "mlp_speculator++recycling", with_tokenizer()
+    assert _network_folder.shipped(here) is None
+    assert DrafterSpec.of("auto").beside(here).text() == "recycling"
+    trained = _network_folder.describe_target(here, "a model")
+    save(tmp_path / "of-another", LSTM | {"target": trained | {"num_layers": 99}}, LSTM_TENSORS)
+    assert _network_folder.shipped(here) is None
+    save(tmp_path / "ours", LSTM | {"target": trained}, LSTM_TENSORS)
+    assert _network_folder.shipped(here) == tmp_path / "ours"
+    assert _network_folder.shipped(target()) is None, "without a tokenizer nothing can be compared"
+    assert DrafterSpec.of("auto").beside(here).text() == theirs
+    assert isinstance(DrafterSpec.of("auto").build(here), Joined)
+    assert DrafterSpec.of("auto", num_draft=3).beside(here).text() == "recycling:num_draft=3"
+    assert DrafterSpec.of("recycling").beside(here).text() == "recycling"
+
+
+def test_without_a_network_that_ships_a_folder_is_asked_for():
+    with pytest.raises(LoadError, match="no network ships for this model: give model=FOLDER"):
+        build(Options(), target())

@@ -66,7 +66,6 @@ def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) 
     [
         ({"method": "dflash"}, "'dflash' is not supported yet .there are: draft_model"),
         ({"method": "medusa"}, "drafter 'medusa': option 'model' must be given"),
-        ({"method": "mlp_speculator"}, "drafter 'mlp_speculator': option 'model' must be given"),
         ({"method": "deepseek_mtp"}, "'deepseek_mtp' is not supported yet"),
         ({"spec_type": "draft-eagle3"}, "drafter 'eagle3': option 'model' must be given"),
         ({"speculative_algorithm": "EAGLE"}, "'EAGLE' is not supported yet"),

@@ -103,7 +103,7 @@ def chat(default_model: Path, tmp_path: Path) -> Iterator:
 
 def test_a_session_and_the_next(chat, tmp_path: Path) -> None:
     today = chat("-n", "24", "--ignore-eos", "--system", "You are brief.")
-    assert "greedy, drafter recycling" in today.seen
+    assert "greedy, drafter mlp_speculator++recycling" in today.seen
     today.type("What is the capital of Fxance?" + LEFT * 5 + "\br")
     assert "cut at 24 tokens (--max-tokens); Enter goes on" in today.answer()
     assert "cut at 24 tokens" in today.answer()
@@ -127,7 +127,7 @@ def test_a_session_and_the_next(chat, tmp_path: Path) -> None:
     code, last = today.end()
     assert code == 0
     assert "3 answers, 72 tokens, " in last
-    assert "tokens per pass (tau): recycling " in last
+    assert "tokens per pass (tau): mlp_speculator++recycling " in last
     messages = json.loads((tmp_path / "talk").read_text())
     assert [m["content"] for m in messages if m["role"] == "user"] == [
         "What is the capital of France?",

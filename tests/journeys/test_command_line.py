@@ -28,7 +28,8 @@ COMMANDS = (
     *("", "generate", "chat", "demo", "models", "pull", "rm", "check", "drafters", "autotune"),
     *("check-drafter", "bench", "bench kernels", "bench report", "verify", "eval", "eval ppl"),
     *("eval tasks", "eval distribution", "eval fidelity", "train", "train table", "train data"),
-    *("train drafter", "trim-vocab", "export-drafter", "quantize", "serve"),
+    *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize", "serve"),
+    *("plan", "bench memory"),
 )
 
 

@@ -29,7 +29,10 @@ def test_the_first_command_answers_and_accepts_drafts(page, forerun):
     code, out, err = forerun("generate", prompt[1])
     assert code == 0
     assert out.startswith("Photosynthesis is a vital biological process that occurs in plants")
-    told = re.search(r"recycling: ([\d.]+) tokens per pass \(tau\), accepted (\d+) of (\d+)", err)
+    told = re.search(
+        r"mlp_speculator\+\+recycling: ([\d.]+) tokens per pass \(tau\), accepted (\d+) of (\d+)",
+        err,
+    )
     assert told is not None, err
     assert 0 < int(told[2]) < int(told[3])
 

@@ -72,10 +72,10 @@ def test_the_same_words_by_every_spelling(answer, default_model, tmp_path) -> No
     assert len({document["text"] for document in found}) == 1
     drafters = [document["drafter"] for document in found]
     assert [name.partition(":")[0] for name in drafters] == [
-        *(["recycling"] * 4),
+        *(["mlp_speculator++recycling"] * 4),
         "prompt_lookup",
         "draft_model",
-        "recycling",
+        "mlp_speculator++recycling",
         "prompt_lookup",
         "recycling",
     ]

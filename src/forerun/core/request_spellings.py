@@ -117,7 +117,6 @@ REQUEST: Mapping[str, Mapping[str, Spelling]] = {
         "speculative.n_max": _is("max_draft"),
         "speculative.n_min": _no_effect("the controller says how much is drafted"),
         "speculative.p_min": _no_effect("the controller says how much is drafted"),
-        "timings_per_token": _no_effect("timings come with the last chunk"),
         "top_n_sigma": _only(_FILTER, -1),
         "typical_p": _only(_FILTER, 1),
         "xtc_probability": _only(_FILTER, 0),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import safetensors
@@ -79,6 +80,22 @@ def check_folder(path: Path, model_types: Sequence[str]) -> None:
     config = config_of(path)
     if (found := config.get("model_type")) not in model_types:
         raise LoadError(f"{path} holds model_type {found!r}; allowed: {', '.join(model_types)}")
+
+
+def shipped(target: Target) -> Path | None:
+    """The network that came with the package for this target, or for one of its size and tokenizer."""
+    if target.vocabulary is None:
+        return None
+    here = describe_target(target, "")
+    for config in sorted(_packaged().glob(f"*/{CONFIG}")):
+        trained = read_json(config).get("target")
+        if isinstance(trained, dict) and trained | {"name": ""} == here:
+            return config.parent
+    return None
+
+
+def _packaged() -> Path:
+    return Path(str(resources.files("forerun.drafters"))) / "networks"
 
 
 def read(path: Path, target: Target) -> Folder:

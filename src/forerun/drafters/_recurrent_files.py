@@ -25,6 +25,8 @@ from forerun.drafters.base import Target
 from forerun.nn.model import Model
 
 MODEL_TYPES = ("mlp_speculator",)
+AUTO = "auto"
+"""The name of the network that ships for the target."""
 UNTRAINED = "untrained"
 """The name of a network of random weights: for checks, and to measure what a draft costs."""
 NUM_TOKENS = 4096
@@ -87,7 +89,7 @@ class Shape:
 
 def check_folder(model: str) -> None:
     """Raise LoadError if there is no such network."""
-    if model != UNTRAINED:
+    if model not in (AUTO, UNTRAINED):
         _network_folder.check_folder(Path(model).expanduser(), MODEL_TYPES)
 
 
@@ -95,7 +97,12 @@ def read(model: str, target: Target) -> RecurrentWeights:
     """A network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
-    folder = _network_folder.read(Path(model).expanduser(), target)
+    path = _network_folder.shipped(target) if model == AUTO else Path(model).expanduser()
+    if path is None:
+        raise LoadError(
+            "no network ships for this model: give model=FOLDER, as forerun train drafter writes it"
+        )
+    folder = _network_folder.read(path, target)
     shape, tensors, tokens = stored(folder, target)
     return RecurrentWeights(
         inner_size=shape.inner_size,

@@ -18,7 +18,7 @@ from forerun.core import options, registry, spellings
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, as_typed
 from forerun.core.spellings import METHODS
-from forerun.drafters import _given
+from forerun.drafters import _given, _network_folder
 from forerun.drafters._fallback import Fallback
 from forerun.drafters._find import checked, find, is_file
 from forerun.drafters._given import AUTO, Given
@@ -119,10 +119,18 @@ class DrafterSpec:
         chosen = None if shrink is None else shrink(self._built_options())
         return None if chosen is None else DrafterSpec.of(options.spell(self.name, chosen))
 
+    def beside(self, target: Target) -> DrafterSpec:
+        """What `auto` means for a target: the network that ships for it joins the tables, if there is one."""
+        if not self.is_auto or _network_folder.shipped(target) is None:
+            return self
+        return DrafterSpec.of(f"mlp_speculator++{self.name}")
+
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
         if self.built is not None:
             return self.built
+        if (spec := self.beside(target)) is not self:
+            return spec.build(target)
         if self.parts:
             *before, drafter = [part.build(target) for part in self.parts]
             for first in reversed(before):

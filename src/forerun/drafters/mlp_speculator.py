@@ -27,8 +27,8 @@ GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
 class Options(NetworkOptions):
     """Which network, and how much it guesses."""
 
-    model: str
-    """A folder of `forerun train drafter`, or an mlp_speculator checkpoint of IBM or Snowflake."""
+    model: str = _recurrent_files.AUTO
+    """A folder of `forerun train drafter`, a checkpoint of IBM or Snowflake; auto: what ships for the model."""
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)

@@ -203,7 +203,7 @@ class Planner:
         return ["int8"] if self.may_round and self.config.kv == "auto" else []
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
-        spec: DrafterSpec | None = self.spec
+        spec: DrafterSpec | None = self.spec.beside(self._target())
         while spec is not None:
             drafter = spec.build(self._target())
             yield drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)

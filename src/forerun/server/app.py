@@ -27,7 +27,8 @@ from forerun.server.generation import (
     messages,
     responses,
 )
-from forerun.server.http import Guarded, answer, read_object, refusal
+from forerun.server.http import OPEN_ROUTES, Guarded, answer, read_object, refusal
+from forerun.server.page import page_routes
 from forerun.server.schema import (
     ChatRequest,
     CompletionRequest,
@@ -85,8 +86,11 @@ def new_app(service: Service) -> FastAPI:
     ):
         _add(app, service, "GET", path, get)
     _add_errors(app)
+    pages = page_routes() if service.config.page else []
+    app.router.routes.extend(pages)
     if service.config.api_key is not None:
-        app.add_middleware(Guarded, api_key=service.config.api_key)
+        opened = frozenset(route.path for route in pages) | OPEN_ROUTES
+        app.add_middleware(Guarded, api_key=service.config.api_key, opened=opened)
     if service.config.allowed_origins:  # outermost: a browser asks without the key first
         origins = [*service.config.allowed_origins]
         app.add_middleware(

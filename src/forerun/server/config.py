@@ -19,11 +19,13 @@ class ServerConfig:
     port: int = 8000
     """Port to listen on; 0 takes one that is free."""
     api_key: str | None = None
-    """Key that every request but those to /health must send."""
+    """Key that every request but those to /health and for the page's files must send."""
     served_model_name: tuple[str, ...] = ()
     """What requests may call the model; default: the model as it was given."""
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may call the server from a browser; none by default."""
+    page: bool = True
+    """Answer / with a page to chat in, which is loaded without the key."""
     max_prompt_len: int | None = None
     """Tokens of a prompt, at most; default: as many as the context holds."""
     max_n: int = 16

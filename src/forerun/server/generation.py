@@ -107,6 +107,9 @@ async def _in_blocks(
     for name in ("n", "logprobs", "top_logprobs", "prompt_logprobs"):
         if getattr(body, name) not in (None, 0, 1, False):
             raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
+    if body.timings_per_token:
+        name = "timings_per_token"
+        raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
     running, has_tools = await _submit(service, body, typed)
     writer = BlockWriter(
         request=running,
@@ -167,6 +170,7 @@ def _writer(
         words=Words(llm.tokenizer.text_of, llm.tokenizer.token_bytes),
         observe=service.metrics.follow(running),
         options=body.stream_options or StreamOptions(),
+        with_timings=body.timings_per_token,
         with_ids=body.return_token_ids,
         with_prompt=with_prompt,
         with_tools=with_tools,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from forerun.server.errors import ApiError
 
 STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
-OPEN_ROUTES = ("/health",)
+OPEN_ROUTES = frozenset({"/health"})
 """Routes that need no key."""
 
 
@@ -79,12 +79,13 @@ async def _read(request: Request, limit: int) -> bytes:
 class Guarded:
     """Lets only those in who send the key, `Authorization: Bearer KEY` or `X-Api-Key: KEY`."""
 
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
-        self.app, self.api_key = app, api_key.strip().encode()
+    def __init__(self, app: ASGIApp, api_key: str, opened: Collection[str] = OPEN_ROUTES) -> None:
+        """`opened` are the paths that need no key."""
+        self.app, self.api_key, self.opened = app, api_key.strip().encode(), opened
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] != "http" or scope["path"] in OPEN_ROUTES or self._knows(scope):
+        if scope["type"] != "http" or scope["path"] in self.opened or self._knows(scope):
             await self.app(scope, receive, send)
             return
         error = ApiError(

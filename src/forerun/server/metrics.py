@@ -35,6 +35,7 @@ HELP = {
     "prefix_cache_queries": "Tokens of sequences that began.",
     "prefix_cache_hits": "Tokens of them that the cache held already.",
     "num_preemptions": "Times a running sequence gave up its memory, to be read again.",
+    "memory_rungs": "What gave way where memory ran short, by rung.",
     "request_success": "Sequences that ended, by reason.",
     "spec_decode_num_drafts": "Drafts verified.",
     "spec_decode_num_draft_tokens": "Tokens drafted.",

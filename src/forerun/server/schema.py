@@ -56,6 +56,8 @@ class StreamOptions(_Strict):
     """A last chunk with the usage of the whole request."""
     continuous_usage_stats: bool = False
     """The usage so far in every chunk."""
+    include_pieces: bool = False
+    """The text of every chunk token by token, and which of them the drafter had guessed."""
     include_obfuscation: bool = False
     """Nothing is obfuscated."""
 
@@ -81,6 +83,8 @@ class AnswerRequest(_Strict):
     """Send the answer as it comes, as server-sent events."""
     stream_options: StreamOptions | None = None
     """What the stream tells besides the text."""
+    timings_per_token: bool = False
+    """In a stream: the timings so far in every chunk, not only in the last."""
     return_token_ids: bool = False
     """Add the ids of the prompt's and the answer's tokens."""
     response_format: dict[str, Any] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from forerun.core.errors import ForerunError
 from forerun.core.types import Event, FinishReason, TokenLogprob
@@ -32,6 +32,8 @@ class Writer:
     words: Words
     observe: Callable[[News], object]
     options: StreamOptions
+    with_timings: bool = False
+    """Every chunk tells the figures so far."""
     with_ids: bool = False
     with_prompt: bool = False
     """The prompt's text comes before the answer."""
@@ -84,7 +86,8 @@ class Writer:
             document["usage"] = usage(self.request)
         elif self.options.include_usage:
             document["usage"] = None
-        elif news.event.finish_reason is not None and self._is_finished():
+        is_last = news.event.finish_reason is not None and self._is_finished()
+        if self.with_timings or (is_last and "usage" not in document):
             document["timings"] = timings(self.request, news.time_s, self.drafter)
         return _event(document)
 
@@ -102,13 +105,16 @@ class Writer:
             text = self._prompt_text(index) + text
         reader = self._readers.setdefault(index, Reader(with_tools=self.with_tools))
         deltas = reader.read(text, is_last=reason is not None)
-        if not (deltas or logprobs or reason or is_first or self.with_ids):
+        with_pieces = self.options.include_pieces and bool(event.pieces)
+        if not (deltas or logprobs or reason or is_first or self.with_ids or with_pieces):
             return None
         choice = style.delta(index, deltas, logprobs, _reason(reason, reader.has_calls))
         if is_first and style.is_chat:
             choice["delta"] = {"role": "assistant", "content": "", **choice["delta"]}
         if reason is not None:
             choice["stop_reason"] = self._run(index).stops.stop_reason
+        if with_pieces:
+            choice["pieces"] = [asdict(piece) for piece in event.pieces]
         if self.with_ids:
             choice["token_ids"] = event.token_ids
             if is_first:

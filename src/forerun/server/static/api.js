@@ -1,0 +1,62 @@
+// The server's own API: the key, errors in words, streams.
+
+const KEY = "forerun.key";
+
+export const key = {
+  get: () => localStorage.getItem(KEY) ?? "",
+  set: (value) => localStorage.setItem(KEY, value),
+};
+
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function ask(path, options = {}) {
+  const headers = { "content-type": "application/json" };
+  if (key.get()) headers.authorization = `Bearer ${key.get()}`;
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "the server does not answer");
+  }
+  if (answer.ok) return answer;
+  const document = await answer.json().catch(() => null);
+  throw new ApiError(answer.status, document?.error?.message ?? `the server answered ${answer.status}`);
+}
+
+/** The model that is served: {id, max_model_len, drafter}. */
+export async function model() {
+  const found = await (await ask("v1/models")).json();
+  return found.data[0];
+}
+
+/** The chunks of an answer as they come. Throws ApiError, and AbortError when `signal` ends it. */
+export async function* stream(body, signal) {
+  const answer = await ask("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    let part;
+    try {
+      part = await reader.read();
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new ApiError(0, "the connection was lost");
+    }
+    if (part.done) throw new ApiError(0, "the connection was lost");
+    const events = (rest + part.value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const data = event.replace(/^data: /, "");
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ApiError(500, chunk.error.message);
+      yield chunk;
+    }
+  }
+}

@@ -1,0 +1,261 @@
+// The page: conversations at the side, one of them in the middle, a field to write in.
+
+import { body, follow } from "./answer.js";
+import { key, model } from "./api.js";
+import { make } from "./render.js";
+import { Settings } from "./settings.js";
+import * as store from "./store.js";
+import { grow, TurnView } from "./turns.js";
+
+const byId = (id) => document.getElementById(id);
+const prompt = byId("prompt");
+const log = byId("log");
+const EXAMPLES = [
+  "Explain what a prime number is, with examples.",
+  "Write a Python function that reverses a string, and explain it.",
+  "List the planets of the solar system in a table.",
+];
+
+let chat = store.newChat();
+let views = [];
+let running = null; // {controller, chat, turn, view} while an answer comes
+const settings = new Settings(applySettings);
+
+function applySettings() {
+  document.body.classList.toggle("untinted", !settings.values.tint);
+  chat.system = settings.values.system;
+  if (chat.turns.length) store.save(chat);
+}
+
+function open(next) {
+  stop();
+  chat = next;
+  settings.set("system", chat.system ?? "");
+  views = [];
+  byId("turns").replaceChildren();
+  for (const turn of chat.turns) append(turn);
+  tellTrouble("");
+  list();
+  toEnd();
+  document.body.classList.remove("side-open");
+  if (matchMedia("(pointer: fine)").matches) prompt.focus(); // elsewhere a keyboard would cover the page
+}
+
+/** Show one more turn. */
+function append(turn) {
+  const at = views.length;
+  const view = new TurnView(turn, {
+    edit: (text) => edit(at, text),
+    regenerate: () => answer(at),
+  });
+  views.push(view);
+  byId("turns").append(view.element);
+  byId("welcome").hidden = true;
+  return view;
+}
+
+/** Forget the turns from this one on. */
+function cut(at) {
+  stop();
+  for (const view of views.splice(at)) view.element.remove();
+  chat.turns.length = at;
+}
+
+/** A question that is changed is asked anew; an answer that is changed stands. */
+function edit(at, text) {
+  if (chat.turns[at].role === "user") {
+    cut(at);
+    send(text);
+    return;
+  }
+  stop();
+  Object.assign(chat.turns[at], { text, drafted: [], timings: null, reason: null, error: null });
+  views[at].update();
+  keep();
+}
+
+function send(text) {
+  chat.turns.push({ role: "user", text });
+  append(chat.turns.at(-1));
+  answer(chat.turns.length);
+}
+
+/** Let the model write the turn at this place; what stood there and after it goes. */
+async function answer(at) {
+  cut(at);
+  const turn = { role: "assistant", text: "", drafted: [] };
+  const request = body(chat.turns, chat.system, settings.request());
+  chat.turns.push(turn);
+  const view = append(turn);
+  const controller = new AbortController();
+  const own = (running = { controller, chat, turn, view });
+  view.isWaiting = true;
+  view.onupdate = followEnd;
+  view.update();
+  refresh();
+  keep();
+  toEnd();
+  await attempt(own, request);
+  view.isWaiting = false;
+  if (running === own) running = null;
+  refresh();
+  if (own.chat.turns.includes(turn)) keep(own.chat);
+  view.update();
+  followEnd();
+}
+
+async function attempt({ controller, turn, view }, request) {
+  try {
+    await follow(turn, request, controller.signal, () => view.updateSoon());
+  } catch (error) {
+    if (error.name === "AbortError") {
+      turn.reason = "stopped";
+    } else if (error.status === 401 && !turn.text) {
+      await askKey();
+      await attempt({ controller, turn, view }, request);
+    } else {
+      turn.error = error.message;
+    }
+  }
+}
+
+function stop() {
+  running?.controller.abort();
+  running = null;
+  refresh();
+}
+
+function keep(which = chat) {
+  which.time = Date.now();
+  if (!store.save(which)) tellTrouble("This browser has no room left: the conversation is not kept.");
+  list();
+}
+
+function refresh() {
+  const button = byId("send");
+  button.textContent = running ? "Stop" : "Send";
+  button.classList.toggle("stop", Boolean(running));
+}
+
+function list() {
+  const items = store.chats().map((each) => {
+    const onopen = () => {
+      if (each.id !== chat.id) open(each);
+      document.body.classList.remove("side-open");
+    };
+    const onremove = () => {
+      if (!confirm("Delete this conversation?")) return;
+      store.remove(each);
+      if (each.id === chat.id) {
+        chat.turns.length = 0; // what still comes for it is not kept
+        open(store.newChat(settings.values.system));
+      }
+      list();
+    };
+    const name = make("button", { type: "button", className: "title", onclick: onopen }, store.title(each));
+    if (each.id === chat.id) name.setAttribute("aria-current", "true");
+    const gone = make("button", { type: "button", className: "icon", "aria-label": "Delete", onclick: onremove }, "✕");
+    return make("li", {}, name, gone);
+  });
+  byId("chats").replaceChildren(...items);
+  byId("welcome").hidden = chat.turns.length > 0;
+}
+
+let atEnd = true;
+log.addEventListener("scroll", () => {
+  atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+});
+
+function toEnd() {
+  log.scrollTop = log.scrollHeight;
+  atEnd = true;
+}
+
+/** Stay at the end, unless the reader has scrolled away from it. */
+function followEnd() {
+  if (atEnd) log.scrollTop = log.scrollHeight;
+}
+
+function tellTrouble(text) {
+  byId("trouble").textContent = text;
+  byId("trouble").hidden = !text;
+}
+
+/** Ask for the key until there is one; it is kept for the next time. */
+function askKey() {
+  const dialog = byId("ask-key");
+  byId("key-note").textContent = key.get()
+    ? "The server does not take that key."
+    : "This server asks for a key. It is kept in this browser.";
+  byId("key").value = "";
+  dialog.showModal();
+  dialog.querySelector("form").onsubmit = (event) => {
+    event.preventDefault();
+    key.set(byId("key").value.trim());
+    dialog.close();
+  };
+  return new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+}
+
+/** The name of what is served, once it is loaded. */
+async function connect() {
+  for (;;) {
+    try {
+      const found = await model();
+      byId("model").textContent = found.id;
+      byId("model").title = `drafter ${found.drafter}, context of ${found.max_model_len} tokens`;
+      return;
+    } catch (error) {
+      if (error.status === 401) {
+        await askKey();
+        continue;
+      }
+      byId("model").textContent = error.status === 503 ? "Loading the model…" : `Waiting: ${error.message}`;
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+    }
+  }
+}
+
+function submit() {
+  const text = prompt.value.trim();
+  if (!text || running) return;
+  prompt.value = "";
+  grow(prompt);
+  send(text);
+}
+
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (running) stop();
+  else submit();
+});
+prompt.addEventListener("input", () => grow(prompt));
+prompt.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  submit();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (running) stop();
+  else document.body.classList.remove("side-open");
+});
+byId("new").addEventListener("click", () => open(store.newChat(settings.values.system)));
+byId("open-side").addEventListener("click", () => document.body.classList.toggle("side-open"));
+byId("close-side").addEventListener("click", () => document.body.classList.remove("side-open"));
+byId("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("forerun.theme", root.dataset.theme);
+});
+addEventListener("pagehide", () => running && keep(running.chat));
+addEventListener("storage", list);
+for (const text of EXAMPLES) {
+  byId("examples").append(make("button", { type: "button", onclick: () => send(text) }, text));
+}
+open(store.newChat(settings.values.system));
+applySettings();
+connect();

@@ -1,0 +1,83 @@
+// The panel with the system prompt, sampling and drafting; kept as it is changed.
+
+import { make } from "./render.js";
+import { saveSettings, settings as stored } from "./store.js";
+
+const FIELDS = [
+  { name: "temperature", label: "Temperature", min: 0, max: 5, step: "0.05" },
+  { name: "top_p", label: "Top p", min: 0.01, max: 1, step: "0.01" },
+  { name: "top_k", label: "Top k", min: -1, step: "1" },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: "0.01" },
+  { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 2, step: "0.01" },
+  { name: "max_tokens", label: "Max tokens", min: 1, step: "1" },
+  { name: "seed", label: "Seed", min: 0, step: "1" },
+];
+
+const byId = (id) => document.getElementById(id);
+
+export class Settings {
+  /** `onchange` is called after each change. */
+  constructor(onchange) {
+    this.values = stored();
+    this.onchange = onchange;
+    this.dialog = byId("settings");
+    this.inputs = FIELDS.map((field) => this.number(field));
+    for (const name of ["drafting", "tint"]) {
+      byId(name).addEventListener("change", () => this.set(name, byId(name).checked));
+    }
+    byId("system").addEventListener("input", () => this.set("system", byId("system").value));
+    byId("reset").addEventListener("click", () => {
+      this.values = { drafting: true, tint: true, system: "", sampling: {} };
+      this.changed();
+      this.fill();
+    });
+    byId("open-settings").addEventListener("click", () => this.open());
+    byId("close-settings").addEventListener("click", () => this.dialog.close());
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog) this.dialog.close(); // beside the panel
+    });
+    this.dialog.querySelector("form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.dialog.close();
+    });
+    this.fill();
+  }
+
+  number({ name, label, ...bounds }) {
+    const input = make("input", { type: "number", name, placeholder: "auto", inputMode: "decimal", ...bounds });
+    input.addEventListener("input", () => {
+      const sampling = { ...this.values.sampling };
+      delete sampling[name];
+      if (input.value !== "" && input.validity.valid) sampling[name] = Number(input.value);
+      this.set("sampling", sampling);
+    });
+    byId("sampling").append(make("label", {}, make("span", {}, label), input));
+    return input;
+  }
+
+  set(name, value) {
+    this.values = { ...this.values, [name]: value };
+    this.changed();
+  }
+
+  changed() {
+    saveSettings(this.values);
+    this.onchange(this.values);
+  }
+
+  fill() {
+    byId("system").value = this.values.system;
+    for (const name of ["drafting", "tint"]) byId(name).checked = this.values[name];
+    for (const input of this.inputs) input.value = this.values.sampling[input.name] ?? "";
+  }
+
+  open() {
+    this.fill();
+    this.dialog.showModal();
+  }
+
+  /** The fields that a request is sent with. */
+  request() {
+    return { ...this.values.sampling, ...(this.values.drafting ? {} : { speculative: { drafter: "none" } }) };
+  }
+}

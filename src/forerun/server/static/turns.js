@@ -1,0 +1,105 @@
+// One turn of a conversation on the page: its text, what can be done with it, and how it was decoded.
+
+import { Meter } from "./meter.js";
+import { copyButton, make, Markdown } from "./render.js";
+
+const ENDS = {
+  length: "The answer was cut: it reached the token limit.",
+  stopped: "Stopped.",
+};
+
+/** `turn` is {role, text, drafted, timings, reason, error}; `act` has edit(text) and, for answers, regenerate(). */
+export class TurnView {
+  constructor(turn, act) {
+    this.turn = turn;
+    this.act = act;
+    this.isAnswer = turn.role === "assistant";
+    this.isWaiting = false;
+    this.body = make("div", { className: "text" });
+    this.markdown = new Markdown(this.body);
+    this.meter = new Meter();
+    this.note = make("p", { className: "note", hidden: true });
+    this.tools = this.makeTools();
+    const label = make("h2", { className: "offscreen" }, this.isAnswer ? "Answer" : "You");
+    this.element = make("li", { className: `turn ${turn.role}` }, label, this.body);
+    this.element.append(this.note, ...(this.isAnswer ? [this.meter.element] : []), this.tools);
+    this.update();
+  }
+
+  makeTools() {
+    const button = (text, onclick) => make("button", { type: "button", className: "quiet", onclick }, text);
+    return make(
+      "div",
+      { className: "tools" },
+      copyButton(() => this.turn.text),
+      button("Edit", () => this.edit()),
+      this.isAnswer ? button("Regenerate", () => this.act.regenerate()) : null,
+    );
+  }
+
+  /** Show the turn as it is now. */
+  update() {
+    const { text, drafted, timings, reason, error } = this.turn;
+    if (this.isAnswer) this.markdown.show(text, drafted ?? []);
+    else this.body.textContent = text;
+    this.element.classList.toggle("waiting", this.isWaiting);
+    this.note.textContent = error ?? ENDS[reason] ?? "";
+    this.note.hidden = !this.note.textContent;
+    this.note.classList.toggle("error", Boolean(error));
+    this.meter.show(timings);
+    this.tools.hidden = this.isWaiting;
+  }
+
+  /** Show it again with the next frame; many calls are one. */
+  updateSoon() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      this.update();
+      this.onupdate?.();
+    });
+  }
+
+  /** Let the text be changed in its place. */
+  edit() {
+    if (this.editor) return;
+    const area = make("textarea", { value: this.turn.text, "aria-label": "Edit" });
+    const close = () => {
+      this.editor.remove();
+      this.editor = null;
+      this.body.hidden = this.tools.hidden = false;
+    };
+    const done = () => {
+      const text = area.value;
+      close();
+      if (text.trim() && (text !== this.turn.text || !this.isAnswer)) this.change(text);
+    };
+    area.addEventListener("keydown", (event) => {
+      if (event.isComposing) return;
+      if (event.key === "Escape") close();
+      else if (event.key === "Enter" && !event.shiftKey && !this.isAnswer) done();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    const save = make("button", { type: "button", className: "main", onclick: done });
+    save.textContent = this.isAnswer ? "Save" : "Send";
+    const cancel = make("button", { type: "button", onclick: close }, "Cancel");
+    this.editor = make("div", { className: "editor" }, area, make("div", { className: "end" }, cancel, save));
+    this.body.hidden = this.tools.hidden = true;
+    this.body.after(this.editor);
+    grow(area);
+    area.addEventListener("input", () => grow(area));
+    area.focus();
+  }
+
+  change(text) {
+    this.markdown.clear();
+    this.act.edit(text);
+  }
+}
+
+/** A text field as high as its text. */
+export function grow(area) {
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight + 2}px`;
+}

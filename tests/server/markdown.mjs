@@ -1,0 +1,82 @@
+// The law of markdown.js, run by test_page.py in a folder with the page's files.
+import assert from "node:assert/strict";
+import { parse, safe } from "./markdown.js";
+import { add } from "./answer.js";
+
+// A block as a short text: leaves are slices of the source.
+function show(source, node) {
+  const all = (nodes) => nodes.map((each) => show(source, each)).join("");
+  switch (node.type) {
+    case "text": return source.slice(node.start, node.end);
+    case "codespan": return `{code ${source.slice(node.start, node.end)}}`;
+    case "code": return `{${node.language}: ${node.lines.map((l) => source.slice(l.start, l.end)).join("/")}}`;
+    case "link": return `{link ${node.href} ${all(node.children)}}`;
+    case "list": return `{${node.isOrdered ? node.number : "-"} ${node.items.map(all).join(";")}}`;
+    case "table": return `{${node.align} ${node.rows.map((row) => row.map(all).join(",")).join(";")}}`;
+    case "break": return "/";
+    case "rule": return "{rule}";
+    case "heading": return `{h${node.level} ${all(node.children)}}`;
+    case "paragraph": return `{p ${all(node.children)}}`;
+    default: return `{${node.type} ${all(node.children)}}`;
+  }
+}
+const shown = (source) => parse(source).map((block) => show(source, block)).join("");
+
+for (const [source, expected] of [
+  ["a\nb\n\nc", "{p a/b}{p c}"],
+  ["# One\ntwo", "{h1 One}{p two}"],
+  ["**a *b*** _c_ ~~d~~ snake_case_name 2 * 3 * 4", "{p {strong a {em b}} {em c} {del d} snake_case_name 2 * 3 * 4}"],
+  ["use `a*b*` and \\*this\\*", "{p use {code a*b*} and *this*}"],
+  ["```py\nx = 1\n\n# no heading\n```\nafter", "{py: x = 1//# no heading}{p after}"],
+  ["```js\nstill", "{js: still}"],
+  ["- a\n  - b\n- c", "{- {p a}{- {p b}};{p c}}"],
+  ["3. a\n\n   more\n4. b", "{3 {p a}{p more};{p b}}"],
+  ["1. a\n   ```\n   x\n     y\n   ```", "{1 {p a}{: x/  y}}"],
+  ["> a\n> > b", "{quote {p a}{quote {p b}}}"],
+  ["| a | b |\n|---|--:|\n| 1 | *2* |", "{left,right a,b;1,{em 2}}"],
+  ["---", "{rule}"],
+  ["[a](https://x.org/b_(c)) https://y.org/d_e.", "{p {link https://x.org/b_(c) a} {link https://y.org/d_e https://y.org/d_e}.}"],
+  ["[a](javascript:alert(1)) ![b](data:text/html,x)", "{p [a](javascript:alert(1)) ![b](data:text/html,x)}"],
+  ["<img src=x onerror=alert(1)> &amp;", "{p <img src=x onerror=alert(1)> &amp;}"],
+]) assert.equal(shown(source), expected);
+
+for (const bad of ["javascript:alert(1)", " javascript:x", "data:text/html,x", "//x.org", "/a", "vbscript:x"])
+  assert.equal(safe(bad), null);
+
+// Any text can be read, every prefix of it too; leaves are in order and inside; the text is never lost.
+let seed = 7;
+const random = (n) => (seed = (seed * 1103515245 + 12345) % 2147483648) % n;
+const parts = ["*", "**", "_", "`", "```", "\n", "\n\n", "- ", "1. ", "> ", "# ", "|", "|-|-|", "[", "](", ")", "a", "b c",
+  " ", "  ", "    ", "~~", "\\", "<b>", "https://x", "---", "é😀"];
+function leaves(node, found) {
+  if (node.type === "text" || node.type === "codespan") found.push(node);
+  if (node.type === "code") found.push(...node.lines);
+  for (const each of [...(node.children ?? []), ...(node.items ?? []).flat(), ...(node.rows ?? []).flat(2)])
+    leaves(each, found);
+  return found;
+}
+for (let round = 0; round < 1500; round += 1) {
+  const source = Array.from({ length: 1 + random(30) }, () => parts[random(parts.length)]).join("");
+  const found = parse(source).flatMap((block) => leaves(block, []));
+  let at = 0;
+  const covered = new Set();
+  for (const { start, end } of found) {
+    assert.ok(start >= at && end >= start && end <= source.length, JSON.stringify(source));
+    for (let i = start; i < end; i += 1) covered.add(i);
+    at = end;
+  }
+  if (source.includes("```") || source.includes("|")) continue; // a fence names its language, a row ends at its columns
+  [...source].reduce((i, sign) => {
+    assert.ok(covered.has(i) || !/[abcé😀]/u.test(sign), `lost ${sign} of ${JSON.stringify(source)}`);
+    return i + sign.length;
+  }, 0);
+}
+const start = Date.now();
+for (const part of ["*", "**a", "_a", "`", "[", "](", "> ", "- ", "|", "~~a", "[a](", "a*", "1. a\n", "> > - a\n", "a|b\n", "``a`", "https://"])
+  parse(part.repeat(20000));
+assert.ok(Date.now() - start < 4000, `${Date.now() - start} ms`);
+
+const turn = { text: "", drafted: [] };
+for (const [text, from_draft] of [["a", false], ["b", true], ["", true], ["c", true], ["d", false], ["e", true]])
+  add(turn, { text, from_draft });
+assert.deepEqual(turn, { text: "abcde", drafted: [[1, 3], [4, 5]] });

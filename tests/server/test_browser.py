@@ -1,0 +1,209 @@
+"""The page as a person uses it, in Debian's chromium: `pytest -m browser`, after `pip install playwright`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.server.conftest import running
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+ASKED = "One two three one two three one two"
+LONG = "Count from one to five hundred."
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as tool:
+        # The machines of tests run as root, where chromium has no sandbox.
+        made = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@contextmanager
+def opened(browser, url: str, **settings: object) -> Iterator:
+    """The page in a profile of its own; an error in it fails the test."""
+    context = browser.new_context(**settings)
+    page = context.new_page()
+    troubles: list[str] = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda line: troubles.append(line.text) if line.type == "error" else None)
+    page.on("request", lambda one: None if one.url.startswith(url) else troubles.append(one.url))
+    page.goto(url)
+    yield page
+    assert [one for one in troubles if "401" not in one] == []
+    context.close()
+
+
+def send(page, text: str, *, wait: bool = True) -> None:
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+    if wait:
+        ended(page)
+
+
+def ended(page) -> None:
+    from playwright.sync_api import expect
+
+    expect(page.locator("#send")).to_have_text("Send", timeout=60_000)
+    expect(page.locator(".waiting")).to_have_count(0)
+
+
+def set_field(page, name: str, value: str) -> None:
+    page.click("#open-settings")
+    page.fill(f"#settings [name={name}]", value)
+    page.click("#settings .main")
+
+
+def test_an_answer_comes_tinted_with_its_figures_and_stays_after_a_reload(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "24")
+        page.fill("#prompt", "not")
+        page.press("#prompt", "Shift+Enter")
+        assert page.input_value("#prompt") == "not\n"
+        send(page, ASKED)
+        answer = page.locator(".assistant .text")
+        text = answer.inner_text()
+        assert text
+        assert answer.locator("mark.drafted").count() > 0
+        words = page.locator(".meter .words").inner_text()
+        assert re.search(r"[\d.]+ tok/s", words)
+        assert re.search(r"τ [\d.]+ tokens a pass", words)
+        assert re.search(r"24 tokens in \d+ pass(es)?; plain decoding needs 23", words)
+        assert "token limit" in page.locator(".assistant .note").inner_text()
+        page.reload()
+        page.click("#chats .title")
+        assert page.locator(".user .text").inner_text() == ASKED
+        assert answer.inner_text() == text
+        assert answer.locator("mark.drafted").count() > 0
+
+
+def test_stop_regenerate_edit_and_delete(browser, url):
+    with opened(browser, url) as page:
+        page.on("dialog", lambda dialog: dialog.accept())
+        send(page, LONG, wait=False)
+        page.locator(".meter .words").wait_for()
+        page.keyboard.press("Escape")
+        ended(page)
+        assert page.locator(".assistant .note").inner_text() == "Stopped."
+        set_field(page, "max_tokens", "8")
+        page.click(".assistant >> text=Regenerate")
+        ended(page)
+        assert page.locator(".turn").count() == 2
+        assert "8 tokens in" in page.locator(".meter .words").inner_text()
+        send(page, "More")
+        assert page.locator(".turn").count() == 4
+        page.locator(".user >> text=Edit").first.click()
+        page.fill(".editor textarea", ASKED)
+        page.press(".editor textarea", "Enter")
+        ended(page)
+        assert page.locator(".turn").count() == 2
+        assert page.locator(".user .text").inner_text() == ASKED
+        page.click(".assistant >> text=Edit")
+        page.fill(".editor textarea", "*mine*")
+        page.click(".editor >> text=Save")
+        assert page.locator(".assistant em").inner_text() == "mine"
+        page.hover("#chats li")
+        page.click("#chats [aria-label=Delete]")
+        assert page.locator(".turn").count() == 0
+        assert page.locator("#chats li").count() == 0
+
+
+def test_settings_reach_the_server(browser, url):
+    with opened(browser, url) as page:
+        bodies: list[dict] = []
+        page.on(
+            "request",
+            lambda one: bodies.append(one.post_data_json) if one.method == "POST" else None,
+        )
+        set_field(page, "max_tokens", "4")
+        set_field(page, "temperature", "0.5")
+        page.click("#open-settings")
+        page.fill("#system", "Be brief.")
+        page.uncheck("#drafting")
+        page.keyboard.press("Escape")
+        send(page, "Hi")
+        (body,) = bodies
+        assert (body["max_tokens"], body["temperature"]) == (4, 0.5)
+        assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+        assert body["speculative"] == {"drafter": "none"}
+        assert page.locator("mark.drafted:visible").count() == 0
+        assert "no drafting" in page.locator(".meter .words").inner_text()
+        set_field(page, "temperature", "-1")
+        assert page.locator("#settings").is_visible()  # the browser says what is wrong
+        page.keyboard.press("Escape")
+        send(page, "Hi")
+        assert len(bodies) == 2
+        assert "temperature" not in bodies[-1]
+
+
+def test_what_is_written_is_never_html(browser, url):
+    hostile = (
+        "<img src=x onerror=alert(1)><script>alert(2)</script> [a](javascript:alert(3)) "
+        '[b](https://x.org/"onmouseover="alert(4)) `<b>` **<i>x</i>**'
+    )
+    with opened(browser, url) as page:
+        page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+        set_field(page, "max_tokens", "2")
+        send(page, hostile)
+        page.click(".assistant >> text=Edit")
+        page.fill(".editor textarea", hostile + "\n```html\n<script>alert(5)</script>\n```\n")
+        page.click(".editor >> text=Save")
+        page.wait_for_timeout(200)
+        for made in ("img", "script", "i", "[onerror]", "[onmouseover]"):
+            assert page.locator(f"#log {made}").count() == 0
+        links = page.locator("#log a").evaluate_all("all => all.map((one) => one.href)")
+        assert all(link.startswith("https://x.org/") for link in links)
+        assert "<script>alert(5)</script>" in page.locator("pre code").inner_text()
+        assert page.locator(".assistant strong").inner_text() == "<i>x</i>"
+        assert page.locator(".code button").inner_text() == "Copy"
+
+
+def test_the_key_is_asked_for_once(browser, llm):
+    with running(lambda: llm, api_key="secret") as (url, _), opened(browser, url) as page:
+        page.fill("#key", "wrong")
+        page.press("#key", "Enter")
+        page.locator("text=does not take that key").wait_for()
+        page.fill("#key", "secret")
+        page.press("#key", "Enter")
+        page.locator("#model >> text=tiny").wait_for()
+        page.reload()
+        page.locator("#model >> text=tiny").wait_for()
+        assert not page.locator("#ask-key").is_visible()
+        set_field(page, "max_tokens", "2")
+        send(page, "Hi")
+        assert page.locator(".assistant .text").inner_text()
+
+
+def test_dark_light_and_a_phone(browser, url):
+    def ground(page) -> str:
+        return page.locator("body").evaluate("one => getComputedStyle(one).backgroundColor")
+
+    with opened(browser, url, color_scheme="dark") as page:
+        dark = ground(page)
+        page.click("#theme")
+        light = ground(page)
+        assert dark != light
+        page.reload()
+        assert ground(page) == light
+    phone = {"width": 390, "height": 844}
+    with opened(browser, url, viewport=phone, is_mobile=True, has_touch=True) as page:
+        assert not page.locator("#side").is_visible()
+        page.tap("#open-side")
+        page.locator("#new").wait_for()
+        page.tap("#close-side")
+        set_field(page, "max_tokens", "4")
+        send(page, "word" * 200)
+        widths = "one => [one.scrollWidth, one.clientWidth]"
+        scroll, client = page.locator("html").evaluate(widths)
+        assert scroll == client == 390

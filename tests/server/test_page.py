@@ -1,0 +1,111 @@
+"""The page at `/`: its files as they are sent, its markdown in node, all of it in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from forerun.server.page import FOLDER, page_routes
+from tests.server.conftest import running
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+
+def test_every_file_of_the_page_is_sent_with_a_policy_that_allows_nothing_from_elsewhere(url):
+    paths = [route.path for route in page_routes()]
+    assert len(paths) == len([*FOLDER.iterdir()])  # nothing lies there that is not sent
+    assert {"/", "/static/main.js", "/static/page.css"} <= {*paths}
+    for path in paths:
+        answer = httpx.get(url + path)
+        name = "index.html" if path == "/" else path.removeprefix("/static/")
+        assert answer.content == (FOLDER / name).read_bytes()
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        same = httpx.get(url + path, headers={"if-none-match": answer.headers["etag"]})
+        assert (same.status_code, same.content) == (304, b"")
+    assert httpx.get(f"{url}/static/nothing.js").status_code == 404
+    assert httpx.get(f"{url}/static/..%2fpage.py").status_code == 404
+
+
+def test_the_files_ask_for_nothing_from_elsewhere_and_make_no_html_of_text():
+    for path in FOLDER.iterdir():
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"""(src|href)=["'](https?:)?//|@import|url\(""", text), path.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
+    names = set(re.findall(r'static/([\w.]+)"', (FOLDER / "index.html").read_text()))
+    names |= {
+        name
+        for path in FOLDER.glob("*.js")
+        for name in re.findall(r'from "\./([\w.]+)"', path.read_text())
+    }
+    assert names | {"index.html"} == {path.name for path in FOLDER.iterdir()}
+
+
+def test_the_page_needs_no_key_and_the_api_behind_it_does(llm):
+    with running(lambda: llm, api_key="secret") as (url, _):
+        assert httpx.get(f"{url}/").status_code == 200
+        assert httpx.get(f"{url}/static/main.js").status_code == 200
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/static/nothing.js").status_code == 401
+
+
+def test_no_page_is_no_page(llm):
+    with running(lambda: llm, page=False) as (url, _):
+        assert httpx.get(f"{url}/").status_code == 404
+        assert httpx.get(f"{url}/static/main.js").status_code == 404
+
+
+def test_pieces_and_timings_of_a_stream_say_what_was_drafted(url):
+    body = {
+        "messages": [{"role": "user", "content": "One two three one two three one"}],
+        "max_tokens": 24,
+        "temperature": 0,
+        "stream": True,
+        "timings_per_token": True,
+        "stream_options": {"include_pieces": True},
+    }
+    text = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).text
+    chunks = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
+    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    pieces = [one for chunk in chunks for one in chunk["choices"][0].get("pieces", [])]
+    assert "".join(one["text"] for one in pieces) == said != ""
+    timings = [chunk["timings"] for chunk in chunks]
+    last = timings[-1]
+    assert len(chunks) > 2
+    assert [one["predicted_n"] for one in timings] == sorted(one["predicted_n"] for one in timings)
+    assert last["draft_n_accepted"] == sum(one["from_draft"] for one in pieces) > 0
+    assert last["predicted_n"] - 1 == pytest.approx(last["passes"] * last["tokens_per_pass"], abs=1)
+    plain = body | {"stream_options": None, "timings_per_token": False}
+    text = httpx.post(f"{url}/v1/chat/completions", json=plain, timeout=60).text
+    assert "pieces" not in text
+    assert text.count('"timings"') == 1
+
+
+def test_other_forms_refuse_what_they_have_no_place_for(url):
+    body = {"input": "Hi", "timings_per_token": True}
+    answer = httpx.post(f"{url}/v1/responses", json=body)
+    assert answer.status_code == 400
+    assert "timings_per_token" in answer.json()["error"]["message"]
+
+
+MARKDOWN = Path(__file__).with_name("markdown.mjs")
+
+
+@needs_node
+def test_markdown_is_read_as_ranges_of_the_text(tmp_path):
+    for name in ("markdown.js", "answer.js", "api.js"):
+        shutil.copy(FOLDER / name, tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    shutil.copy(MARKDOWN, tmp_path)
+    command = ["node", str(tmp_path / MARKDOWN.name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
