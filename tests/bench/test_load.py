@@ -6,7 +6,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
+import signal
 import statistics
+import subprocess
+import sys
 import time
 
 import pytest
@@ -225,3 +229,19 @@ def test_a_model_is_served_and_its_server_ends(forerun, default_model):
     code, said, _ = forerun("bench", "serve", default_model, *flags)
     assert code == 0
     assert json.loads(said)["rows"][0]["completed"] == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_fails_no_request_and_ends_the_server(default_model):
+    command = [sys.executable, "-m", "forerun", "bench", "serve", str(default_model), "--json"]
+    command += ["--concurrency", "2", "-c", "512", "--num-prompts", "500"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        time.sleep(20)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (row,) = json.loads(said)["rows"]
+    assert row["completed"] > 0
+    assert (row["failed"], row["is_whole"]) == (0, False)

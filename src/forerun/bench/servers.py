@@ -29,7 +29,11 @@ class _Process:
         self.remote = Remote.of(f"http://127.0.0.1:{port}/v1")
         self._words = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._words, stderr=subprocess.STDOUT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._words,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is ours: we end it when the answers are counted
         )
         try:
             self._wait()
