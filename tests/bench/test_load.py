@@ -175,6 +175,18 @@ def test_bench_serve_measures_a_sweep_and_resumes(forerun, url, tmp_path):
     assert out.read_text() == written  # nothing was measured again
 
 
+def test_bench_measures_a_server_too(forerun, url):
+    flags = ["--limit", "2", "-n", "3", "--batch", "2", "--json"]
+    code, said, _ = forerun("bench", "--url", url, *flags)
+    assert code == 0
+    (row,) = json.loads(said)["rows"]
+    assert (row["completed"], row["max_concurrency"]) == (2, 2)
+    for wrong in (["-d", "suffix"], ["-t", "2"], ["--peers", "llama.cpp"], ["--kv", "int8"]):
+        code, _, told = forerun("bench", "--url", url, *wrong)
+        assert code == 2
+        assert f"{wrong[0]} is for a model of this machine" in told
+
+
 def test_ctrl_c_keeps_what_was_measured(forerun, url, monkeypatch):
     answers = Run.__iter__
 

@@ -305,13 +305,14 @@ def _type(hint: Any) -> Any:
     return first | None if types.NoneType in others else first
 
 
-def refuse_engine(context: typer.Context, why: str) -> None:
-    """Raise ConfigError if an option of the engine other than the model was given."""
+def refuse_given(context: typer.Context, *names: str) -> None:
+    """Raise ConfigError if an option of the engine but the model, or one of `names`, was given beside --url."""
     arguments = context.meta.get(META) or Arguments()
-    own = {field.name for field in fields(EngineConfig)} - {"model"} | {"speculative_config"}
+    own = {field.name for field in fields(EngineConfig)} | {"speculative_config", *names}
+    own -= {"model", "seed"}
     given = [flag for name, flag in arguments.typed.items() if name in own] + [*arguments.foreign]
     if given:
-        raise ConfigError(f"{given[0]} {why}")
+        raise ConfigError(f"{given[0]} is for a model of this machine: leave it out with --url")
 
 
 def typed_model(context: typer.Context, config: EngineConfig) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.cli import bench_serve
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
     from forerun.llm import LLM
 
+MAX_TOKENS = 128
+OF_THIS_MACHINE = ("drafters", "peers", "peers_dir", "markdown", "json_schema")
+"""Options that a server has no use for."""
+
 LEGEND = (
     "speed-up: decoded tokens a second over plain decoding's, [95 % interval over prompts]; "
     "tau: tokens per pass of the model; same: prompts with plain decoding's tokens. "
@@ -29,7 +34,7 @@ LEGEND = (
 
 
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
-@opt.sampling("max_tokens", "temperature", "seed", max_tokens=128, seed=0)
+@opt.sampling("max_tokens", "temperature", "seed", max_tokens=MAX_TOKENS, seed=0)
 def command(
     context: typer.Context,
     config: EngineConfig,
@@ -75,11 +80,43 @@ def command(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the tables, all columns, as Markdown.")
     ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", metavar="URL", help="Measure a server instead, --batch requests at once."
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs."""
+    """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs.
+
+    With --url the prompts go to a server of OpenAI's API, as with bench serve.
+    """
     if context.invoked_subcommand is not None:
         return
+    if url is not None:
+        opt.refuse_given(context, *OF_THIS_MACHINE)
+        bench_serve.command(
+            opt.typed_model(context, config),
+            url,
+            api_key,
+            concurrency=str(batch),
+            num_prompts=limit,
+            task=task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl"),
+            categories=categories,
+            max_tokens=params.max_tokens or MAX_TOKENS,
+            temperature=params.temperature,
+            seed=params.seed or 0,
+            rounds=rounds,
+            out=out,
+            as_json=as_json,
+        )
+        return
+    if api_key is not None:
+        raise ConfigError("--api-key is for a server: give its --url")
     from forerun.bench import workload
     from forerun.bench.run import Bench
     from forerun.cli import _console as console
@@ -210,7 +247,6 @@ def _peers(
 
     from forerun.bench.peers import base
     from forerun.cli import _console as console
-    from forerun.core.errors import ConfigError
 
     names = opt.names(given)
     if names and (not params.is_greedy or llm.config.max_num_seqs > 1):

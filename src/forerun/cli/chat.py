@@ -54,7 +54,7 @@ def command(
     lines, notes = Lines(), console.stderr()
     talk: Talk
     if url is not None:
-        opt.refuse_engine(context, "is for a model of this machine: leave it out with --url")
+        opt.refuse_given(context)
         talk = _remote(url, api_key, opt.typed_model(context, config), params)
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
