@@ -18,6 +18,8 @@ from forerun.bench.summary import ALL, Row
 from forerun.drafters._spec import AUTO_CHOICE
 
 README = Path(__file__).parent.parent / "README.md"
+DEFAULTS = (f"mlp_speculator++{AUTO_CHOICE}", AUTO_CHOICE)
+"""The default drafter of a model that a network ships for, and of others."""
 BLOCK = re.compile(r"(<!-- speeds: (\S+) -->\n).*?(<!-- /speeds -->)", re.DOTALL)
 
 
@@ -33,13 +35,13 @@ def render(readme: Path = README) -> str:
 
 def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
     """What was run, a line a system, the fastest first, and the default drafter's gain by kind of prompt."""
-    totals = [row for row in rows if row["category"] == ALL]
+    totals, default = [row for row in rows if row["category"] == ALL], _default(rows)
     able = sorted(
         (row for row in totals if "error" not in row), key=lambda row: -_value(row, "tok_s")
     )
     lines = [
         [
-            _name(row),
+            _name(row, default),
             number(row["tok_s"], 0),
             _speedup(row),
             number(row["tau"], 2) if row["tau"] is not None else "",
@@ -48,7 +50,7 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
         for row in able
     ]
     lines += [
-        [_name(row), f"could not run: {row['error']}", "", "", ""]
+        [_name(row, default), f"could not run: {row['error']}", "", "", ""]
         for row in totals
         if "error" in row
     ]
@@ -63,9 +65,8 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
 
 
 def _by_kind(rows: list[Row]) -> str:
-    """The speed-ups of the default drafter, or of `suffix` where it was not measured, best first."""
-    drafters = {row["drafter"] for row in rows}
-    drafter = AUTO_CHOICE if AUTO_CHOICE in drafters else "suffix"
+    """The speed-ups of the default drafter, best first."""
+    drafter = _default(rows)
     own = [row for row in rows if row["drafter"] == drafter and row["category"] != ALL]
     if not own:
         return ""
@@ -76,6 +77,12 @@ def _by_kind(rows: list[Row]) -> str:
     return f"`{drafter}` by kind of prompt: {', '.join(kinds)}."
 
 
+def _default(rows: list[Row]) -> str:
+    """What `auto` is, or was when these were measured."""
+    drafters = {str(row["drafter"]) for row in rows if "peer" not in row}
+    return next(name for name in (*DEFAULTS, "suffix") if name in drafters)
+
+
 def _identical(able: list[Row]) -> str:
     """In how many answers drafting changed nothing: all of them, or the bench would have failed."""
     ours = [row for row in able if "peer" not in row]
@@ -83,12 +90,12 @@ def _identical(able: list[Row]) -> str:
     return f"{same:.0f} of {ours[0]['prompts']} answers are identical with and without drafting."
 
 
-def _name(row: Row) -> str:
+def _name(row: Row, default: str) -> str:
     if "peer" in row:
         return f"{row['peer']}, {row['drafter']}"
     if row["drafter"] == "none":
         return "forerun, plain"
-    return f"forerun, `{row['drafter']}`" + (" (default)" if row["drafter"] == AUTO_CHOICE else "")
+    return f"forerun, `{row['drafter']}`" + (" (default)" if row["drafter"] == default else "")
 
 
 def _speedup(row: Row) -> str:

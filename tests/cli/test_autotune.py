@@ -60,7 +60,7 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     assert profile.choices(default_model) == [SPELLED]
 
     llm.profile = replace(llm.profile, drafter="draft_model:model=gone.gguf")
-    assert llm.with_drafter("auto").drafter_spec.text() == "recycling"
+    assert llm.with_drafter("auto").drafter_spec.text() == "mlp_speculator++recycling"
     (note,) = caplog.records
     assert "gone.gguf" in note.getMessage()
 

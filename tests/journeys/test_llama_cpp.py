@@ -111,7 +111,7 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
     [
         ("-ngx 99", "-ngx is not an option of forerun generate: did you mean -ngl?"),
         ("-ngl", "-ngl needs a value"),
-        ("-ctk q8_0", "-ctk q8_0 is not possible here: keys and values are kept as fp16 or fp32"),
+        ("-ctk q5_1", "-ctk q5_1 is not possible here: keys and values are kept as"),
         ("-d none --num-draft 4", "drafter 'none' has no option --num-draft 4 (it has: none)"),
         ("-d none --draft-max 4", "drafter 'none' has no option --draft-max 4"),
         ("-md x.gguf -d suffix", "drafter 'suffix' has no option -md 'x.gguf'"),

@@ -64,6 +64,7 @@ def command(
     from forerun.bench import workload
     from forerun.cli import _console as console
     from forerun.core.provenance import now
+    from forerun.drafters._spec import DrafterSpec
     from forerun.eval.prompts import read
     from forerun.tune.profile import Profile
     from forerun.tune.search import Autotune, best_of
@@ -73,13 +74,16 @@ def command(
     tuned_on = workload.choose(known, limit)
     checked_on = workload.choose([p for p in known if p not in tuned_on] or tuned_on, limit)
     llm = opt.load(config)
+    target = llm.target()
+    if drafters is None and (auto := DrafterSpec.of("auto").beside(target)).parts:
+        specs.append(auto)
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in tuned_on]
     try:
         times = _time_passes(llm, repeats)
         with _bar() as progress:
             search = Autotune(
                 lambda drafter: llm.with_drafter(drafter).engine,
-                llm.target(),
+                target,
                 token_ids,
                 max_tokens,
                 times,

@@ -21,6 +21,8 @@ from forerun.drafters.base import Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
 """What `forerun autotune` tries."""
+TUNE_WHEN_NAMED = True
+"""Few models have a network that ships; theirs is tried as part of `auto`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
