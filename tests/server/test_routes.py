@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import httpx
+import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -80,6 +83,69 @@ def test_the_document_of_the_api_names_every_field(url):
     assert {"messages", "temperature", "top_k", "ignore_eos"} <= schema["properties"].keys()
     assert "include_usage" in json.dumps(schema["properties"]["stream_options"])
     assert "$ref" not in json.dumps(document["paths"])
+
+
+ASKED = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+TRIED = [
+    ("/v1/completions", BODY, 200),
+    ("/v1/completions", BODY | {"n": 0}, 400),
+    ("/v1/chat/completions", ASKED, 200),
+    ("/v1/chat/completions", ASKED | {"model": "other"}, 404),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 4}, 200),
+    ("/v1/responses", {"input": 1}, 400),
+    ("/v1/messages", ASKED, 200),
+    ("/v1/messages", ASKED | {"model": "other"}, 404),
+    ("/v1/messages", {}, 400),
+    ("/v1/messages/count_tokens", {"messages": ASKED["messages"]}, 200),
+    ("/v1/messages/count_tokens", {"messages": []}, 400),
+    ("/tokenize", {"prompt": "Hi"}, 200),
+    ("/tokenize", {}, 400),
+    ("/detokenize", {"tokens": [1]}, 200),
+    ("/detokenize", {"tokens": [-1]}, 400),
+    ("/health", None, 200),
+    ("/v1/models", None, 200),
+    ("/v1/models/{name}", None, 404),
+    ("/metrics", None, 200),
+    ("/version", None, 200),
+]
+
+
+@pytest.fixture(scope="module")
+def paths(url) -> dict:
+    return httpx.get(f"{url}/openapi.json").json()["paths"]
+
+
+@pytest.mark.parametrize(("route", "body", "status"), TRIED)
+def test_an_answer_is_one_that_the_document_states(url, paths, route, body, status):
+    method = "GET" if body is None else "POST"
+    answer = httpx.request(method, f"{url}{route}", json=body, timeout=60)
+    assert answer.status_code == status
+    content = paths[route][method.lower()]["responses"][str(status)]["content"]
+    kind = answer.headers["content-type"].partition(";")[0]
+    found = answer.json() if kind == "application/json" else answer.text
+    jsonschema.validate(found, content[kind]["schema"])
+
+
+def test_the_document_tells_the_parameter_and_the_key(llm, paths):
+    (name,) = paths["/v1/models/{name}"]["get"]["parameters"]
+    assert (name["name"], name["in"], name["required"]) == ("name", "path", True)
+    assert paths.keys() == {route for route, *_ in TRIED}
+    with running(lambda: llm, api_key="secret") as (url, _):
+        found = httpx.get(f"{url}/openapi.json", headers={"x-api-key": "secret"}).json()["paths"]
+    assert "401" not in paths["/version"]["get"]["responses"]
+    assert "401" in found["/version"]["get"]["responses"]
+    assert "401" not in found["/health"]["get"]["responses"]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_documented_line_of_curl_works(url):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    (lines,) = re.findall(r"^ +curl .*\\\n.*$", page, re.MULTILINE)
+    command = ["sh", "-c", lines.replace("http://127.0.0.1:8000", url) + " -s"]
+    out = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    answer = json.loads(out)
+    assert answer["choices"][0]["message"]["content"]
+    assert 0 < answer["usage"]["completion_tokens"] <= 64
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

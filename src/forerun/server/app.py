@@ -28,6 +28,7 @@ from forerun.server.generation import (
     responses,
 )
 from forerun.server.http import OPEN_ROUTES, Guarded, answer, read_object, refusal
+from forerun.server.openapi import described
 from forerun.server.page import page_routes
 from forerun.server.schema import (
     ChatRequest,
@@ -193,36 +194,17 @@ def _add(
     async def endpoint(request: Request) -> Response:
         return await handler(service, request)
 
-    extra: dict[str, Any] = {}
-    if body is not None:
-        content = {"application/json": {"schema": _inlined(body.model_json_schema())}}
-        extra["requestBody"] = {"required": True, "content": content}
+    listed = path.replace(":path", "")
+    has_key = service.config.api_key is not None
     app.add_api_route(
         path,
         endpoint,
         methods=[method],
         name=handler.__name__,
         description=handler.__doc__,
-        openapi_extra=extra,
+        openapi_extra=described(listed, body, has_key=has_key),
         response_class=Response,
     )
-
-
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema without references to parts of itself: in the document they would lead nowhere."""
-    parts = schema.pop("$defs", {})
-
-    def put(value: Any) -> Any:
-        if isinstance(value, list):
-            return [put(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        if "$ref" in value:
-            return put(parts[value["$ref"].rpartition("/")[2]])
-        return {key: put(one) for key, one in value.items()}
-
-    found: dict[str, Any] = put(schema)
-    return found
 
 
 def _add_errors(app: FastAPI) -> None:
