@@ -48,6 +48,8 @@ def test_a_text_is_the_offline_one(claude, llm):
     counted = claude.messages.count_tokens(model="tiny", messages=QUESTION, system="Be brief.")
     assert counted.input_tokens == whole
     assert found.timings["draft_n_accepted"] > 0
+    within = claude.messages.create(messages=conversation, **OWN)
+    assert within.content[0].text == expected.text
     word = expected.text.split()[3]
     stopped = claude.messages.create(
         messages=QUESTION, system="Be brief.", stop_sequences=[word], **OWN
@@ -89,6 +91,10 @@ def test_tools_are_called_and_their_results_read(claude):
     [
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "type 'image'"),
         ({"messages": [*QUESTION, {"role": "assistant", "content": "A"}]}, "must be the user's"),
+        (
+            {"messages": [{"role": "narrator", "content": "A"}, *QUESTION]},
+            "user, assistant or system",
+        ),
         ({"tools": [{"type": "web_search_1", "name": "w"}]}, "run by Anthropic's servers"),
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "auto, any, none or tool"),
         ({"temperature": 200}, "temperature must be"),

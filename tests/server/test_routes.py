@@ -91,6 +91,7 @@ TRIED = [
     ("/v1/completions", BODY | {"n": 0}, 400),
     ("/v1/chat/completions", ASKED, 200),
     ("/v1/chat/completions", ASKED | {"model": "other"}, 404),
+    ("/v1/chat/completions", ASKED | {"messages": [{"role": 5, "content": "Hi"}]}, 400),
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 4}, 200),
     ("/v1/responses", {"input": 1}, 400),
     ("/v1/messages", ASKED, 200),
@@ -135,6 +136,25 @@ def test_the_document_tells_the_parameter_and_the_key(llm, paths):
     assert "401" not in paths["/version"]["get"]["responses"]
     assert "401" in found["/version"]["get"]["responses"]
     assert "401" not in found["/health"]["get"]["responses"]
+
+
+@pytest.mark.parametrize(
+    ("message", "is_valid"),
+    [
+        ({"role": "user", "content": "Hi"}, True),
+        ({"role": "user", "content": [{"type": "text", "text": "Hi"}]}, True),
+        ({"role": "user"}, False),
+        ({"content": "Hi"}, False),
+        ({"role": "user", "content": 5}, False),
+    ],
+)
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages"])
+def test_the_document_tells_what_a_message_is(url, paths, route, message, is_valid):
+    content = paths[route]["post"]["requestBody"]["content"]
+    document = jsonschema.Draft202012Validator(content["application/json"]["schema"])
+    body = {"messages": [message], "max_tokens": 1}
+    assert document.is_valid(body) == is_valid
+    assert httpx.post(f"{url}{route}", json=body, timeout=60).is_success == is_valid
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -15,6 +15,7 @@ from forerun.core.errors import shown
 from forerun.core.types import FinishReason
 from forerun.server.answers import Document, timings, usage
 from forerun.server.blocks import BlockAnswer, ContentBlock
+from forerun.server.conversations import ANTHROPIC_ROLES
 from forerun.server.errors import ApiError
 from forerun.server.schema import CountTokensRequest
 
@@ -43,12 +44,15 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
     if body.system:
         messages.append({"role": "system", "content": body.system})
     for number, message in enumerate(body.messages):
-        content = message.get("content")
+        role, content = message.get("role"), message.get("content")
+        if role not in ANTHROPIC_ROLES:
+            what = f"messages[{number}].role must be user, assistant or system, got {shown(role)}"
+            raise ApiError(400, what, param="messages")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list) or not all(isinstance(one, Mapping) for one in blocks):
             what = f"messages[{number}].content must be text or a list of blocks"
             raise ApiError(400, f"{what}, got {shown(content)}", param="messages")
-        messages += _translated(number, message.get("role"), blocks)
+        messages += _translated(number, role, blocks)
     if messages and messages[-1]["role"] == "assistant":
         what = "the last message must be the user's: an answer cannot be begun for the model"
         raise ApiError(400, what, param="messages")

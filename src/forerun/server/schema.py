@@ -17,6 +17,7 @@ from forerun.core import options, request_spellings
 from forerun.core.errors import RequestError, as_typed, shown, unknown
 from forerun.core.params import SamplingParams
 from forerun.server import forms
+from forerun.server.conversations import AnthropicMessages, ChatMessages
 from forerun.server.errors import ApiError, of_exception
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -157,7 +158,7 @@ class CompletionRequest(_SampledAnswer):
 class ChatRequest(_SampledAnswer):
     """A conversation to answer."""
 
-    messages: list[dict[str, Any]]
+    messages: ChatMessages
     """The turns so far."""
     logprobs: bool | None = None
     """Log-probabilities of the answer's tokens."""
@@ -210,7 +211,7 @@ class ResponsesRequest(_Open):
 class CountTokensRequest(_Open):
     """A conversation in Anthropic's form."""
 
-    messages: list[dict[str, Any]]
+    messages: AnthropicMessages
     """The turns so far, of text, calls and results."""
     system: str | list[dict[str, Any]] | None = None
     """A system message."""
@@ -233,7 +234,7 @@ class TokenizeRequest(_Strict):
     model: str | None = None
     prompt: str | None = None
     content: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: ChatMessages | None = None
     add_special_tokens: bool = True
     """Begin with the model's BOS token, if it wants one."""
     add_special: bool = False
