@@ -44,8 +44,9 @@ def fill(
     temperatures: Sequence[float],
     takes_head: bool,
 ) -> None:
-    """Hand weights over by the kernels' names, and check them: matrices, and norms, with `<name>.bias` where there is one.
+    """Hand weights over by the kernels' names, and check them.
 
+    They are matrices, and norms, whose bias is `<name>.bias` where they have one.
     `tokens` (V',) int64 are those of the head; with `takes_head` its rows are copied from the target's.
     Raises ValueError naming the weight that is wrong.
     """
