@@ -41,7 +41,8 @@ def job(
     recipe = Recipe("awq" if method == "awq" else "rtn", grid, chosen)
     checkpoint = open_checkpoint(source)
     calibration = TEXTS[:4] if method == "awq" else []
-    return QuantizeJob(checkpoint, recipe, calibration, TEXTS[4:], out, {"recipe": repr(recipe)})
+    origin = {"recipe": repr(recipe)}
+    return QuantizeJob(checkpoint, calibration, TEXTS[4:], out, origin, recipe=recipe)
 
 
 def finished(*arguments: Any) -> tuple[Path, dict[str, float], QuantizeJob]:
