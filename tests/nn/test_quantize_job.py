@@ -160,7 +160,7 @@ def test_other_options_do_not_continue_a_job(folders: dict[str, Path], tmp_path:
 def test_awq_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
     recipe = Recipe("awq", Grid(4, 32), "awq")
     with pytest.raises(ConfigError, match="give --calib FILE"):
-        QuantizeJob(open_checkpoint(folders["llama"]), recipe, [], [], tmp_path / "out", {})
+        QuantizeJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {}, recipe=recipe)
 
 
 def test_weights_that_are_no_numbers_are_named(folders: dict[str, Path], tmp_path: Path) -> None:

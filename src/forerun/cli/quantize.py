@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,23 +52,32 @@ def command(
         ),
     ] = None,
     split: Annotated[
-        str, typer.Option("--split", help="flatten: how a large input is spread, spill or even.")
-    ] = "spill",
+        str | None,
+        typer.Option(
+            "--split", help="flatten: how a large input is spread, even or spill (default)."
+        ),
+    ] = None,
     widen: Annotated[
-        float, typer.Option("--widen", help="flatten: how much wider rows may become; 0: no wider.")
-    ] = 0.05,
+        float | None,
+        typer.Option("--widen", help="flatten: how much wider rows may become; default: 0.05."),
+    ] = None,
     row_bits: Annotated[
-        int,
-        typer.Option("--row-bits", help="flatten: of activations where weights have 4, 8 or 4."),
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--row-bits", help="flatten: of activations where weights have 4; default: 8."
+        ),
+    ] = None,
     bound: Annotated[
-        float,
-        typer.Option("--bound", help="flatten: nats that matrices in 4 bits may cost, together."),
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            "--bound",
+            help="flatten: nats that matrices of 4 bits may cost together; default: 0.01.",
+        ),
+    ] = None,
     gptq: Annotated[
-        bool,
-        typer.Option("--gptq/--no-gptq", help="flatten: let columns of 4 bits make up errors."),
-    ] = True,
+        bool | None,
+        typer.Option("--gptq/--no-gptq", help="flatten: let columns of 4 bits make up for others."),
+    ] = None,
     calib: Annotated[
         Path | None,
         typer.Option("--calib", help="Text of the kind the model will read, UTF-8."),
@@ -100,10 +109,13 @@ def command(
     opt.check_least("calib_tokens", calib_tokens, TEXT_TOKENS)
     checkpoint = open_checkpoint(resolve(model))
     recipe: Recipe | FlattenRecipe
+    own = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound, "gptq": gptq}
+    own = {key: value for key, value in own.items() if value is not None}
     if method == "flatten":
-        _refuse_groups(group, format)
-        recipe = _flatten_recipe(bits, row_bits, split, widen, bound, gptq)
+        _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
+        recipe = _flatten_recipe(bits, own)
     else:
+        _refuse(own, "is for --method flatten")
         recipe = _recipe(checkpoint, method, bits or 4, group, format)
     calibration, held = _texts(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
@@ -169,7 +181,7 @@ def _job(
     calibration: list[list[int]],
     held: list[list[int]],
     out: Path,
-    origin: dict[str, object],
+    origin: Mapping[str, object],
 ) -> tuple[QuantizeJob | FlattenJob, int]:
     """The job, and about how much memory it takes."""
     from forerun.nn import flatten_job, quantize_job
@@ -209,33 +221,29 @@ def _recipe(
     return Recipe("awq" if method == "awq" else "rtn", grid, layout)
 
 
-def _refuse_groups(group: str | None, format: str | None) -> None:
-    given = {"--group": group, "--format": format}
-    for option, value in given.items():
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for key, value in given.items():
         if value is not None:
-            raise ConfigError(f"{option} {value} has no meaning for --method flatten: leave it out")
+            shown = f"--{key.replace('_', '-')}" + ("" if isinstance(value, bool) else f" {value}")
+            raise ConfigError(f"{shown} {why}: leave it out")
 
 
-def _flatten_recipe(
-    bits: int | None, row_bits: int, split: str, widen: float, bound: float, gptq: bool
-) -> FlattenRecipe:
+def _flatten_recipe(bits: int | None, given: Mapping[str, Any]) -> FlattenRecipe:
     from forerun.formats.flat import SPLITS
     from forerun.nn.flatten_job import FlattenRecipe
 
+    recipe = FlattenRecipe(**given, bits=None if bits is None else 4 if bits == 4 else 8)
     if bits not in (None, 4, 8):
         raise ConfigError(f"--bits is {bits}, but flatten has 4 or 8: leave it out for its choice")
-    if row_bits not in (4, 8):
-        raise ConfigError(f"--row-bits is {row_bits}, but must be 4 or 8")
-    if split not in SPLITS:
-        raise ConfigError(unknown("split", split, SPLITS))
-    if not 0 <= widen <= 4:
-        raise ConfigError(f"--widen is {widen:g}, but must be 0 to 4")
-    if not bound >= 0:
-        raise ConfigError(f"--bound is {bound:g}, but must not be negative")
-    width: Literal[4, 8] | None = None if bits is None else 4 if bits == 4 else 8
-    return FlattenRecipe(
-        width, row_bits, "even" if split == "even" else "spill", widen, bound, gptq
-    )
+    if recipe.row_bits not in (4, 8):
+        raise ConfigError(f"--row-bits is {recipe.row_bits}, but must be 4 or 8")
+    if recipe.split not in SPLITS:
+        raise ConfigError(unknown("split", recipe.split, SPLITS))
+    if not 0 <= recipe.widen <= 4:
+        raise ConfigError(f"--widen is {recipe.widen:g}, but must be 0 to 4")
+    if not recipe.bound >= 0:
+        raise ConfigError(f"--bound is {recipe.bound:g}, but must not be negative")
+    return recipe
 
 
 def _described(recipe: Recipe | FlattenRecipe) -> dict[str, object]:

@@ -24,6 +24,8 @@ Split = Literal["even", "spill"]
 SPLITS: tuple[Split, ...] = ("even", "spill")
 WIDEST = 1 << 16
 """Places of a row at most: sums of as many products fit 32 bits."""
+LEAST_STEP = 1e-38
+"""The reciprocals of larger steps are finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class FlatRows:
     @property
     def inverse(self) -> NDArray[np.float32]:
         """What inputs are multiplied by before they are rounded."""
-        return np.float32(1) / self.steps
+        return np.reciprocal(self.steps)
 
     @property
     def width(self) -> int:
@@ -48,7 +50,8 @@ class FlatRows:
     @property
     def factors(self) -> NDArray[np.float32]:
         """What a column (K,) is multiplied by before its weights are rounded: the value of a code in one place."""
-        return self.steps / self.pieces if self.split == "even" else self.steps
+        places: NDArray[np.float32] = self.pieces.astype(np.float32)
+        return self.steps / places if self.split == "even" else self.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def _check(name: str, format: WeightFormat, parts: FlatParts) -> None:
 
     need(bool(np.isfinite(parts.scales).all()), "weight_scale", "finite numbers")
     need(
-        bool((np.isfinite(rows.steps) & (rows.steps > 0) & np.isfinite(rows.inverse)).all()),
+        bool((np.isfinite(rows.steps) & (rows.steps > LEAST_STEP)).all()),
         "input_step",
         "positive numbers",
     )

@@ -65,17 +65,16 @@ def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str,
 def flat_tensors(layer: str, parts: FlatParts) -> dict[str, np.ndarray]:
     """The tensors of a flattened layer; codes within -7..7 are packed as 4 bits."""
     rows = parts.rows
-    if np.abs(parts.codes).max(initial=0) <= 7 and parts.codes.shape[1] % 8 == 0:
-        codes = pack((parts.codes + np.int8(8)).view(np.uint8), 4)
-    else:
-        codes = parts.codes
     named: dict[str, np.ndarray] = {
-        "weight_packed" if codes.dtype == np.int32 else "weight": codes,
         "weight_scale": parts.scales,
         "input_step": rows.steps.copy(),  # matrices share them
         "input_pieces": rows.pieces.astype(np.int32),
         "input_limit": np.array([rows.limit], np.int32),
     }
+    if np.abs(parts.codes).max(initial=0) <= 7 and parts.codes.shape[1] % 8 == 0:
+        named["weight_packed"] = pack((parts.codes + np.int8(8)).view(np.uint8), 4)
+    else:
+        named["weight"] = parts.codes
     return {f"{layer}.{part}": array for part, array in named.items()}
 
 

@@ -40,7 +40,7 @@ Key = tuple[int, Site]
 class FlattenRecipe:
     """How to flatten: bits, bits of the rows where weights have 4, the split, how much wider rows may become.
 
-    `bound` is the divergence, in nats, that sites of 4 bits may add up to; `compensate` is GPTQ's.
+    `bound` is the divergence, in nats, that sites of 4 bits may add up to; `gptq`: their columns make up for others.
     """
 
     bits: Bits = None
@@ -48,7 +48,7 @@ class FlattenRecipe:
     split: Split = "spill"
     widen: float = 0.05
     bound: float = 0.01
-    compensate: bool = True
+    gptq: bool = True
 
     def widths(self) -> tuple[int, ...]:
         """The bits that sites are tried with."""
@@ -153,7 +153,7 @@ class FlattenJob(QuantizeFolder):
                     seen[site],
                     rows,
                     bits,
-                    compensate=self.recipe.compensate and bits == 4,
+                    compensate=self.recipe.gptq and bits == 4,
                 )
                 self.errors[f"{layer}.{site}.{bits}"] = product_error(matrices, parts, seen[site])
                 flat = dict(zip(names, parts, strict=True))
@@ -294,7 +294,7 @@ def _candidates(layer: int) -> str:
 
 
 def _packed(flat: Mapping[str, FlatParts]) -> dict[str, Tensor]:
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for name, parts in flat.items():
         rows = parts.rows
         arrays = {"codes": parts.codes, "scales": parts.scales}

@@ -106,16 +106,16 @@ class NativeDecoder:
                 self._native.set_norm(name, _floats(stored), offset)
             elif isinstance(stored, FlatTensor):
                 parts = stored.parts()
-                rows = parts.rows
+                flat = parts.rows
                 self._native.set_flat(
                     name,
                     form,
                     np.ascontiguousarray(parts.codes),
                     np.ascontiguousarray(parts.scales),
-                    rows.inverse,
-                    np.ascontiguousarray(rows.pieces),
-                    rows.limit,
-                    rows.split == "even",
+                    flat.inverse,
+                    np.ascontiguousarray(flat.pieces),
+                    flat.limit,
+                    flat.split == "even",
                     offset,
                 )
             elif isinstance(stored, CodedTensor) and stored.format.group is not None:
