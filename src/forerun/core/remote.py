@@ -1,7 +1,7 @@
 """A client of servers with OpenAI's API, over the standard library: models, and streamed answers.
 
-What goes wrong is a RemoteError of one line: the connection is refused, a key is missing, a route or model is unknown, a stream
-ends before the answer does.
+What goes wrong is a RemoteError of one line: the connection is refused, a key is missing, a route or model is unknown,
+a stream ends before the answer does.
 """
 
 from __future__ import annotations
