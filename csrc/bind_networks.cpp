@@ -87,11 +87,9 @@ nb::list listed(const std::vector<GuessTree>& trees) {
     return out;
 }
 
-// Of a network that starts from the target's last state.
-template <class Network>
-nb::list draft(Network& self, const Array2<const float>& hidden,
-               const std::vector<int>& tokens, const std::vector<int>& num_nodes, int num_steps,
-               double min_chance, const TextEvidence* texts, double min_doubt,
+nb::list draft(StateNetwork& self, const Array2<const float>& hidden, const std::vector<int>& tokens,
+               const std::vector<int>& num_nodes, int num_steps, double min_chance,
+               const TextEvidence* texts, double min_doubt,
                const std::optional<std::vector<int>>& rows) {
     const std::size_t width = self.target().shape().hidden_size;
     need(hidden.shape(1) == width, "hidden must be (rows, hidden size)");
@@ -159,7 +157,12 @@ void bind_networks(nb::module_& m) {
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
         .def("nbytes", &DraftNetwork::nbytes);
 
-    nb::class_<RecurrentNetwork, DraftNetwork>(m, "RecurrentNetwork",
+    nb::class_<StateNetwork, DraftNetwork>(m, "StateNetwork",
+                                           "One that drafts from the target's last state.")
+        .def("draft", &draft, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
+             "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0, "rows"_a = nullptr);
+
+    nb::class_<RecurrentNetwork, StateNetwork>(m, "RecurrentNetwork",
                                                "A network whose state goes from token to token.")
         .def(
             "__init__",
@@ -173,11 +176,9 @@ void bind_networks(nb::module_& m) {
             },
             "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-        .def("map_tokens", &RecurrentNetwork::map_tokens, nb::call_guard<nb::gil_scoped_release>())
-        .def("draft", &draft<RecurrentNetwork>, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
-             "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0, "rows"_a = nullptr);
+        .def("map_tokens", &RecurrentNetwork::map_tokens, nb::call_guard<nb::gil_scoped_release>());
 
-    nb::class_<MedusaNetwork, DraftNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
+    nb::class_<MedusaNetwork, StateNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
         .def(
             "__init__",
             [](MedusaNetwork* self, Runtime& runtime, Decoder& target, int num_heads, int num_layers) {
@@ -186,10 +187,7 @@ void bind_networks(nb::module_& m) {
                 new (self) MedusaNetwork(runtime, target, num_heads, num_layers);
             },
             "runtime"_a, "target"_a, "num_heads"_a, "num_layers"_a, nb::keep_alive<1, 2>(),
-            nb::keep_alive<1, 3>())
-        .def("draft", &draft<MedusaNetwork>, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a,
-             "num_steps"_a, "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0,
-             "rows"_a = nullptr);
+            nb::keep_alive<1, 3>());
 
     nb::class_<EagleNetwork, DraftNetwork>(m, "EagleNetwork",
                                            "A decoder layer behind the target, with its own cache.")

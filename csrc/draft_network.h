@@ -151,6 +151,16 @@ class DraftNetwork {
     int num_blocks_ = 0, block_stride_ = 0;
 };
 
+// One that drafts from the target's last state, and keeps nothing between drafts.
+class StateNetwork : public DraftNetwork {
+  public:
+    using DraftNetwork::DraftNetwork;
+    // `hidden`, (D,) of each sequence: the state that the target's head read before the last token.
+    virtual std::vector<GuessTree> draft(std::vector<const float*> hidden,
+                                         std::vector<Question> questions,
+                                         const DraftLimits& limits) = 0;
+};
+
 // `num_predict` decides on the weight of embeddings; a node may be as deep as `max_depth`.
 struct RecurrentShape {
     int inner_size, num_predict, max_depth;
@@ -161,7 +171,7 @@ struct RecurrentShape {
 // state before it and the token's embedding.
 //   mlp:  s = gelu(ln(P s + a e)),  a = sqrt((1 - w^2) inner / 2) / w,  w = 0.5^(0.5 / num_predict)
 //   lstm: f, i, o, g = P s + a e,  c = sig(f) c + sig(i) gelu(ln(g)),  s = sig(o) gelu(ln(c))
-class RecurrentNetwork : public DraftNetwork {
+class RecurrentNetwork : public StateNetwork {
   public:
     RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape);
     ~RecurrentNetwork() override { settle(); }
@@ -170,9 +180,8 @@ class RecurrentNetwork : public DraftNetwork {
     // Maps the embeddings of the head's tokens once, in 8 bits: most tokens that a step takes are among them.
     void map_tokens();
     std::size_t nbytes() const override;
-    // `hidden`, (D,) of each sequence: the state that the target's head read before the last token.
     std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
-                                 const DraftLimits& limits);
+                                 const DraftLimits& limits) override;
 
   protected:
     void lay_out(Scratch& scratch) override;
@@ -214,17 +223,16 @@ class RecurrentNetwork : public DraftNetwork {
 
 // Medusa (arXiv 2401.10774): head k guesses the token 1 + k after the next one from the target's state alone,
 // x + silu(W x + b) for each of its blocks.
-class MedusaNetwork : public DraftNetwork {
+class MedusaNetwork : public StateNetwork {
   public:
     MedusaNetwork(Runtime& runtime, Decoder& target, int num_heads, int num_layers)
-        : DraftNetwork(runtime, target), num_heads_(num_heads), num_layers_(num_layers) {}
+        : StateNetwork(runtime, target), num_heads_(num_heads), num_layers_(num_layers) {}
     ~MedusaNetwork() override { settle(); }
 
     // Weights: "block.k.j" and "bias.k.j" of block j of head k, "head.k" or one "head.0".
     void check() override;
-    // `hidden`, (D,) of each sequence: the state that the target's head read before the last token.
     std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
-                                 const DraftLimits& limits);
+                                 const DraftLimits& limits) override;
 
   protected:
     void lay_out(Scratch& scratch) override;

@@ -14,7 +14,7 @@ float state_weight(int num_predict) { return std::pow(0.5f, 0.5f / static_cast<f
 }  // namespace
 
 RecurrentNetwork::RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape)
-    : DraftNetwork(runtime, target),
+    : StateNetwork(runtime, target),
       shape_(shape),
       emb_weight_(std::sqrt((1 - state_weight(shape.num_predict) * state_weight(shape.num_predict)) *
                             static_cast<float>(shape.inner_size) / 2) /

@@ -185,18 +185,7 @@ class TextEvidence:
         live: LiveTable,
     ) -> None: ...
 
-class RecurrentNetwork(DraftNetwork):
-    def __init__(
-        self,
-        runtime: Runtime,
-        target: Decoder,
-        inner_size: int,
-        num_predict: int,
-        max_depth: int,
-        is_lstm: bool,
-        scales_input: bool,
-    ) -> None: ...
-    def map_tokens(self) -> None: ...
+class StateNetwork(DraftNetwork):
     def draft(
         self,
         hidden: NDArray[np.float32],
@@ -209,21 +198,23 @@ class RecurrentNetwork(DraftNetwork):
         rows: Sequence[int] | None = None,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
-class MedusaNetwork(DraftNetwork):
+class RecurrentNetwork(StateNetwork):
+    def __init__(
+        self,
+        runtime: Runtime,
+        target: Decoder,
+        inner_size: int,
+        num_predict: int,
+        max_depth: int,
+        is_lstm: bool,
+        scales_input: bool,
+    ) -> None: ...
+    def map_tokens(self) -> None: ...
+
+class MedusaNetwork(StateNetwork):
     def __init__(
         self, runtime: Runtime, target: Decoder, num_heads: int, num_layers: int
     ) -> None: ...
-    def draft(
-        self,
-        hidden: NDArray[np.float32],
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        texts: TextEvidence | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class EagleNetwork(DraftNetwork):
     def __init__(

@@ -7,7 +7,7 @@ With evidence, what tables and texts say may come next, a token's chance is a me
 the rest the evidence's. The network then steps only where it is needed: over a node that is reached, and where the
 evidence's best guess is wrong, with a chance of at least `min_doubt`. Elsewhere the evidence's chances stand alone.
 
-R rows of a step, at most one a sequence; k tokens that may follow.
+R rows of a step, at most one a sequence; k tokens that may follow; V' tokens of a head.
 """
 
 from __future__ import annotations
@@ -137,6 +137,19 @@ def grow(
         nodes, parents, chances = zip(*growth.nodes, strict=True) if growth.nodes else ((), (), ())
         trees.append((nodes, parents, chances))
     return trees
+
+
+def likeliest(
+    logits: Tensor, depth: int, tokens: Tensor | None, temperatures: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens (k,) of a row of logits (V',) and their chances, the first of equal ones first.
+
+    `tokens` (V',) are those of the logits, None for all; `temperatures` go by depth, the last for all below.
+    """
+    probs = (logits / temperatures[min(depth, len(temperatures) - 1)]).softmax(-1)
+    found = probs.sort(descending=True, stable=True)
+    ids = found.indices[:NUM_NEXT]
+    return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:

@@ -15,11 +15,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from forerun.core.errors import LoadError
 from forerun.drafters import _best_first
 from forerun.drafters._best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
-from forerun.drafters._recurrent import floats, pack
+from forerun.drafters._native_network import fill, floats, load_errors
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.model import Model
 from forerun.nn.networks.eagle3 import Eagle3, Eagle3Config, Keys
@@ -111,8 +110,8 @@ class NativeEagle:
     ) -> None:
         from forerun import _native
 
-        c, temperatures = weights.config, weights.temperatures
-        try:
+        c = weights.config
+        with load_errors():
             network = _native.EagleNetwork(
                 target.runtime,
                 target.native,
@@ -128,21 +127,16 @@ class NativeEagle:
             )
             half = torch.arange(0, c.head_dim, 2).float()
             network.set_rope(floats(c.rope_theta ** (-half / c.head_dim)))
-            if weights.tokens is not None:
-                network.set_tokens(weights.tokens.tolist())
-            for name, tensor in weights.tensors.items():
-                if tensor.dim() == 2:
-                    pack(network, _NATIVE[name], tensor, bits)
-                else:
-                    network.set_norm(_NATIVE[name], floats(tensor), None, c.rms_norm_eps)
-            if c.target_head:
-                network.take_head()
-                divisor = target.config.logits_divisor
-                temperatures = tuple(divisor * each for each in temperatures)
-            network.set_temperatures(temperatures)
-            network.check()
-        except ValueError as error:
-            raise LoadError(str(error)) from error
+            fill(
+                network,
+                {_NATIVE[name]: tensor for name, tensor in weights.tensors.items()},
+                target,
+                bits=bits,
+                eps=c.rms_norm_eps,
+                tokens=weights.tokens,
+                temperatures=weights.temperatures,
+                takes_head=c.target_head,
+            )
         self._native = network
         self._row_nbytes = 4 * c.num_key_value_heads * c.head_dim
 
@@ -245,7 +239,11 @@ class TorchEagle:
                     g, keys = own.g, Keys(own.keys.keys[:, :, :-1], own.keys.values[:, :, :-1])
                 g, logits, keys = self._run(keys, g, [step.token], own.length - 1 + step.depth)
                 here[step.sequence] = g, keys
-                found.append(self._likeliest(logits[0, -1], step.depth))
+                found.append(
+                    _best_first.likeliest(
+                        logits[0, -1], step.depth, self.weights.tokens, self.weights.temperatures
+                    )
+                )
             after.append(here)
             return torch.stack([ids for ids, _ in found]), torch.stack([p for _, p in found])
 
@@ -270,13 +268,3 @@ class TorchEagle:
         ids = torch.tensor([[*tokens]], device=self.device)
         positions = torch.arange(position, position + len(tokens), device=self.device)[None]
         return self.net.step(g, ids, positions, keys)
-
-    def _likeliest(self, logits: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-        temperatures, tokens = self.weights.temperatures, self.weights.tokens
-        found = (
-            (logits / temperatures[min(depth, len(temperatures) - 1)])
-            .softmax(-1)
-            .sort(descending=True, stable=True)
-        )
-        ids = found.indices[: _best_first.NUM_NEXT]
-        return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]

@@ -18,15 +18,11 @@ from torch import Tensor
 from forerun.core.errors import LoadError
 from forerun.drafters import _network_folder
 from forerun.drafters._eagle import EagleWeights
-from forerun.drafters._network_folder import Folder
+from forerun.drafters._network_folder import UNTRAINED, UNTRAINED_TOKENS, Folder
 from forerun.drafters.base import Target
 from forerun.nn.config import ModelConfig
 from forerun.nn.networks.eagle3 import NUM_LAYERS, Eagle3Config
 
-UNTRAINED = "untrained"
-"""The name of a network of random weights: for checks, and to measure what a draft costs."""
-NUM_TOKENS = 4096
-"""Tokens of an untrained network's head."""
 ARCHITECTURES = (
     "LlamaForCausalLMEagle3",
     "Eagle3LlamaForCausalLM",
@@ -107,7 +103,7 @@ def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
 def untrained(target: Target) -> EagleWeights:
     """A network of random weights, in the shape of the target's own layers."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
-    num_tokens = min(shape.vocab_size, NUM_TOKENS)
+    num_tokens = min(shape.vocab_size, UNTRAINED_TOKENS)
     last = shape.num_layers - 1
     config = Eagle3Config(
         vocab_size=shape.vocab_size,

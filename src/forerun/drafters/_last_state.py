@@ -1,6 +1,6 @@
 """Networks that draft from the target's last state: no attention and no cache, nothing is kept but that state.
 
-B sequences, D width of the target.
+B sequences, D width of the target, V' tokens of a head.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters._best_first import NetworkOptions, drafts_of
 from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
 from forerun.drafters.base import BaseDrafter, DrafterBytes
+from forerun.nn.model import Model
 
 
 class StateNetwork(Protocol):
@@ -44,6 +45,13 @@ class StateNetwork(Protocol):
     def nbytes(self) -> int:
         """Bytes of the weights, the rows of the target's head included."""
         ...
+
+
+def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor:
+    """The target's head on a state (D,): logits of the tokens (V',), None for all."""
+    if tokens is None:
+        return target.head(state[None])[0]
+    return target.head_rows(state[None], tokens.to(state.device))[0]
 
 
 class LastStateDrafter(BaseDrafter):

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.core.errors import LoadError
 from forerun.drafters import _best_first
 from forerun.drafters._best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
-from forerun.drafters._last_state import StateNetwork
-from forerun.drafters._recurrent import floats, pack
+from forerun.drafters._last_state import StateNetwork, target_logits
+from forerun.drafters._native_network import NativeStateNetwork, fill, load_errors
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.model import Model
 
@@ -43,56 +42,27 @@ def new_network(weights: MedusaWeights, target: Model, bits: int) -> StateNetwor
     return TorchMedusa(weights, target)
 
 
-class NativeMedusa:
+class NativeMedusa(NativeStateNetwork):
     """Beside a native target: its threads, a copy of the rows of its head."""
-
-    is_native = True
 
     def __init__(self, weights: MedusaWeights, target: NativeDecoder, bits: int) -> None:
         from forerun import _native
 
-        temperatures = weights.temperatures
-        try:
+        with load_errors():
             network = _native.MedusaNetwork(
                 target.runtime, target.native, weights.num_heads, weights.num_layers
             )
-            if weights.tokens is not None:
-                network.set_tokens(weights.tokens.tolist())
-            for name, tensor in weights.tensors.items():
-                if tensor.dim() == 2:
-                    pack(network, name, tensor, bits)
-                else:
-                    network.set_norm(name, floats(tensor), None, 0.0)
-            if "head.0" not in weights.tensors:
-                network.take_head()
-                divisor = target.config.logits_divisor
-                temperatures = tuple(divisor * each for each in temperatures)
-            network.set_temperatures(temperatures)
-            network.check()
-        except ValueError as error:
-            raise LoadError(str(error)) from error
-        self._native = network
-
-    def draft(
-        self,
-        hidden: Tensor,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        beside: AnyTextEvidence | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-    ) -> list[GuessTree]:
-        """See `StateNetwork`."""
-        states = hidden.numpy()  # a native target's: fp32, on the host
-        limits = (min(num_steps, MAX_STEPS), min_chance)
-        assert beside is None or not isinstance(beside, Sequence)
-        return self._native.draft(states, tokens, num_nodes, *limits, beside, min_doubt, rows)
-
-    def nbytes(self) -> int:
-        """See `StateNetwork`."""
-        return self._native.nbytes()
+            fill(
+                network,
+                weights.tensors,
+                target,
+                bits=bits,
+                eps=0.0,
+                tokens=weights.tokens,
+                temperatures=weights.temperatures,
+                takes_head="head.0" not in weights.tensors,
+            )
+        super().__init__(network)
 
 
 class TorchMedusa:
@@ -137,21 +107,16 @@ class TorchMedusa:
 
     def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """The likeliest tokens (k,) of head `depth` after a state (D,) and their chances."""
-        tokens, temperatures = self.weights.tokens, self.weights.temperatures
+        tokens = self.weights.tokens
         for layer in range(self.weights.num_layers):
             name = f"{depth}.{layer}"
             weight, bias = self.tensors[f"block.{name}"], self.tensors[f"bias.{name}"]
             state = state + functional.silu(functional.linear(state, weight, bias))
         if (head := self.tensors.get(f"head.{depth}")) is not None:
             logits = head @ state
-        elif tokens is None:
-            logits = self.target.head(state[None])[0]
         else:
-            logits = self.target.head_rows(state[None], tokens.to(state.device))[0]
-        probs = (logits / temperatures[min(depth, len(temperatures) - 1)]).softmax(-1)
-        found = probs.sort(descending=True, stable=True)
-        ids = found.indices[: _best_first.NUM_NEXT]
-        return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
+            logits = target_logits(self.target, state, tokens)
+        return _best_first.likeliest(logits, depth, tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
         """See `StateNetwork`; the head is the target's own."""

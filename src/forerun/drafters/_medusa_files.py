@@ -17,13 +17,11 @@ from forerun.core.errors import LoadError
 from forerun.drafters import _network_folder
 from forerun.drafters._best_first import MAX_STEPS
 from forerun.drafters._medusa import MedusaWeights
-from forerun.drafters._network_folder import Folder
+from forerun.drafters._network_folder import UNTRAINED, Folder
 from forerun.drafters.base import Target
 
 MODEL_TYPE = "medusa"
-UNTRAINED = "untrained"
-"""The name of a network of random weights: for checks, and to measure what a draft costs."""
-NUM_TOKENS, NUM_HEADS = 4096, 3
+NUM_HEADS = 3
 """Of an untrained network."""
 _PREFIX = re.compile(r"^(?:medusa_heads?\.)")
 
@@ -95,5 +93,5 @@ def untrained(target: Target) -> MedusaWeights:
     for k in range(NUM_HEADS):
         tensors[f"block.{k}.0"] = torch.randn(width, width, generator=generator) / width**0.5
         tensors[f"bias.{k}.0"] = torch.zeros(width)
-    tokens = None if shape.vocab_size <= NUM_TOKENS else torch.arange(NUM_TOKENS)
+    tokens = _network_folder.untrained_tokens(shape.vocab_size)
     return MedusaWeights(NUM_HEADS, 1, tensors, tokens)

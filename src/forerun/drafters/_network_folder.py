@@ -23,6 +23,10 @@ from forerun.drafters._table_file import fingerprint
 from forerun.drafters.base import Target
 from forerun.formats.hf_tokenizer import read_json
 
+UNTRAINED = "untrained"
+"""The name of a network of random weights: for checks, and to measure what a draft costs."""
+UNTRAINED_TOKENS = 4096
+"""Of its head, at most."""
 CONFIG, TENSORS = "config.json", "model.safetensors"
 SCALES = ".scales"
 GROUP = 32
@@ -132,6 +136,11 @@ def token_ids(folder: Folder, name: str, vocab_size: int) -> Tensor:
     """Ascending ids of tokens (V',) int64. Raises LoadError."""
     ids = folder.tensors[name]
     return ascending(folder, name, ids, vocab_size)
+
+
+def untrained_tokens(vocab_size: int) -> Tensor | None:
+    """Of an untrained network's head (V',) int64; None for all."""
+    return None if vocab_size <= UNTRAINED_TOKENS else torch.arange(UNTRAINED_TOKENS)
 
 
 def ascending(folder: Folder, name: str, ids: Tensor, vocab_size: int) -> Tensor:

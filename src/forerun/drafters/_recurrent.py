@@ -17,25 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.core.errors import LoadError
 from forerun.drafters import _best_first
 from forerun.drafters._best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
-from forerun.drafters._last_state import StateNetwork
-from forerun.formats.weights import FORMATS, StoredTensor
+from forerun.drafters._last_state import StateNetwork, target_logits
+from forerun.drafters._native_network import NativeStateNetwork, fill, load_errors
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.model import Model
-from forerun.quant.rtn import HEAD_BITS, requantize
-
-if TYPE_CHECKING:
-    from forerun import _native
+from forerun.quant.rtn import HEAD_BITS
 
 EPS = 1e-6
 
@@ -68,85 +62,35 @@ def new_network(weights: RecurrentWeights, target: Model, bits: int) -> StateNet
     return TorchNetwork(weights, target)
 
 
-class NativeNetwork:
+class NativeNetwork(NativeStateNetwork):
     """Beside a native target: its threads, its embedding, a copy of the rows of its head."""
-
-    is_native = True
 
     def __init__(self, weights: RecurrentWeights, target: NativeDecoder, bits: int) -> None:
         from forerun import _native
 
-        w, temperatures = weights, weights.temperatures
-        try:
+        with load_errors():
             network = _native.RecurrentNetwork(
                 target.runtime,
                 target.native,
-                w.inner_size,
-                w.num_predict,
-                w.max_depth,
-                w.is_lstm,
-                w.scales_input,
+                weights.inner_size,
+                weights.num_predict,
+                weights.max_depth,
+                weights.is_lstm,
+                weights.scales_input,
             )
-            if weights.tokens is not None:
-                network.set_tokens(weights.tokens.tolist())
-            for name, tensor in weights.tensors.items():
-                if tensor.dim() == 2:
-                    pack(network, name, tensor, bits)
-                elif not name.endswith(".bias"):
-                    bias = weights.tensors.get(f"{name}.bias")
-                    network.set_norm(
-                        name, floats(tensor), None if bias is None else floats(bias), EPS
-                    )
-            if "head.0" not in weights.tensors:
-                network.take_head()
-                divisor = target.config.logits_divisor
-                temperatures = tuple(divisor * each for each in temperatures)
-            network.set_temperatures(temperatures)
-            network.check()
+            fill(
+                network,
+                weights.tensors,
+                target,
+                bits=bits,
+                eps=EPS,
+                tokens=weights.tokens,
+                temperatures=weights.temperatures,
+                takes_head="head.0" not in weights.tensors,
+            )
             if bits in HEAD_BITS:
                 network.map_tokens()
-        except ValueError as error:
-            raise LoadError(str(error)) from error
-        self._native = network
-
-    def draft(
-        self,
-        hidden: Tensor,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        beside: AnyTextEvidence | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-    ) -> list[GuessTree]:
-        """See `StateNetwork`."""
-        states = hidden.numpy()  # a native target's: fp32, on the host
-        limits = (min(num_steps, MAX_STEPS), min_chance)
-        assert beside is None or not isinstance(beside, Sequence)
-        return self._native.draft(states, tokens, num_nodes, *limits, beside, min_doubt, rows)
-
-    def nbytes(self) -> int:
-        """See `StateNetwork`."""
-        return self._native.nbytes()
-
-
-def pack(network: _native.DraftNetwork, name: str, tensor: Tensor, bits: int) -> None:
-    """A matrix in groups of 4 or 8 bits where its width has them, else as fp16 or fp32."""
-    values = np.ascontiguousarray(tensor.detach().float().numpy())
-    if bits in HEAD_BITS and values.shape[1] % 32 == 0:
-        data = values.view(np.uint8)
-        packed = requantize(StoredTensor(name, values.shape, FORMATS["f32"], data), bits)
-        form, data = packed.format.name, np.ascontiguousarray(packed.data)
-    else:
-        form = "f16" if bits == 16 else "f32"
-        data = values.astype(np.float16 if bits == 16 else np.float32).view(np.uint8)
-    network.set(name, form, values.shape[1], data)
-
-
-def floats(tensor: Tensor) -> np.ndarray:
-    """The values, fp32, as the native kernels read them."""
-    return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+        super().__init__(network)
 
 
 class TorchNetwork:
@@ -213,17 +157,12 @@ class TorchNetwork:
 
     def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """The likeliest tokens (k,) after a state (p,) and their chances."""
-        tokens, temperatures = self.weights.tokens, self.weights.temperatures
+        tokens = self.weights.tokens
         if "head.0" in self.tensors:
             logits = self._at("head", depth) @ state
-        elif tokens is None:
-            logits = self.target.head(state[None])[0]
         else:
-            logits = self.target.head_rows(state[None], tokens.to(self.device))[0]
-        probs = (logits / temperatures[min(depth, len(temperatures) - 1)]).softmax(-1)
-        found = probs.sort(descending=True, stable=True)
-        ids = found.indices[: _best_first.NUM_NEXT]
-        return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
+            logits = target_logits(self.target, state, tokens)
+        return _best_first.likeliest(logits, depth, tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
         """See `StateNetwork`; the head is the target's own."""

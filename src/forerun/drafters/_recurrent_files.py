@@ -19,7 +19,7 @@ from torch import Tensor
 from forerun.core.errors import LoadError
 from forerun.drafters import _network_folder
 from forerun.drafters._best_first import MAX_STEPS
-from forerun.drafters._network_folder import Folder
+from forerun.drafters._network_folder import UNTRAINED, Folder
 from forerun.drafters._recurrent import RecurrentWeights
 from forerun.drafters.base import Target
 from forerun.nn.model import Model
@@ -27,10 +27,6 @@ from forerun.nn.model import Model
 MODEL_TYPES = ("mlp_speculator",)
 AUTO = "auto"
 """The name of the network that ships for the target."""
-UNTRAINED = "untrained"
-"""The name of a network of random weights: for checks, and to measure what a draft costs."""
-NUM_TOKENS = 4096
-"""Tokens of an untrained network's head."""
 GATE_TABLES = ("forget_emb", "input_emb", "output_emb", "cell_emb")
 _CELLS = {"mlp": False, "sum_rnn": False, "lstm": True, "sum_lstm": True}
 _PREFIX = "speculator."
@@ -144,7 +140,7 @@ def untrained(target: Target) -> RecurrentWeights:
         for name, size in sizes.items()
     }
     tensors |= {"ln.0": torch.ones(width), "state_ln": torch.ones(width)}
-    tokens = None if shape.vocab_size <= NUM_TOKENS else torch.arange(NUM_TOKENS)
+    tokens = _network_folder.untrained_tokens(shape.vocab_size)
     return RecurrentWeights(width, 4, MAX_STEPS, True, False, tensors, tokens)
 
 

@@ -20,6 +20,7 @@ from forerun.drafters import _eagle_files
 from forerun.drafters._best_first import MAX_STEPS, NetworkOptions, drafts_of
 from forerun.drafters._eagle import AnyEagleNetwork, NativeEagle, new_network
 from forerun.drafters._guess_tree import AnyTextEvidence
+from forerun.drafters._network_folder import UNTRAINED
 from forerun.drafters.base import BaseDrafter, DrafterBytes, Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
@@ -50,7 +51,7 @@ def build(options: Options, target: Target) -> Eagle3Drafter:
 
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: an untrained network."""
-    return Options(model=_eagle_files.UNTRAINED, num_draft=12, min_chance=0)
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 
 class Eagle3Drafter(BaseDrafter):

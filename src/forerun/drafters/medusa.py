@@ -15,6 +15,7 @@ from forerun.drafters import _medusa_files
 from forerun.drafters._best_first import NetworkOptions
 from forerun.drafters._last_state import LastStateDrafter
 from forerun.drafters._medusa import new_network
+from forerun.drafters._network_folder import UNTRAINED
 from forerun.drafters.base import Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5)}
@@ -42,4 +43,4 @@ def build(options: Options, target: Target) -> LastStateDrafter:
 
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: untrained heads."""
-    return Options(model=_medusa_files.UNTRAINED, num_draft=12, min_chance=0)
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0)

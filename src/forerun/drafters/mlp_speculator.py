@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from forerun.drafters import _recurrent_files
 from forerun.drafters._best_first import NetworkOptions
 from forerun.drafters._last_state import LastStateDrafter
+from forerun.drafters._network_folder import UNTRAINED
 from forerun.drafters._recurrent import new_network
 from forerun.drafters.base import Target
 
@@ -46,4 +47,4 @@ def build(options: Options, target: Target) -> LastStateDrafter:
 
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: an untrained network."""
-    return Options(model=_recurrent_files.UNTRAINED, num_draft=12, min_chance=0)
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0)
