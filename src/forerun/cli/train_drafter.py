@@ -62,8 +62,18 @@ def command(
     ] = 4096,
     cell: Annotated[str, typer.Option("--cell", help="Of mlp_speculator: lstm or mlp.")] = "lstm",
     inner: Annotated[
-        int, typer.Option("--inner", help="Width of mlp_speculator; 0 is the model's.")
+        int,
+        typer.Option(
+            "--inner", help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
+        ),
     ] = 0,
+    head_layers: Annotated[
+        int, typer.Option("--head-layers", help="Blocks of each head of medusa.")
+    ] = 1,
+    for_gguf: Annotated[
+        bool,
+        typer.Option("--gguf", help="eagle3 with the norms that llama.cpp has, to export as GGUF."),
+    ] = False,
     loss: Annotated[
         str, typer.Option("--loss", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")
     ] = "kl+lk",
@@ -98,7 +108,12 @@ def command(
     from forerun.train.trainer import TrainSettings
 
     check_choice("kind", kind, KINDS)
-    for name, value in (("depth", depth), ("draft-vocab", vocab), ("batch", batch)):
+    for name, value in (
+        ("depth", depth),
+        ("draft-vocab", vocab),
+        ("batch", batch),
+        ("head-layers", head_layers),
+    ):
         opt.check_least(f"--{name}", value, 1)
     settings = TrainSettings(
         tokens=number(tokens),
@@ -116,7 +131,7 @@ def command(
         llm = opt.load(config)
         data = read_data(llm, answers, text or (), vocab)
         torch.manual_seed(seed)
-        what = Kind(kind, depth, cell, inner)
+        what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
         weights = _last_layer(llm) if kind == "eagle3" else {}
         learner = new_learner(what, llm.model, data.ids, weights)
         out = out or data.path.with_name(f"{data.model}.{kind}")
