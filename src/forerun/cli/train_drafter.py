@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from forerun.llm import LLM
-    from forerun.train.simulated import SimulatedReply
+    from forerun.train.simulated import Acceptance, SimulatedReply
     from forerun.train.trainer import Trainer
 
 TEXT_SHARE, REPLY_SHARE = 5, 2
@@ -132,7 +132,7 @@ def command(
         data = read_data(llm, answers, text or (), vocab)
         torch.manual_seed(seed)
         what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
-        weights = _last_layer(llm) if kind == "eagle3" else {}
+        weights = last_layer(llm) if kind == "eagle3" else {}
         learner = new_learner(what, llm.model, data.ids, weights)
         out = out or data.path.with_name(f"{data.model}.{kind}")
         origin = {"model": data.model, "vocabulary": data.vocabulary, "kind": asdict(what)}
@@ -168,15 +168,21 @@ def _write(trainer: Trainer, data: Data, parts: Sequence[SimulatedReply] | None)
     trained.write(trainer.folder, config, trainer.best, trainer.ids, record, done.history)
 
 
-def _report(trainer: Trainer, data: Data, as_json: bool) -> None:
-    """Measure the best weights by domain, write them, and show both."""
-    from forerun.cli import _console as console
+def finish(trainer: Trainer, data: Data) -> dict[str, Acceptance]:
+    """Measure the best weights on all replies that are held out, and write them; what was found, by domain."""
     from forerun.train import simulated
 
     trainer.learner.net.load_state_dict(trainer.best)
     parts = trainer.measure(data.held_out)
     _write(trainer, data, parts)
-    found = simulated.by_domain(parts)
+    return simulated.by_domain(parts)
+
+
+def _report(trainer: Trainer, data: Data, as_json: bool) -> None:
+    """Measure the best weights by domain, write them, and show both."""
+    from forerun.cli import _console as console
+
+    found = finish(trainer, data)
     if as_json:
         rows = {name: asdict(each) for name, each in found.items()}
         console.print_json(
@@ -190,7 +196,7 @@ def _report(trainer: Trainer, data: Data, as_json: bool) -> None:
     report.print(f"{trainer.folder}: use it with -d {kind}:model={trainer.folder}")
 
 
-def _last_layer(llm: LLM) -> dict[str, Tensor]:
+def last_layer(llm: LLM) -> dict[str, Tensor]:
     """The target's last layer and norm, fp32."""
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.nn.loader import read_config, stored_weights

@@ -174,7 +174,8 @@ def _config(
         rope_theta=_rope_theta(inner),
         rms_norm_eps=inner.real("rms_norm_eps", 1e-5),
         layers=_layers(folder, target.num_layers),
-        target_hidden_size=folder.number("target_hidden_size", default=target.hidden_size),
+        target_hidden_size=folder.number("target_hidden_size", default=0, least=0)
+        or target.hidden_size,
         fc_norm="fc_norm.0.weight" in tensors or folder.flag("fc_norm"),
         norm_before_fc=folder.flag("norm_before_fc"),
         norm_output=folder.flag("norm_output"),
