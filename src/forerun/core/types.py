@@ -88,24 +88,6 @@ class Draft:
                     depths[node] = depth + 1
                 yield node, is_hit
 
-    def places_in(self, other: Draft) -> list[int]:
-        """Of each node its place in another draft, -1 where that lacks it.
-
-        >>> Draft.chain([5, 6]).places_in(Draft((4, 5), (-1, -1)))
-        [1, -1]
-        """
-        nodes: dict[tuple[int, int], int] = {}
-        for node, key in enumerate(zip(other.parents, other.tokens, strict=True)):
-            nodes.setdefault(
-                key, node
-            )  # of children with one token the first, as the verifier does
-        found: list[int] = []
-        for parent, token in zip(self.parents, self.tokens, strict=True):
-            above = found[parent] if parent >= 0 else -1
-            is_lost = parent >= 0 and above < 0
-            found.append(-1 if is_lost else nodes.get((above, token), -1))
-        return found
-
     def only(self, keep: Sequence[int]) -> Draft:
         """These nodes, in ascending order, none without its parent."""
         if len(keep) == len(self):

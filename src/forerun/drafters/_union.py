@@ -61,10 +61,15 @@ def by_chance(draft: Draft, more: Draft) -> Draft:
     Draft(tokens=(5, 8, 6), parents=(-1, -1, 0), probs=None, confidence=(0.6, 0.3, 0.2))
     """
     tokens, parents = tree.graft(draft.tokens, draft.parents, more.tokens, more.parents)
-    both, chances = Draft(tokens, parents), [0.0] * len(tokens)
+    chances = [0.0] * len(tokens)
     for part in (draft, more):
-        for place, p in zip(part.places_in(both), part.confidence or (), strict=True):
-            chances[place] = max(chances[place], p)
+        places: list[int] = []
+        for token, parent, p in zip(part.tokens, part.parents, part.confidence or (), strict=True):
+            above = places[parent] if parent >= 0 else -1
+            places.append(
+                next(i for i, t in enumerate(tokens) if (t, parents[i]) == (token, above))
+            )
+            chances[places[-1]] = max(chances[places[-1]], p)
     reach = tree.path_products(parents, chances)
     order = sorted(range(len(tokens)), key=lambda i: -reach[i])  # stable: parents stay first
     new = {old: i for i, old in enumerate(order)} | {-1: -1}

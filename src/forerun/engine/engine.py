@@ -70,13 +70,15 @@ class Engine:
         self.drafter = drafter
         if config.controller:
             self.drafter = Guard(drafter, self.stats, model.config.vocab_size)
-        fallback = drafter if isinstance(drafter, Fallback) else None
-        if fallback is not None:
-            fallback.choose = lambda firsts: self.controller.choose(firsts)
+        if isinstance(drafter, Fallback):
+            drafter.choose = lambda firsts: self.controller.choose(firsts)
         self.controller: Controller = Fixed(config.draft_budget)
         if config.controller:
             self.controller = Policy(
-                config.draft_budget, keeps_seeds=drafter.draws, prior=prior, fallback=fallback
+                config.draft_budget,
+                keeps_seeds=drafter.draws,
+                prior=prior,
+                has_fallback=isinstance(drafter, Fallback),
             )
         self.config = config
         self.eos_ids = eos_ids

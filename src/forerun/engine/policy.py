@@ -14,7 +14,7 @@ A draft is cut before the pass, at the best of all cuts: nodes by descending cha
 of each draft, while the objective grows. Drafts that were drawn are not cut, as that would bias the output; they are
 as large as was asked for. How many nodes to ask for is decided before they are seen, by what the first, second, ...
 node of late added to the objective. In `a+b` the first drafter is asked in every step, and the question is the
-second's: its nodes add what the first's do not, by as much as those leave open.
+second's, whose draft then takes the first's place: it must add more than that does.
 
 What is not tried is not learned: larger questions and plain passes are tried for a fixed share of the time, the
 exploration budget. What is cut is compared with the tokens that came all the same, at no cost.
@@ -35,7 +35,6 @@ from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.means import DecayedMean
 from forerun.core.types import Draft, Seq
-from forerun.drafters._fallback import Fallback
 from forerun.engine.chances import Bias, Chances
 from forerun.engine.controller import Controller, DraftResult, Prior
 from forerun.engine.worth import Means, Worth
@@ -60,8 +59,6 @@ DOUBT = 1.3
 """Of a size hardly measured, a time so far from what was expected may be the machine's: a plain pass tells."""
 LAST_PASSES = 5
 """Their median is the machine's present speed, the fastest until there are so many."""
-LEAST_DOUBT = 0.1
-"""How much a first drafter leaves open at least."""
 QUESTIONS_MEMORY = 0.95
 """What a sequence counts for after the next in whether new ones are asked about."""
 PLAIN_FIRST = 2
@@ -80,8 +77,8 @@ class SequenceState:
     weight: float = 1.0
     """Of a token: s_i^-a."""
     bias: Bias = field(default_factory=Bias)
-    doubt: float = 1.0
-    """The chance that none of the first drafter's guesses for the next token is right."""
+    first: float = 0.0
+    """Of `a+b`: what a's draft adds, in tokens net of its rows' time."""
     net: float | None = None
     """What all questions about it have added, less what they took; None before the first."""
 
@@ -128,22 +125,22 @@ class Policy(Controller):
         *,
         keeps_seeds: bool = False,
         prior: Prior | None = None,
-        fallback: Fallback | None = None,
+        has_fallback: bool = False,
     ) -> None:
         """`keeps_seeds`: the drafter draws its drafts, so the tokens of a seeded request depend on their size.
 
         Such requests always draft in full: the same seed must give the same tokens. `prior` is what an
-        earlier run measured. Of a `fallback` the questions to the second are decided.
+        earlier run measured. `has_fallback`: the drafter is `a+b`.
         """
         self.full = full
-        self._fallback = fallback
+        self._has_fallback = has_fallback
         self.keeps_seeds = keeps_seeds
         prior = prior or Prior()
         self.pass_cost = CostCurve(prior.pass_cost.points)
         self.ask_cost = CostCurve(prior.draft_cost.points)
         self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._knows_asking = bool(prior.draft_cost.points)
-        self._chances = Chances(prior.nodes)
+        self._chances, self._first_chances = Chances(prior.nodes), Chances()
         row = MARGIN * (self.pass_cost.v(2) - 1)
         self._worth = Worth([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
         self._states: dict[int, SequenceState] = {}
@@ -151,11 +148,11 @@ class Policy(Controller):
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}
         self._drafts: dict[int, tuple[Draft, list[float]]] = {}  # with their nodes' chances
-        self._sizes: dict[int, int] = {}  # nodes that answered a question
-        self._gained: dict[int, float] = {}  # tokens that they are worth
+        self._firsts: dict[int, tuple[Draft, list[float]]] = {}  # a's of a+b
+        self._gained: dict[int, float] = {}  # tokens that questions added
         self._asked_before: frozenset[int] = frozenset()
         self._ended = DecayedMean(QUESTIONS_MEMORY)  # what sequences got out of all questions
-        self._first_cost = DecayedMean(SPEED_MEMORY)  # of a fallback's first drafter
+        self._first_cost = DecayedMean(SPEED_MEMORY)  # of asking a in a+b
         self._paces_s: deque[float] = deque(maxlen=LAST_PASSES)  # seconds of a unit of cost
         self._pace_s = 0.0
         self._since_plain = PLAIN_EVERY - 1  # the second pass is plain: the unit of all costs
@@ -175,7 +172,7 @@ class Policy(Controller):
             drawn = (seq for seq in seqs if not seq.params.is_greedy)
             self._bound = frozenset(seq.id for seq in drawn if seq.params.seed is not None)
         free, bound = self._states.keys() - self._bound, dict.fromkeys(self._bound, self.full)
-        if self._fallback is not None:
+        if self._has_fallback:
             first = 0 if self._wants_plain else self.full
             self._plan = dict.fromkeys(free, self.full - first)
             self._granted = dict.fromkeys(free, 0) | bound
@@ -185,11 +182,19 @@ class Policy(Controller):
         return self._granted
 
     def choose(self, firsts: Mapping[int, Draft]) -> dict[int, int]:
-        """Nodes to ask a fallback's second drafter for, beside the first's drafts; by sequence."""
+        """The best questions to b, or a trial."""
         for i, draft in firsts.items():
             state = self._states[i]
-            chances = zip(draft.parents, self._chances.of(draft, state.bias), strict=True)
-            state.doubt = max(LEAST_DOUBT, 1 - sum(p for parent, p in chances if parent < 0))
+            chances = self._first_chances.of(draft, state.bias)
+            self._firsts[i] = draft, chances
+            reached = tree.path_products(draft.parents, chances)
+            costs = self.pass_cost.costs(len(self._states), len(self._states) + len(draft))
+            price = self._time * MARGIN / state.weight
+            nets = (
+                x - price * (cost - costs[0])
+                for x, cost in zip(accumulate(reached), costs[1:], strict=True)
+            )
+            state.first = max((0.0, *nets))
         self._plan = {i: self._best_question(self._states[i]) for i in firsts}
         questions = self._plan | (self._explore() if self._pace_s else {})
         self._granted |= questions
@@ -200,7 +205,8 @@ class Policy(Controller):
         self._drafts, gains, steps, kept = {}, {}, [], {}
         for i, draft in drafts.items():
             state = self._states[i]
-            chances = self._chances.of(draft, state.bias)
+            known = self._first_chances if self._is_first(i) else self._chances
+            chances = known.of(draft, state.bias)
             self._drafts[i] = draft, chances
             weight, reached = state.weight, tree.path_products(draft.parents, chances)
             gains[i] = [weight * chance for chance in reached]
@@ -231,20 +237,30 @@ class Policy(Controller):
         if num_rows is not None:
             self._measure(asked, num_rows, draft_s, pass_s)
         for result in results:
-            if (known := self._drafts.get(result.seq_id)) is not None:
-                self._chances.learn(*known, result.tokens, self._states[result.seq_id].bias)
+            i = result.seq_id
+            if (first := self._firsts.get(i)) is not None:
+                bias = self._states[i].bias if self._is_first(i) else Bias()
+                self._first_chances.learn(*first, result.tokens, bias)
+            if i in self._drafts and not self._is_first(i):
+                self._chances.learn(*self._drafts[i], result.tokens, self._states[i].bias)
         if num_rows is not None:
             self._account(results, num_rows, draft_s)
         self._asked_before = frozenset(result.seq_id for result in asked)
-        self._granted, self._drafts, self._sizes, self._gained = {}, {}, {}, {}
+        self._granted, self._drafts, self._firsts, self._gained = {}, {}, {}, {}
+
+    def _is_first(self, seq_id: int) -> bool:
+        """Whether a sequence's draft is a's of `a+b`."""
+        return self._has_fallback and not self._granted.get(seq_id)
 
     def _best_question(self, state: SequenceState) -> int:
         """As many nodes as add most, less what asking for them costs; none while that is unknown."""
-        if not self._knows_asking or (state.net is None and self._ended.value < 0):
+        if not self._knows_asking or (
+            self._has_fallback and state.net is None and self._ended.value < 0
+        ):
             return 0
         values = accumulate(self._worth.expected(state.worth))
         costs = self.ask_cost.costs(1, self._worth.num_nodes)
-        time, best, most = self._time * QUESTION_MARGIN / state.weight / state.doubt, 0.0, 0
+        time, best, most = self._time * QUESTION_MARGIN / state.weight, state.first, 0
         for k, (value, cost) in enumerate(zip(values, costs, strict=True), 1):
             if (net := value - time * cost) > best:
                 best, most = net, k
@@ -279,18 +295,15 @@ class Policy(Controller):
         num_seqs, rows = len(self._states), sum(kept.values())
         added = self.pass_cost.predict(num_seqs + rows) - self.pass_cost.predict(num_seqs)
         row = self._time * MARGIN * max(0.0, added) / max(rows, 1)
-        if self._fallback is None:
-            places: Mapping[int, Sequence[int]] = {i: range(len(gain)) for i, gain in gains.items()}
-        else:
-            places = {i: p for i, p in self._fallback.places.items() if i in gains}
-        self._sizes = {i: len(found) for i, found in places.items()}
-        longest = max(self._worth.num_nodes, *self._sizes.values(), 0)
-        for i, found in places.items():
-            state, gain, stop = self._states[i], gains[i], kept[i]
-            nets = [(gain[j] - row) / state.weight if 0 <= j < stop else 0.0 for j in found]
-            self._gained[i] = sum(nets)
-            nets += [0.0] * (min(longest, self._granted.get(i, 0)) - len(nets))
-            self._worth.learn(state.worth, [net / state.doubt for net in nets])
+        longest = max(self._worth.num_nodes, *map(len, gains.values()))
+        for i, gain in gains.items():
+            if not (asked := self._granted.get(i, 0)):
+                continue
+            state = self._states[i]
+            nets = [(x - row) / state.weight for x in gain[: kept[i]]]
+            self._gained[i] = sum(nets) - state.first
+            nets += [0.0] * (min(longest, asked) - len(nets))
+            self._worth.learn(state.worth, nets)
 
     def _measure(
         self, asked: Sequence[DraftResult], num_rows: int, draft_s: float, pass_s: float
@@ -312,12 +325,12 @@ class Policy(Controller):
             self._since_plain = PLAIN_EVERY
         self.pass_cost.record(num_rows, cost)
         if asked and self._asked_before.issuperset(result.seq_id for result in asked):
-            num_nodes = sum(self._sizes.get(i, 0) for i in map(_id, asked))
+            num_nodes = sum(len(self._drafts[i][0]) for i in map(_id, asked) if i in self._drafts)
             cost = max(0.0, draft_s / self._pace_s - self._first_cost.value) / len(asked)
             self.ask_cost.record(round(num_nodes / len(asked)), cost)
             if not self._knows_asking:
                 self._knows_asking, self._trial_steps = True, 0
-        elif self._fallback is not None and not asked:
+        elif self._has_fallback and not asked:
             self._first_cost.record(draft_s / self._pace_s)
 
     def _account(self, results: Sequence[DraftResult], num_rows: int, draft_s: float) -> None:
@@ -346,7 +359,7 @@ class Policy(Controller):
         planned = self._plan | dict.fromkeys(self._bound, self.full)
         if self._granted and self._granted != planned:  # a trial
             lost = time - emitted / len(self._states) / speedup
-            if self._fallback is not None and num_asked:
+            if self._has_fallback and num_asked:
                 lost = -gained / self._time / plain  # the rest is the first drafter's
             self._reserve -= lost
             if num_asked:
