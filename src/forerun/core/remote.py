@@ -1,7 +1,7 @@
 """A client of servers with OpenAI's API, over the standard library: models, and streamed answers.
 
-What goes wrong is a RemoteError of one line: nobody listens, a key is missing, a route or model is unknown, a stream
-ends before the answer does.
+What goes wrong is a RemoteError of one line: the connection is refused, a key is missing, a route or model is unknown,
+a stream ends before the answer does.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from forerun.core.errors import ConfigError, ForerunError, shown, unknown
+from forerun.core.errors import ConfigError, ForerunError, one_line, reason, shown, unknown
 
 TIMEOUT_S = 600.0
 """How long a server may be silent, in the middle of an answer too."""
-DONE = "[DONE]"
+DONE = b"[DONE]"
 _ERRORS = (OSError, http.client.HTTPException)
 
 Body = Mapping[str, object]
@@ -94,10 +94,10 @@ class Remote:
         return found[name or next(iter(found))]
 
     @contextmanager
-    def stream(self, route: str, body: Body) -> Iterator[Stream]:
+    def stream(self, route: str, body: Body) -> Iterator[ChunkStream]:
         """An answer as it comes; the end of the block ends the request, too. Raises RemoteError."""
         with self._answer("POST", route, {**body, "stream": True}) as answer:
-            yield Stream(self.url, answer)
+            yield ChunkStream(self.url, answer)
 
     @contextmanager
     def _answer(
@@ -118,7 +118,7 @@ class Remote:
                 if answer.status != 200:
                     raise RemoteError(self._refusal(route, answer))
             except _ERRORS as error:
-                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                why = reason(error)
                 raise RemoteError(f"{self.url} does not answer: {why}; is --url right?") from error
             yield answer
         finally:
@@ -135,15 +135,30 @@ class Remote:
         return f"{self.url} refuses with {status}: {said}"
 
 
-class Stream:
+class ChunkStream:
     """The events of one answer. `close` may be called from another thread: reading then ends with an error."""
 
     def __init__(self, url: str, answer: http.client.HTTPResponse) -> None:
         self._url, self._answer = url, answer
 
     def __iter__(self) -> Iterator[Chunk]:
+        for _, chunk in self.read((0.0, piece) for piece in self.pieces()):
+            yield chunk
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes as they come, for `read`: a measurement reads them when it has time. Raises RemoteError."""
+        try:
+            while piece := self._answer.read1():
+                yield piece
+                if piece.rstrip().endswith(b"data: " + DONE):
+                    return
+        except (*_ERRORS, ValueError, AttributeError) as error:
+            raise RemoteError(f"{self._url} broke the answer off: {reason(error)}") from error
+
+    def read(self, pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, Chunk]]:
+        """What is in pieces, each with the time of the piece that it ended in. Raises RemoteError."""
         has_ended = False
-        for data in self._lines():
+        for time_s, data in _data(pieces):
             if data == DONE:
                 return
             try:
@@ -151,10 +166,10 @@ class Stream:
             except ValueError:
                 raise RemoteError(f"{self._url} streams no JSON: {data[:60]!r}") from None
             if "error" in event:
-                raise RemoteError(f"{self._url} broke the answer off: {_message(data.encode())}")
+                raise RemoteError(f"{self._url} broke the answer off: {_message(data)}")
             chunk = Chunk.of(event)
             has_ended = has_ended or chunk.finish_reason is not None
-            yield chunk
+            yield time_s, chunk
         if not has_ended:
             raise RemoteError(f"{self._url} broke the answer off: the stream has no end")
 
@@ -164,14 +179,15 @@ class Stream:
             # The response owns the socket's file; there is no public way to it.
             self._answer.fp.raw._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
 
-    def _lines(self) -> Iterator[str]:
-        try:
-            for line in self._answer:
-                if line.startswith(b"data:"):
-                    yield line[5:].strip().decode()
-        except (*_ERRORS, ValueError, AttributeError) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise RemoteError(f"{self._url} broke the answer off: {why}") from error
+
+def _data(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
+    """The data of server-sent events."""
+    rest = b""
+    for time_s, piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield time_s, line[5:].strip()
 
 
 def _message(text: bytes) -> str:
@@ -181,4 +197,4 @@ def _message(text: bytes) -> str:
         said = json.loads(text)
     for key in ("error", "message", "detail"):
         said = said.get(key) or said if isinstance(said, dict) else said
-    return " ".join(str(said).split())[:300]
+    return one_line(str(said))

@@ -23,16 +23,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from forerun.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.core.config import Precision
 
-BLOCK_ROWS = 64
-"""Rows of a block of keys and values."""
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
     *("step_buffers", "logits", "tokenizer", "program"),
 )
 PASS_ROWS = 64
 """Rows that the kernels compute at a time; a longer pass is cut."""
+LOGIT_ROWS = 64
+"""Rows of logits that are held together, or those of one sequence."""
 LOGIT_COPIES = 6
 """Rows (V,) fp32 that sampling makes of the one it looks at: processed, sorted with ids, probabilities in fp64."""
 TOKEN_NBYTES = 356
@@ -41,6 +42,8 @@ WORDS_NBYTES = 2_500_000
 """Of the words whose tokens it remembers."""
 PROGRAM_NBYTES = 28_000_000
 """Measured; hardly depends on what is run."""
+NETWORK_NBYTES = 12_000_000
+"""More of it, once a drafting network was built: measured."""
 MAX_PAIRS = 24
 """Rows and query heads that attend together (csrc/types.h)."""
 MIN_BUDGET_ROWS = 16
@@ -83,6 +86,8 @@ class DrafterNumbers:
     """Nodes of a draft at most."""
     feature_width: int = 0
     """Numbers a row that it sees of the target's pass."""
+    program: int = 0
+    """More of the program than without a drafter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,7 @@ class Workload:
     max_len: int
     precision: Precision
     prefill_rows: int
-    logit_rows: int = PASS_ROWS
+    logit_rows: int = LOGIT_ROWS
     """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
     """Blocks of keys and values; None for as many as the sequences can fill."""
@@ -101,7 +106,7 @@ class Workload:
     @property
     def blocks_seq(self) -> int:
         """Blocks that a full sequence fills."""
-        return -(-self.max_len // BLOCK_ROWS)
+        return blocks_of(self.max_len)
 
     @property
     def blocks(self) -> int:
@@ -152,7 +157,7 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         step_nbytes(model, rows, workload, drafter),
         (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
         model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
-        PROGRAM_NBYTES,
+        PROGRAM_NBYTES + drafter.program,
     )
     return MemoryPlan(workload, drafter, dict(zip(COMPONENTS, sizes, strict=True)))
 
@@ -190,7 +195,7 @@ def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
     units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together
     times = (4 * model.threads - 1) // units if model.threads > 1 else 0
     rows = times * (MAX_PAIRS // heads)
-    states = times * units * -(-max_len // BLOCK_ROWS) * MAX_PAIRS
+    states = times * units * blocks_of(max_len) * MAX_PAIRS
     return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * model.head_dim)
 
 
@@ -284,10 +289,9 @@ def _ways(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
     precisions = [workload.precision, *_others(model, workload)]
-    asked = replace(workload, logit_rows=min(workload.logit_rows, PASS_ROWS))
-    low = replace(asked, logit_rows=1)
+    low = replace(workload, logit_rows=1)
     for precision in precisions:
-        yield replace(asked, precision=precision), drafters[0]
+        yield replace(workload, precision=precision), drafters[0]
     for drafter in drafters:
         yield replace(low, precision=precisions[-1]), drafter
     small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))

@@ -20,12 +20,12 @@ STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
 OPEN_ROUTES = frozenset({"/health"})
 """Routes that need no key."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def to_json(document: object) -> bytes:
     """JSON in UTF-8; a lone surrogate stays an escape."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace")
+    return _ENCODER.encode(document).encode("utf-8", "backslashreplace")
 
 
 def answer(document: object) -> Response:
@@ -35,9 +35,9 @@ def answer(document: object) -> Response:
 
 def refusal(error: ApiError, path: str = "") -> Response:
     """The answer that an error is, in the form of the API that the path belongs to."""
-    is_anthropic = path.startswith("/v1/messages")
-    body = to_json(error.anthropic() if is_anthropic else error.document())
-    return Response(body, error.status, dict(error.headers), "application/json")
+    return Response(
+        to_json(error.body(path)), error.status, dict(error.headers), "application/json"
+    )
 
 
 async def read_object(request: Request, config: ServerConfig) -> dict[str, Any]:
