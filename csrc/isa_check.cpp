@@ -84,11 +84,11 @@ std::vector<std::uint8_t> weights(std::size_t nbytes) {
     return bytes;
 }
 
-constexpr int kNumRows = 13, kNumTiles = 3;  // 13 = 8 + 4 + 1
+constexpr int kNumRows = 13;  // 8 + 4 + 1
 
 // A layer for flattened rows of `num_in` inputs, some of which have more than one place.
-Packed flat_layer(const WeightFormat& format, int num_in, int limit, bool is_even) {
-    const int num_out = kNumTiles * kTile, bits = format.bits;
+Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit, bool is_even) {
+    const int bits = format.bits;
     std::vector<std::int8_t> codes(num_out * num_in);
     const std::vector<std::uint8_t> bytes = weights(codes.size());
     for (std::size_t i = 0; i < codes.size(); ++i) {
@@ -105,15 +105,15 @@ Packed flat_layer(const WeightFormat& format, int num_in, int limit, bool is_eve
 }
 
 void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Results& results) {
-    constexpr int num_in = 96, stride = kNumTiles * kTile + 1;
-    const Packed layer = flat_layer(format, num_in, 127, false);
+    constexpr int num_in = 32, num_tiles = 3, stride = num_tiles * kTile + 1;
+    const Packed layer = flat_layer(format, num_tiles * kTile, num_in, 127, false);
     const Flattening& flat = *layer.flat;
     RowsSample sample(kNumRows, num_in, flat.num_wide);
     for (int row = 0; row < kNumRows; ++row)
         portable::kernels.flatten(sample.x.data() + row * num_in, flat, sample.rows, row, 0, num_in);
     std::vector<float> out = numbers(kNumRows * stride, 5);
     for (const int first : {0, 8, 12})
-        kernels.linear(layer.linear, 0, kNumTiles, sample.rows, first, kNumRows - first,
+        kernels.linear(layer.linear, 0, num_tiles, sample.rows, first, kNumRows - first,
                        {out.data(), stride, first > 0, 0.3f});
     results.note(out);
 }
@@ -163,7 +163,7 @@ void check_flatten(const Kernels& kernels, Results& results) {
     const std::vector<float> x = awkward();
     const int count = static_cast<int>(x.size());
     for (const bool is_even : {false, true}) {
-        const Packed layer = flat_layer(weight_format("q8_c"), count, is_even ? 7 : 127, is_even);
+        const Packed layer = flat_layer(weight_format("q8_c"), 1, count, is_even ? 7 : 127, is_even);
         RowsSample sample(2, count, layer.flat->num_wide);
         kernels.flatten(x.data() + kGroup, *layer.flat, sample.rows, 1, kGroup, count - kGroup);
         kernels.flatten(x.data(), *layer.flat, sample.rows, 0, 0, kGroup);

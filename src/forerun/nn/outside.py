@@ -22,7 +22,7 @@ from forerun.nn.loader import stored_weights
 
 _ROWS_AT_A_TIME = 8192
 _TOKENS_AT_A_TIME = 1024
-_LOGITS_AT_A_TIME = 1 << 22
+_LOGITS_AT_A_TIME = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
