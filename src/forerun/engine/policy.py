@@ -45,7 +45,8 @@ MARGIN = 1.25
 QUESTION_MARGIN = 1.125
 """m and m': the best of many estimates is overestimated."""
 SPEED_MEMORY = 0.98
-"""What a step counts for in s_i after the next; a sequence begins as after many plain steps."""
+"""What a step counts for in s_i after the next, a sequence in what new ones are worth; s_i begins as after many plain
+steps."""
 EXPLORATION = 0.008
 LEAST_EXPLORATION = 0.004
 """Share of the time, and what it falls to while trials are in vain."""
@@ -59,8 +60,6 @@ DOUBT = 1.3
 """Of a size hardly measured, a time so far from what was expected may be the machine's: a plain pass tells."""
 LAST_PASSES = 5
 """Their median is the machine's present speed, the fastest until there are so many."""
-QUESTIONS_MEMORY = 0.95
-"""What a sequence counts for after the next in whether new ones are asked about."""
 PLAIN_FIRST = 2
 """Plain passes after the first, before anything is measured: one may have been slow."""
 _ratio = itemgetter(0)
@@ -151,7 +150,7 @@ class Policy(Controller):
         self._firsts: dict[int, tuple[Draft, list[float]]] = {}  # a's of a+b
         self._gained: dict[int, float] = {}  # tokens that questions added
         self._asked_before: frozenset[int] = frozenset()
-        self._ended = DecayedMean(QUESTIONS_MEMORY)  # what sequences got out of all questions
+        self._ended = DecayedMean(SPEED_MEMORY)  # what sequences got out of all questions
         self._first_cost = DecayedMean(SPEED_MEMORY)  # of asking a in a+b
         self._paces_s: deque[float] = deque(maxlen=LAST_PASSES)  # seconds of a unit of cost
         self._pace_s = 0.0
