@@ -30,9 +30,9 @@ from forerun.decoding.guidance import Grammars
 from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
 from forerun.engine import metrics
-from forerun.engine.engine import LOGIT_ROWS, Engine
+from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
-from forerun.engine.memory import MemoryPlan
+from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
@@ -103,12 +103,7 @@ class LLM:
 
         Within the same budget again; keys and values are kept as they are here, so that it says the same.
         """
-        other = copy.copy(self)
-        other.drafter_spec = DrafterSpec.of(drafter, **options)
-        other.config = replace(self.config, kv=self._kv)
-        other.plan = other._planned(other.drafter_spec, may_round=False)
-        other.loop = other._new_loop(self.loop.turns)
-        return other
+        return self._with(DrafterSpec.of(drafter, **options))
 
     def within(
         self,
@@ -121,18 +116,11 @@ class LLM:
 
         Keys and values are kept as they are here. Raises CapacityError that names the smallest budget that works.
         """
-        other = copy.copy(self)
-        other.config = replace(
-            self.config,
-            kv=self._kv,
+        return self._with(
+            self.drafter_spec if drafter is None else DrafterSpec.of(drafter),
             memory_budget=memory_budget,
             max_num_seqs=max_num_seqs or self.config.max_num_seqs,
         )
-        if drafter is not None:
-            other.drafter_spec = DrafterSpec.of(drafter)
-        other.plan = other._planned(other.drafter_spec, may_round=False)
-        other.loop = other._new_loop(self.loop.turns)
-        return other
 
     def generate(
         self,
@@ -245,6 +233,15 @@ class LLM:
             self.config.learn,
         )
 
+    def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
+        """The same weights with an engine of its own; keys and values are kept as they are here."""
+        other = copy.copy(self)
+        other.drafter_spec = spec
+        other.config = replace(self.config, kv=self._kv, **changes)
+        other.plan = other._planned(spec, may_round=False)
+        other.loop = other._new_loop(self.loop.turns)
+        return other
+
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
@@ -307,15 +304,13 @@ class LLM:
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
         config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
-        precision: Precision = config.kv
         if (plan := self.plan) is not None:
-            load, precision, num_blocks = plan.workload, plan.workload.precision, plan.num_blocks
-            logit_rows = load.logit_rows
+            load, num_blocks, logit_rows = plan.workload, plan.num_blocks, plan.workload.logit_rows
             config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)
         num_seqs = config.max_num_seqs
-        cache = self.model.new_cache(num_seqs, self.max_len, precision, num_blocks)
+        cache = self.model.new_cache(num_seqs, self.max_len, self._kv, num_blocks)
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:

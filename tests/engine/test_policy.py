@@ -14,7 +14,7 @@ from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.engine.chances import Bias, Chances, reach
+from forerun.engine.chances import Bias, Chances
 from forerun.engine.controller import DraftResult, Fixed, Prior
 from forerun.engine.policy import MARGIN, Policy
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
@@ -55,7 +55,7 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = reach(draft, Chances().of(draft, Bias()))
+    chances = tree.path_products(draft.parents, Chances().of(draft, Bias()))
     gains = [sum(chances[:k]) - MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)

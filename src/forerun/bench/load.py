@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.remote import Chunk, Remote, RemoteError, Stream
+from forerun.core.remote import Chunk, ChunkStream, Remote, RemoteError
 from forerun.core.types import TaskPrompt
 
 ROUTE = "/chat/completions"
@@ -88,7 +88,7 @@ class Run:
     remote: Remote
     seconds: float = 0.0
     """From the beginning to the last answer's end."""
-    _streams: set[Stream] = field(default_factory=set)
+    _streams: set[ChunkStream] = field(default_factory=set)
     _is_stopped: threading.Event = field(default_factory=threading.Event)
     _start_s: float = 0.0
 

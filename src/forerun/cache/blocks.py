@@ -20,6 +20,11 @@ BLOCK_ROWS = 64
 """Rows of a block: the keys of one step of the native attention."""
 
 
+def blocks_of(rows: int) -> int:
+    """Blocks that so many rows take."""
+    return -(-rows // BLOCK_ROWS)
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """A block by its tokens; its parent holds those before them. Only a node of a whole block has children."""

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from forerun.cache.base import KVCache
-from forerun.cache.blocks import BLOCK_ROWS, BlockPool, Node, common_prefix
+from forerun.cache.blocks import BLOCK_ROWS, BlockPool, Node, blocks_of, common_prefix
 
 
 class PagedCache(KVCache):
@@ -202,8 +202,3 @@ class PagedCache(KVCache):
     @abstractmethod
     def _copy_block(self, source: int, target: int) -> None:
         """Make the rows of one block those of another."""
-
-
-def blocks_of(rows: int) -> int:
-    """Blocks that so many rows take."""
-    return -(-rows // BLOCK_ROWS)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from forerun.cache.base import RowCache
-from forerun.cache.blocks import BLOCK_ROWS
+from forerun.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.cache.forms import form_of
-from forerun.cache.paged import PagedCache, blocks_of
+from forerun.cache.paged import PagedCache
 from forerun.core.config import Precision
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from forerun.cli import _console as console
 from forerun.cli._messages import Messages, count
 from forerun.core.errors import ConfigError
-from forerun.core.remote import Chunk, Remote, Stream
+from forerun.core.remote import Chunk, ChunkStream, Remote
 
 ROUTE = "/chat/completions"
 OURS = "forerun"
@@ -89,7 +89,7 @@ class _Answer:
     def __init__(self) -> None:
         self.text, self.last, self._times = "", Chunk(), list[float]()
 
-    def show(self, stream: Stream) -> bool:
+    def show(self, stream: ChunkStream) -> bool:
         """Print the text as it comes. False if Ctrl-C ended it; what was printed stands. Raises RemoteError."""
         out = console.stdout()
         try:

@@ -99,6 +99,16 @@ def refuse(
             )
 
 
+def reason(error: BaseException) -> str:
+    """Why something failed, for a message: what the system says of it, else the error's text, else its kind."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """Another program's words for a message: on one line, and cut if they are long."""
+    return " ".join(text.split())[:300]
+
+
 def shown(value: object) -> str:
     """A value for a message: on one line, and cut if it is long."""
     text = repr(value)

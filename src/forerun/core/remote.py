@@ -1,7 +1,7 @@
 """A client of servers with OpenAI's API, over the standard library: models, and streamed answers.
 
-What goes wrong is a RemoteError of one line: nobody listens, a key is missing, a route or model is unknown, a stream
-ends before the answer does.
+What goes wrong is a RemoteError of one line: the connection is refused, a key is missing, a route or model is unknown,
+a stream ends before the answer does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from forerun.core.errors import ConfigError, ForerunError, shown, unknown
+from forerun.core.errors import ConfigError, ForerunError, one_line, reason, shown, unknown
 
 TIMEOUT_S = 600.0
 """How long a server may be silent, in the middle of an answer too."""
@@ -94,10 +94,10 @@ class Remote:
         return found[name or next(iter(found))]
 
     @contextmanager
-    def stream(self, route: str, body: Body) -> Iterator[Stream]:
+    def stream(self, route: str, body: Body) -> Iterator[ChunkStream]:
         """An answer as it comes; the end of the block ends the request, too. Raises RemoteError."""
         with self._answer("POST", route, {**body, "stream": True}) as answer:
-            yield Stream(self.url, answer)
+            yield ChunkStream(self.url, answer)
 
     @contextmanager
     def _answer(
@@ -118,7 +118,7 @@ class Remote:
                 if answer.status != 200:
                     raise RemoteError(self._refusal(route, answer))
             except _ERRORS as error:
-                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                why = reason(error)
                 raise RemoteError(f"{self.url} does not answer: {why}; is --url right?") from error
             yield answer
         finally:
@@ -135,7 +135,7 @@ class Remote:
         return f"{self.url} refuses with {status}: {said}"
 
 
-class Stream:
+class ChunkStream:
     """The events of one answer. `close` may be called from another thread: reading then ends with an error."""
 
     def __init__(self, url: str, answer: http.client.HTTPResponse) -> None:
@@ -170,8 +170,7 @@ class Stream:
                 if line.startswith(b"data:"):
                     yield line[5:].strip().decode()
         except (*_ERRORS, ValueError, AttributeError) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise RemoteError(f"{self._url} broke the answer off: {why}") from error
+            raise RemoteError(f"{self._url} broke the answer off: {reason(error)}") from error
 
 
 def _message(text: bytes) -> str:
@@ -181,4 +180,4 @@ def _message(text: bytes) -> str:
         said = json.loads(text)
     for key in ("error", "message", "detail"):
         said = said.get(key) or said if isinstance(said, dict) else said
-    return " ".join(str(said).split())[:300]
+    return one_line(str(said))

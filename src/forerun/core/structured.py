@@ -24,6 +24,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """vLLM's other fields, with the values that ask for nothing."""
 
 
+LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""How JSON is written, in llguidance's words; most of the structure then has one spelling."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
     """The form of an answer; exactly one of the first five is given. Raises RequestError for anything else.

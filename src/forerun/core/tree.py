@@ -72,6 +72,18 @@ def path_to(node: int, parents: Parents) -> list[int]:
     return path[::-1]
 
 
+def path_products(parents: Parents, values: Sequence[float]) -> list[float]:
+    """Of every node the product of the values on the path to it, its own included.
+
+    >>> path_products((-1, 0, -1), (0.5, 0.5, 0.75))
+    [0.5, 0.25, 0.75]
+    """
+    result: list[float] = []
+    for parent, value in zip(parents, values, strict=True):
+        result.append(value * result[parent] if parent >= 0 else value)
+    return result
+
+
 def graft(
     tokens: Sequence[int], parents: Parents, more_tokens: Sequence[int], more_parents: Parents
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

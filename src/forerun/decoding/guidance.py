@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.errors import RequestError
-from forerun.core.structured import StructuredOutputsParams, closed
+from forerun.core.errors import RequestError, one_line
+from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.formats.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Guided:
             mask = np.unpackbits(bits, count=self.vocab_size, bitorder="little").view(np.bool_)
             if not self.matcher.is_error():
                 return mask
-        _log.warning("a structured output was cut: %s", _one_line(self.matcher.get_error()))
+        _log.warning("a structured output was cut: %s", one_line(self.matcher.get_error()))
         mask = np.zeros(self.vocab_size, np.bool_)
         mask[[*self.eos_ids]] = True
         return mask
@@ -176,9 +176,7 @@ def _source(wanted: StructuredOutputsParams) -> str:
     if wanted.grammar is not None:
         return LLMatcher.grammar_from_lark(any_to_lark(wanted.grammar))
     space = wanted.whitespace_pattern
-    layout: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    if space is not None:
-        layout = {"whitespace_pattern": space}
+    layout: Any = LAYOUT if space is None else {"whitespace_pattern": space}
     schema = {"type": "object"} if wanted.json is None else closed(json.loads(str(wanted.json)))
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)
 
@@ -189,8 +187,4 @@ def _escaped(text: str) -> str:
 
 
 def _refused(wanted: StructuredOutputsParams, why: str) -> RequestError:
-    return RequestError(f"{wanted.kind} cannot be used: {_one_line(why)}")
-
-
-def _one_line(why: str) -> str:
-    return " ".join(why.split())[:300]
+    return RequestError(f"{wanted.kind} cannot be used: {one_line(why)}")

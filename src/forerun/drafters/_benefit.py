@@ -9,7 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from forerun.core import tree
 from forerun.core.costs import CostCurve
+from forerun.core.means import DecayedMean
 from forerun.core.types import Draft
 
 MEMORY = 0.95
@@ -28,26 +30,9 @@ ALONE_EVERY = 64
 """Steps with it after which one without is measured anew."""
 
 
-@dataclass(slots=True)
-class DecayedMean:
-    """A mean in which an observation weighs `MEMORY` to the power of its age."""
-
-    weight: float = 0.0
-    total: float = 0.0
-
-    def record(self, value: float) -> None:
-        """Count a value."""
-        self.weight = self.weight * MEMORY + 1
-        self.total = self.total * MEMORY + value
-
-    @property
-    def value(self) -> float:
-        """The mean; 0 before the first value."""
-        return self.total / self.weight if self.weight else 0.0
-
-    def expected(self, prior: float) -> float:
-        """The next value: `(total + 2 prior) / (weight + 2)`."""
-        return (self.total + PRIOR_WEIGHT * prior) / (self.weight + PRIOR_WEIGHT)
+def new_mean() -> DecayedMean:
+    """A mean of what was observed."""
+    return DecayedMean(MEMORY)
 
 
 @dataclass(slots=True)
@@ -60,7 +45,7 @@ class NodeRates:
 
     def record(self, draft: Draft, tokens: Sequence[int]) -> int:
         """Compare a whole draft, cut or not, with the tokens that came; how many of its nodes were right."""
-        self.rates += [DecayedMean() for _ in range(len(draft) - len(self.rates))]
+        self.rates += [new_mean() for _ in range(len(draft) - len(self.rates))]
         if len(draft) >= len(self.parents):
             self.parents = draft.parents
         num_right = 0
@@ -71,15 +56,13 @@ class NodeRates:
 
     def confidence(self, num_nodes: int) -> tuple[float, ...]:
         """The chance of each node to be right once its parent is."""
-        known = [rate.expected(PRIOR) for rate in self.rates[:num_nodes]]
+        known = [rate.given(PRIOR, PRIOR_WEIGHT) for rate in self.rates[:num_nodes]]
         return (*known, *[PRIOR] * (num_nodes - len(known)))
 
     def expected(self) -> list[float]:
         """Accepted tokens expected of a draft's first 1, 2, ... nodes."""
-        reach: list[float] = []
-        for parent, chance in zip(self.parents, self.confidence(len(self.parents)), strict=True):
-            reach.append(chance * (reach[parent] if parent >= 0 else 1.0))
-        return [*accumulate(reach)]
+        chances = self.confidence(len(self.parents))
+        return [*accumulate(tree.path_products(self.parents, chances))]
 
 
 @dataclass(slots=True)
@@ -88,7 +71,7 @@ class StepTimes:
 
     alone: CostCurve = field(default_factory=CostCurve)
     """Seconds of a step without the second, by the rows of its pass."""
-    added: DecayedMean = field(default_factory=DecayedMean)
+    added: DecayedMean = field(default_factory=new_mean)
     """Time added by a node, in steps without the second."""
     steps_alone: int = 0
     steps_with: int = 0
@@ -129,7 +112,7 @@ class Gains:
     """The exploration budget: below 0 nothing is tried."""
     running: dict[int, float] = field(default_factory=dict)
     """Of the sequences that run and were asked about."""
-    ended: DecayedMean = field(default_factory=DecayedMean)
+    ended: DecayedMean = field(default_factory=new_mean)
     """Of a sequence from its first question, which reads its prompt, to its end."""
 
     def are_expected(self, seq_id: int) -> bool:

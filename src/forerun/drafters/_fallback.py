@@ -22,8 +22,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from forerun.core.means import DecayedMean
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters._benefit import PRIOR, DecayedMean, Gains, NodeRates, StepTimes
+from forerun.drafters._benefit import PRIOR, PRIOR_WEIGHT, Gains, NodeRates, StepTimes, new_mean
 from forerun.drafters._pair import Pair
 from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
@@ -52,7 +53,7 @@ class Fallback(Pair):
     ) -> None:
         super().__init__(first, second)
         self.clock = clock
-        self._accepted: defaultdict[int, DecayedMean] = defaultdict(DecayedMean)
+        self._accepted: defaultdict[int, DecayedMean] = defaultdict(new_mean)
         """Of the first's drafts, by their size."""
         self._rates, self._times, self._gains = NodeRates(), StepTimes(), Gains()
         self._proposal: Proposal | None = None
@@ -64,7 +65,7 @@ class Fallback(Pair):
         firsts = propose(self.first, seqs, budgets)
         drafts = {seq.id: draft for seq, draft in zip(seqs, firsts, strict=True)}
         expected = {
-            seq_id: 1 + self._accepted[len(draft)].expected(PRIOR * len(draft))
+            seq_id: 1 + self._accepted[len(draft)].given(PRIOR * len(draft), PRIOR_WEIGHT)
             for seq_id, draft in drafts.items()
         }
         chosen = self._choose(seqs, budgets, expected)

@@ -70,9 +70,7 @@ def by_chance(draft: Draft, more: Draft) -> Draft:
                 next(i for i, t in enumerate(tokens) if (t, parents[i]) == (token, above))
             )
             chances[places[-1]] = max(chances[places[-1]], p)
-    reach: list[float] = []
-    for parent, p in zip(parents, chances, strict=True):
-        reach.append(p * (reach[parent] if parent >= 0 else 1.0))
+    reach = tree.path_products(parents, chances)
     order = sorted(range(len(tokens)), key=lambda i: -reach[i])  # stable: parents stay first
     new = {old: i for i, old in enumerate(order)} | {-1: -1}
     return Draft(

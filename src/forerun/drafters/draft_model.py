@@ -22,8 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from forerun.cache.blocks import BLOCK_ROWS
-from forerun.cache.paged import blocks_of
+from forerun.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from forerun.core.means import DecayedMean
 from forerun.core.types import Draft
 
 STATED_CASES = 8.0
@@ -23,23 +24,6 @@ FIRST_PRECISION = 4.0
 _HALVES = [(i + 0.5) / 200 for i in range(200)]
 _LEVELS = tuple(8 + round(math.log2(p / (1 - p))) for p in (*_HALVES, _HALVES[-1]))
 """By stated confidence in steps of half a percent; a level is as wide as a factor of two in the odds."""
-
-
-@dataclass(slots=True)
-class Mean:
-    """A decayed mean: each case counts `memory` times what the next one does."""
-
-    cases: float = 0.0
-    total: float = 0.0
-
-    def record(self, value: float, memory: float) -> None:
-        """Count a case."""
-        self.cases = self.cases * memory + 1
-        self.total = self.total * memory + value
-
-    def given(self, prior: float, cases: float) -> float:
-        """What to expect, with so many cases of `prior`."""
-        return (self.total + cases * prior) / (self.cases + cases)
 
 
 @dataclass(slots=True)
@@ -60,12 +44,13 @@ class Chances:
 
     def __init__(self, nodes: Sequence[tuple[float, float]] = ()) -> None:
         """`nodes` are of an earlier run, of chains: how often node i was drafted, and accepted then."""
-        self._levels = [Mean() for _ in range(max(_LEVELS) + 1)]
-        self._indexes: list[Mean] = []  # of nodes without confidence
+        self._levels = [DecayedMean(MEMORY) for _ in range(max(_LEVELS) + 1)]
+        self._indexes: list[DecayedMean] = []  # of nodes without confidence
         above = 1.0
         for _, accepted in nodes:
             share = min(accepted / above, 1.0) if above else 0.0
-            self._indexes.append(Mean(2 * STATED_CASES, 2 * STATED_CASES * share))
+            cases = 2 * STATED_CASES
+            self._indexes.append(DecayedMean(MEMORY, cases, cases * share))
             above = accepted
 
     def of(self, draft: Draft, bias: Bias) -> list[float]:
@@ -73,7 +58,7 @@ class Chances:
         odds, found = math.exp(-bias.value), []
         stated = draft.confidence or (0.5,) * len(draft)
         for said, seen in zip(stated, self._kinds(draft), strict=True):
-            p = (seen.total + STATED_CASES * said) / (seen.cases + STATED_CASES)
+            p = seen.given(said, STATED_CASES)
             found.append(p / (p + (1 - p) * odds))
         return found
 
@@ -84,20 +69,13 @@ class Chances:
         kinds = self._kinds(draft)
         for node, is_hit in draft.matches(tokens):
             bias.learn(chances[node], is_hit)
-            kinds[node].record(is_hit, MEMORY)
+            kinds[node].record(is_hit)
 
-    def _kinds(self, draft: Draft) -> Sequence[Mean]:
+    def _kinds(self, draft: Draft) -> Sequence[DecayedMean]:
         """Of each node, those it is counted with."""
         if draft.confidence is None:
-            self._indexes += [Mean() for _ in range(len(draft) - len(self._indexes))]
+            missing = len(draft) - len(self._indexes)
+            self._indexes += [DecayedMean(MEMORY) for _ in range(missing)]
             return self._indexes[: len(draft)]
         levels = self._levels
         return [levels[_LEVELS[int(200 * said)]] for said in draft.confidence]
-
-
-def reach(draft: Draft, chances: Sequence[float]) -> list[float]:
-    """Of every node to be accepted, with all that is above it."""
-    found: list[float] = []
-    for parent, chance in zip(draft.parents, chances, strict=True):
-        found.append(chance * found[parent] if parent >= 0 else chance)
-    return found

@@ -30,6 +30,7 @@ from forerun.engine.batch import Pass, SequenceRows, pack
 from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
 from forerun.engine.guard import Guard
 from forerun.engine.ladder import Ladder, Need
+from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.policy import Policy
 from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
@@ -37,8 +38,6 @@ from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
 from forerun.nn.model import Hidden, Model
 
-LOGIT_ROWS = 64
-"""Rows of logits that are held together, or those of one sequence."""
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 
 

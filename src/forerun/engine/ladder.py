@@ -28,6 +28,7 @@ from forerun.cache.base import KVCache
 from forerun.cache.blocks import BLOCK_ROWS
 from forerun.cache.paged import PagedCache
 from forerun.core import tree
+from forerun.core.means import DecayedMean
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats
@@ -52,18 +53,6 @@ PRIOR_ROWS = 2 * BLOCK_ROWS
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Mean:
-    """An average of late."""
-
-    value: float = 0.0
-    cases: float = 0.0
-
-    def record(self, value: float) -> None:
-        self.cases = self.cases * COST_MEMORY + 1
-        self.value += (value - self.value) / self.cases
-
-
 @dataclass(frozen=True, slots=True)
 class Need:
     """A running sequence before a pass: the tokens whose rows it must have, and its draft."""
@@ -85,7 +74,7 @@ class Ladder:
         self.cache = cache if isinstance(cache, PagedCache) else None
         self.scheduler, self.stats = scheduler, stats
         self.taken: Counter[str] = Counter(dict.fromkeys(RUNGS, 0))
-        self._token_s, self._prompt_row_s = _Mean(), _Mean()
+        self._token_s, self._prompt_row_s = DecayedMean(COST_MEMORY), DecayedMean(COST_MEMORY)
 
     def learn(self, seconds: float, num_emitted: int, num_prompt_rows: int) -> None:
         """What a step took: of a step that only decodes the seconds a token, else those of a row of a prompt.
@@ -145,10 +134,7 @@ class Ladder:
         """Tokens that the nodes beyond the first `room` are expected to bring."""
         rate = (self.stats.accepted + 1) / (self.stats.drafted + 2)
         own = draft.confidence or (rate,) * len(draft)
-        reach: list[float] = []
-        for chance, parent in zip(own, draft.parents, strict=True):
-            reach.append(chance * (reach[parent] if parent >= 0 else 1.0))
-        return sum(reach[max(room, 0) :])
+        return sum(tree.path_products(draft.parents, own)[max(room, 0) :])
 
     def _evicts(self, gain: float, num_blocks: int) -> bool:
         """Whether so many tokens save more time than the idle blocks are expected to."""

@@ -23,16 +23,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from forerun.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.core.config import Precision
 
-BLOCK_ROWS = 64
-"""Rows of a block of keys and values."""
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
     *("step_buffers", "logits", "tokenizer", "program"),
 )
 PASS_ROWS = 64
 """Rows that the kernels compute at a time; a longer pass is cut."""
+LOGIT_ROWS = 64
+"""Rows of logits that are held together, or those of one sequence."""
 LOGIT_COPIES = 6
 """Rows (V,) fp32 that sampling makes of the one it looks at: processed, sorted with ids, probabilities in fp64."""
 TOKEN_NBYTES = 356
@@ -93,7 +94,7 @@ class Workload:
     max_len: int
     precision: Precision
     prefill_rows: int
-    logit_rows: int = PASS_ROWS
+    logit_rows: int = LOGIT_ROWS
     """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
     """Blocks of keys and values; None for as many as the sequences can fill."""
@@ -101,7 +102,7 @@ class Workload:
     @property
     def blocks_seq(self) -> int:
         """Blocks that a full sequence fills."""
-        return -(-self.max_len // BLOCK_ROWS)
+        return blocks_of(self.max_len)
 
     @property
     def blocks(self) -> int:
@@ -190,7 +191,7 @@ def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
     units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together
     times = (4 * model.threads - 1) // units if model.threads > 1 else 0
     rows = times * (MAX_PAIRS // heads)
-    states = times * units * -(-max_len // BLOCK_ROWS) * MAX_PAIRS
+    states = times * units * blocks_of(max_len) * MAX_PAIRS
     return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * model.head_dim)
 
 
@@ -284,10 +285,9 @@ def _ways(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
     precisions = [workload.precision, *_others(model, workload)]
-    asked = replace(workload, logit_rows=min(workload.logit_rows, PASS_ROWS))
-    low = replace(asked, logit_rows=1)
+    low = replace(workload, logit_rows=1)
     for precision in precisions:
-        yield replace(asked, precision=precision), drafters[0]
+        yield replace(workload, precision=precision), drafters[0]
     for drafter in drafters:
         yield replace(low, precision=precisions[-1]), drafter
     small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import torch
 
+from forerun.cache.blocks import BLOCK_ROWS
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
@@ -62,7 +63,7 @@ def model_numbers(
 
 def block_nbytes(model: Model, precision: Precision) -> int:
     """Of a block of the model's keys and values; `auto` is what the backend does best."""
-    return model.new_cache(1, memory.BLOCK_ROWS, precision).block_nbytes
+    return model.new_cache(1, BLOCK_ROWS, precision).block_nbytes
 
 
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
@@ -146,28 +147,25 @@ class Planner:
         )
 
     @cached_property
-    def drafters(self) -> dict[str, DrafterNumbers]:
-        """The drafter that is asked for, smaller ones, and none, by how `-d` spells them."""
-        return {numbers.name: numbers for numbers in self._drafters()}
+    def drafters(self) -> list[DrafterNumbers]:
+        """The drafter that is asked for, smaller ones, and none, each once."""
+        return [*{numbers.name: numbers for numbers in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
         """All that is asked for."""
-        return memory.plan(self.numbers, next(iter(self.drafters.values())), self.workload)
+        return memory.plan(self.numbers, self.drafters[0], self.workload)
 
     def rungs(self) -> list[Rung]:
         """What each rung of the ladder would free."""
-        drafters = [*self.drafters.values()]
-        return memory.rungs(self.numbers, drafters, self.workload)
+        return memory.rungs(self.numbers, self.drafters, self.workload)
 
     def smallest(self) -> MemoryPlan:
         """What works with the fewest bytes."""
-        drafters = [*self.drafters.values()]
-        return memory.smallest(self.numbers, drafters, self.workload)
+        return memory.smallest(self.numbers, self.drafters, self.workload)
 
     def fitting(self, budget: int) -> MemoryPlan | None:
         """What a budget makes of it; None if nothing works."""
-        drafters = [*self.drafters.values()]
-        return memory.fit(self.numbers, drafters, self.workload, budget)
+        return memory.fit(self.numbers, self.drafters, self.workload, budget)
 
     def fit(self, budget: int) -> MemoryPlan:
         """What a budget makes of it. Raises CapacityError that names the smallest budget that works."""
@@ -187,8 +185,7 @@ class Planner:
         words = []
         if got.precision != asked.precision:
             words.append(f"{got.precision} keys and values")
-        if chosen.drafter.name != next(iter(self.drafters)):
-            name = chosen.drafter.name
+        if (name := chosen.drafter.name) != self.drafters[0].name:
             words.append("no drafter" if name == "none" else f"drafter {name}")
         if got.logit_rows < asked.logit_rows:
             words.append("logits of one sequence at a time")
@@ -203,9 +200,10 @@ class Planner:
         return ["int8"] if self.may_round and self.config.kv == "auto" else []
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
-        spec: DrafterSpec | None = self.spec.beside(self._target())
+        target = self._target()
+        spec: DrafterSpec | None = self.spec.beside(target)
         while spec is not None:
-            drafter = spec.build(self._target())
+            drafter = spec.build(target)
             yield drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
             spec = spec.smaller()
         yield DrafterNumbers(name="none")

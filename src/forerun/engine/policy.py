@@ -30,9 +30,10 @@ from itertools import accumulate
 from operator import attrgetter, itemgetter
 from statistics import median
 
+from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.types import Draft, Seq
-from forerun.engine.chances import Bias, Chances, reach
+from forerun.engine.chances import Bias, Chances
 from forerun.engine.controller import Controller, DraftResult, Prior
 from forerun.engine.worth import Means, Worth
 
@@ -63,7 +64,7 @@ _id = attrgetter("seq_id")
 
 
 @dataclass(slots=True)
-class State:
+class SequenceState:
     """What is known of one sequence; tokens and time in plain steps."""
 
     worth: Means = field(default_factory=Means)
@@ -126,7 +127,7 @@ class Policy(Controller):
         self._chances = Chances(prior.nodes)
         row = MARGIN * (self.pass_cost.v(2) - 1)
         self._worth = Worth([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
-        self._states: dict[int, State] = {}
+        self._states: dict[int, SequenceState] = {}
         self._bound: frozenset[int] = frozenset()
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}
@@ -141,7 +142,7 @@ class Policy(Controller):
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """The best questions, or a trial; all for requests whose seed binds them."""
         known = self._states
-        self._states = {seq.id: known.get(seq.id) or State() for seq in seqs}
+        self._states = {seq.id: known.get(seq.id) or SequenceState() for seq in seqs}
         lost = sum(state.speedup * state.weight for state in self._states.values())
         self._time = lost / self.pass_cost.predict(len(seqs))
         if self.keeps_seeds:
@@ -159,8 +160,8 @@ class Policy(Controller):
             state = self._states[i]
             chances = self._chances.of(draft, state.bias)
             self._drafts[i] = draft, chances
-            weight = state.weight
-            gains[i] = [weight * chance for chance in reach(draft, chances)]
+            weight, reached = state.weight, tree.path_products(draft.parents, chances)
+            gains[i] = [weight * chance for chance in reached]
             is_whole = i in self._bound or draft.probs is not None
             kept[i] = len(draft) if is_whole else 0
             if not is_whole:
@@ -195,7 +196,7 @@ class Policy(Controller):
         self._asked_before = frozenset(result.seq_id for result in asked)
         self._granted, self._drafts = {}, {}
 
-    def _best_question(self, state: State) -> int:
+    def _best_question(self, state: SequenceState) -> int:
         """As many nodes as add most, less what asking for them costs; none while that is unknown."""
         if not self._knows_asking:
             return 0

@@ -154,11 +154,8 @@ def stored_weights(
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     """Bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
     config, arch = read_config(checkpoint)
-    num_bits = 0.0
-    for name, shape in weight_shapes(config).items():
-        _, located, *_ = next(_located(name, shape, checkpoint, arch, config))
-        stored = checkpoint.tensor(located).format
-        num_bits += math.prod(shape) * quantized_format(name, shape, stored, scheme).bits_per_weight
+    weights = _blank_weights(checkpoint, arch, config, scheme)
+    num_bits = sum(math.prod(each.shape) * each.format.bits_per_weight for each in weights)
     return math.ceil(num_bits / 8)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -42,8 +41,6 @@ from forerun.server.schema import (
 )
 from forerun.server.service import Service
 from forerun.server.worker import Closed
-
-_log = logging.getLogger(__name__)
 
 CLOSE_S = 1.0
 """The time that a step has left when the server ends."""

@@ -5,20 +5,16 @@ A `Dialect` writes the documents; which block begins, grows and ends is found he
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from forerun.core.errors import ForerunError
 from forerun.core.types import FinishReason
 from forerun.server.answers import Document
-from forerun.server.errors import ApiError, of_exception
+from forerun.server.errors import ApiError, of_stream
 from forerun.server.http import to_json
 from forerun.server.parts import CallDelta, Delta, Reader, TextDelta
 from forerun.server.worker import AsyncRequest, News
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -65,7 +61,7 @@ class Dialect(Protocol):
         ...
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
-        """A block begins."""
+        """A block begins; it has no text yet."""
         ...
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
@@ -118,9 +114,7 @@ class BlockWriter:
                     yield events
             yield _events(self.dialect.end(self._answer))
         except Exception as error:
-            if not isinstance(error, ForerunError):
-                _log.error("a stream ended with %s", type(error).__name__)
-            yield _events(iter([self.dialect.fail(of_exception(error))]))
+            yield _events(iter([self.dialect.fail(of_stream(error))]))
 
     def _take(self, news: News) -> Iterator[Document]:
         self.observe(news)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from forerun.core.errors import CapacityError, RequestError
+from forerun.core.errors import CapacityError, ForerunError, RequestError
 from forerun.server.worker import Closed
+
+_log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 
@@ -25,6 +28,10 @@ class ApiError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, object] = field(default_factory=dict)
 
+    def body(self, path: str) -> dict[str, object]:
+        """What an answer to this path says of it, in the form of the path's API."""
+        return self.anthropic() if is_anthropic(path) else self.document()
+
     def document(self) -> dict[str, object]:
         """The body of the answer."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
@@ -34,6 +41,11 @@ class ApiError(Exception):
         """The same as Anthropic writes it."""
         kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+def is_anthropic(path: str) -> bool:
+    """True for the paths of Anthropic's API."""
+    return path.startswith("/v1/messages")
 
 
 _ANTHROPIC: Mapping[int, str] = {
@@ -88,6 +100,13 @@ def of_status(status: int, message: str | None = None) -> ApiError:
     """The error of an HTTP status."""
     kind = INVALID if status < 500 else "server_error"
     return ApiError(status, message or HTTPStatus(status).phrase, type=kind)
+
+
+def of_stream(error: Exception) -> ApiError:
+    """What the client of a stream is told at its end; the log of what is a bug of ours."""
+    if not isinstance(error, ForerunError):
+        _log.error("a stream ended with %s", type(error).__name__)
+    return of_exception(error)
 
 
 def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:

@@ -77,7 +77,7 @@ async def responses(service: Service, request: Request) -> Response:
     given = await read_object(request, service.config)
     body, _ = read(ResponsesRequest, given)
     name = service.name(body.model)
-    dialect = openai.Responses(name, service.llm().drafter_spec.name, body)
+    dialect = openai.ResponsesDialect(name, service.llm().drafter_spec.name, body)
     return await _in_blocks(service, request, openai.as_chat(body), dialect)
 
 
@@ -86,7 +86,7 @@ async def messages(service: Service, request: Request) -> Response:
     given = await read_object(request, service.config)
     body, _ = read(MessagesRequest, given)
     name = service.name(body.model)
-    dialect = anthropic.Messages(name, service.llm().drafter_spec.name)
+    dialect = anthropic.MessagesDialect(name, service.llm().drafter_spec.name)
     return await _in_blocks(service, request, anthropic.as_chat(body), dialect)
 
 

@@ -35,9 +35,9 @@ def answer(document: object) -> Response:
 
 def refusal(error: ApiError, path: str = "") -> Response:
     """The answer that an error is, in the form of the API that the path belongs to."""
-    is_anthropic = path.startswith("/v1/messages")
-    body = to_json(error.anthropic() if is_anthropic else error.document())
-    return Response(body, error.status, dict(error.headers), "application/json")
+    return Response(
+        to_json(error.body(path)), error.status, dict(error.headers), "application/json"
+    )
 
 
 async def read_object(request: Request, config: ServerConfig) -> dict[str, Any]:

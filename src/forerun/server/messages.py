@@ -114,7 +114,7 @@ def _response_format(form: object) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Messages:
+class MessagesDialect:
     """Writes the events and the document."""
 
     model: str
@@ -133,8 +133,7 @@ class Messages:
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """A block without its text."""
-        empty = _block(ContentBlock(block.index, block.call_id, block.name))
-        yield {"type": "content_block_start", "index": block.index, "content_block": empty}
+        yield {"type": "content_block_start", "index": block.index, "content_block": _block(block)}
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
         """A delta."""

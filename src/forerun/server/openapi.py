@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from forerun.server.errors import is_anthropic
 from forerun.server.http import OPEN_ROUTES
 
 Schema = dict[str, Any]
@@ -90,7 +91,7 @@ _ANTHROPIC = _json(type={"const": "error"}, error=_object(type=_TEXT, message=_T
 
 def described(route: str, body: type[BaseModel] | None, *, has_key: bool) -> Schema:
     """The parts of a route's description. `body` is None for one that reads none."""
-    content = _ANTHROPIC if route.startswith("/v1/messages") else _OPENAI
+    content = _ANTHROPIC if is_anthropic(route) else _OPENAI
     told = {
         str(status): {"description": _ERRORS[status], "content": content}
         for status in _statuses(route, body, has_key=has_key)

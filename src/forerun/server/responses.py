@@ -18,8 +18,11 @@ from forerun.server.blocks import BlockAnswer, ContentBlock
 from forerun.server.errors import ApiError
 from forerun.server.schema import ResponsesRequest
 
-_ECHOED = ("instructions", "max_output_tokens", "metadata", "temperature", "tool_choice", "tools")
-_ECHOED_TOO = ("top_p", "parallel_tool_calls", "text")
+_ECHOED = (
+    *("instructions", "max_output_tokens", "metadata", "temperature", "top_p"),
+    *("tools", "tool_choice", "parallel_tool_calls", "text"),
+)
+"""Fields of the request that the response repeats."""
 
 
 def as_chat(body: ResponsesRequest) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Responses:
+class ResponsesDialect:
     """Writes the events and the document."""
 
     model: str
@@ -110,7 +113,7 @@ class Responses:
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """An item, and for a text its only part."""
-        item = self._item(ContentBlock(block.index, block.call_id, block.name), "in_progress")
+        item = self._item(block, "in_progress")
         where = {"output_index": block.index}
         if block.is_call:
             yield self._event("response.output_item.added", item=item, **where)
@@ -167,7 +170,7 @@ class Responses:
 
     def _response(self, status: str) -> Document:
         given = self.body.model_dump()
-        echoed = {name: given.get(name) for name in (*_ECHOED, *_ECHOED_TOO)}
+        echoed = {name: given.get(name) for name in _ECHOED}
         several = echoed["parallel_tool_calls"]
         return {
             "id": self._id,

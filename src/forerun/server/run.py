@@ -14,7 +14,7 @@ from types import FrameType
 
 import uvicorn
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, reason
 from forerun.llm import LLM
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
@@ -71,8 +71,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise ConfigError(
                 f"port {port} of {host} is in use: give another one with --port, or 0 for any"
             ) from error
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot listen on {host}, port {port}: {reason}") from error
+        raise ConfigError(f"cannot listen on {host}, port {port}: {reason(error)}") from error
     return listener
 
 

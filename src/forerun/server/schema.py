@@ -19,6 +19,7 @@ from forerun.core.params import SamplingParams
 from forerun.server import forms
 from forerun.server.conversations import AnthropicMessages, ChatMessages
 from forerun.server.errors import ApiError, of_exception
+from forerun.server.tools import CHOICES
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -38,7 +39,7 @@ _WORDS: Mapping[str, str] = {
     "stop": "a text or a list of texts",
     "messages": 'a list of {"role": ..., "content": ...}',
     "tools": 'a list of {"type": "function", "function": {"name": ...}}',
-    "tool_choice": 'none, auto, required or {"type": "function", "function": {"name": ...}}',
+    "tool_choice": CHOICES,
     "logit_bias": "an object of token ids and numbers",
     "input": "a text or a list of items",
 }

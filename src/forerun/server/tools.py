@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.core.errors import shown
-from forerun.core.structured import StructuredOutputsParams, closed
+from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.formats.messages import Message
 from forerun.formats.tokenizer import Tokenizer
 from forerun.formats.tool_calls import CLOSE, OPEN, described
@@ -18,8 +18,7 @@ from forerun.server.errors import ApiError
 MAX_CALLS = 8
 """Calls that an answer may hold where they are required."""
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
-_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
+CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
 
 Tool = Mapping[str, Any]
 
@@ -108,7 +107,7 @@ def _chosen(choice: object) -> object:
     """The name in a choice. Raises ApiError for one that is none."""
     function = choice.get("function") if isinstance(choice, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
-        message = f"tool_choice must be {_CHOICES}, got {shown(choice)}"
+        message = f"tool_choice must be {CHOICES}, got {shown(choice)}"
         raise ApiError(400, message, param="tool_choice")
     return function["name"]
 
@@ -130,7 +129,7 @@ def _schema(tool: Tool) -> str:
 
 def _laid_out(schema: object) -> str:
     given = closed(schema) if isinstance(schema, Mapping) else {}
-    return json.dumps({**given, "x-guidance": _LAYOUT})
+    return json.dumps({**given, "x-guidance": LAYOUT})
 
 
 def _quoted(text: str) -> str:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field
 
-from forerun.core.errors import ForerunError
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.request import RequestState
 from forerun.server.answers import Document, Head, Words, prompt_logprobs, timings, usage
-from forerun.server.errors import of_exception
+from forerun.server.errors import of_stream
 from forerun.server.http import to_json
 from forerun.server.parts import Reader, whole
 from forerun.server.schema import StreamOptions
 from forerun.server.worker import AsyncRequest, News
 
 DONE = b"data: [DONE]\n\n"
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,9 +64,7 @@ class Writer:
                 if chunks := b"".join(map(self._chunk, _joined(found))):
                     yield chunks
         except Exception as error:
-            if not isinstance(error, ForerunError):
-                _log.error("a stream ended with %s", type(error).__name__)
-            yield _event(of_exception(error).document())
+            yield _event(of_stream(error).document())
         else:
             if wants_usage:
                 yield _event(self.head.chunk([]) | self._figures())
