@@ -71,12 +71,11 @@ class KeptFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For who writes: one at a time. A few minutes begin anew. What fails is told, once."""
+        """For who writes: one at a time. A few minutes begin anew. Raises OSError."""
         self._next_s = time.monotonic() + EVERY_S
-        with self.told("written"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with files.locked(self.path.parent / ".lock"):
-                yield
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with files.locked(self.path.parent / ".lock"):
+            yield
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
@@ -118,7 +117,7 @@ class Learned:
         age = self._live.age
         if age == self._kept_age:
             return
-        with self._file.locked():
+        with self._file.told("written"), self._file.locked():
             merged = self._new_table()
             with suppress(OSError, ValueError):
                 merged.absorb(self._file.read())
@@ -129,7 +128,7 @@ class Learned:
 
 
 class LearnedMap:
-    """The file of what a network that drafts has learned: a square matrix beside the unit matrix, fp16.
+    """The file of what a network that drafts has learned: a square matrix, fp16, and tokens, int32.
 
     Of processes that run at once the one that keeps last is right.
     """
@@ -147,23 +146,30 @@ class LearnedMap:
         """Whether a few minutes went by since it was kept."""
         return self._file.is_time
 
-    def load(self, width: int) -> NDArray[np.float16] | None:
-        """What the file holds (width, width); None if that is nothing, or cannot be used."""
+    def load(self, width: int, vocab_size: int) -> tuple[NDArray[np.float32], list[int]] | None:
+        """The matrix (width, width) and the tokens; None if there are none, or they cannot be used."""
         with self._file.told("used"):
-            held = np.frombuffer(self._file.read(), np.float16)
-            if not held.size:
+            held = self._file.read()
+            if not held:
                 return None
-            if held.size != width * width or not np.isfinite(held).all():
+            num = 2 * width * width
+            if len(held) < num or (len(held) - num) % 4:
                 raise ValueError("it is damaged")
-            return held.reshape(width, width)
+            matrix = np.frombuffer(held[:num], np.float16).reshape(width, width)
+            tokens = np.frombuffer(held[num:], np.int32).tolist()
+            if not np.isfinite(matrix).all() or not all(0 <= t < vocab_size for t in tokens):
+                raise ValueError("it is damaged")
+            return matrix.astype(np.float32), tokens
         return None
 
-    def keep(self, matrix: NDArray[np.float32], num_steps: int) -> None:
-        """Write it, if there were steps since it was written."""
+    def keep(self, matrix: NDArray[np.float32], tokens: Sequence[int], num_steps: int) -> None:
+        """Write both, if there were steps since they were written."""
         if num_steps == self._kept:
             return
-        with self._file.locked():
-            self._file.write(matrix.astype(np.float16).tobytes())
+        with self._file.told("written"), self._file.locked():
+            self._file.write(
+                matrix.astype(np.float16).tobytes() + np.array(tokens, np.int32).tobytes()
+            )
             self._kept = num_steps
 
 

@@ -58,6 +58,8 @@ class RecurrentWeights:
     """The tokens of the head (V',) int64, ascending; None for all."""
     temperatures: tuple[float, ...] = (1.0,)
     """By depth, the last for all below: logits are divided by it before they become chances."""
+    head_map: Tensor | None = None
+    """(D, p): what the target's rows were multiplied by to make `head.0`, if they were."""
 
 
 def new_network(
@@ -77,7 +79,7 @@ def new_learner(
     if head is None or "head.1" in weights.tensors:
         return None
     cell = network if isinstance(network, TorchNetwork) else TorchNetwork(weights, target.model)
-    learner = HeadMap(cell, network, target.model, head.float(), weights.tokens)
+    learner = HeadMap(cell, network, target.model, weights)
     if target.path is not None and target.vocabulary is not None:
         vocabulary = fingerprint(target.vocabulary)
         digest = f"{zlib.crc32(head.half().numpy().tobytes()):08x}"
@@ -116,9 +118,12 @@ class NativeNetwork(NativeStateNetwork):
         super().__init__(network)
         self.bits = bits
 
-    def set_head(self, rows: Tensor) -> None:
+    def set_head(self, rows: Tensor, tokens: Tensor | None) -> None:
         """See `MappedNetwork`."""
+        if tokens is not None:
+            self._native.set_tokens(tokens.tolist())
         pack(self._native, "head.0", rows, self.bits)
+        self._native.check()
 
 
 class TorchNetwork:
@@ -128,7 +133,7 @@ class TorchNetwork:
 
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         width = weights.inner_size
-        self.weights, self.target = weights, target
+        self.weights, self.target, self.tokens = weights, target, weights.tokens
         decay = 0.5 ** (0.5 / weights.num_predict)
         self.emb_weight = ((1 - decay**2) * width / 2) ** 0.5 / decay
         self.device = target.embed(torch.zeros(0, dtype=torch.int64)).device
@@ -198,18 +203,17 @@ class TorchNetwork:
             found.append(state.cpu())
         return found
 
-    def set_head(self, rows: Tensor) -> None:
+    def set_head(self, rows: Tensor, tokens: Tensor | None) -> None:
         """See `MappedNetwork`."""
-        self.tensors["head.0"] = rows.to(self.device)
+        self.tensors["head.0"], self.tokens = rows.to(self.device), tokens
 
     def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """The likeliest tokens (k,) after a state (p,) and their chances."""
-        tokens = self.weights.tokens
         if "head.0" in self.tensors:
             logits = self._at("head", depth) @ state
         else:
-            logits = target_logits(self.target, state, tokens)
-        return _best_first.likeliest(logits, depth, tokens, self.weights.temperatures)
+            logits = target_logits(self.target, state, self.tokens)
+        return _best_first.likeliest(logits, depth, self.tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
         """See `StateNetwork`; the head is the target's own."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from forerun.bench.pass_costs import PassCosts
-from forerun.bench.plots import drafters, memory, passes, training
+from forerun.bench.plots import drafters, learning, memory, passes, training
 from forerun.bench.plots.style import STYLE, Rows
 from forerun.core.errors import ConfigError
 
@@ -54,6 +54,15 @@ def draw_training(
 ) -> dict[str, str]:
     """The same for a training run, of the lines of its metrics.csv."""
     return _save(folder, title, ("training", "Training", training.run, (history,)))
+
+
+def draw_learning(
+    moving: Sequence[tuple[float, float]], folder: Path, title: str
+) -> dict[str, str]:
+    """The same for what a drafter gains by learning, of its moving tau without and with."""
+    return _save(
+        folder, title, ("learning", "Learning while serving", learning.over_requests, (moving,))
+    )
 
 
 def _save(folder: Path, title: str, *pictures: Picture) -> dict[str, str]:
