@@ -24,6 +24,7 @@ from forerun.llm import LLM
 from forerun.train import trained
 from forerun.train.learners import Kind, new_learner
 from forerun.train.replies import Reply
+from forerun.train.states import StateReader
 from forerun.train.trainer import TrainSettings
 
 VOCAB, DEPTH, HOLD_GB = 4096, 3, 2.0
@@ -53,6 +54,7 @@ def main() -> None:
     llm = LLM(given.model, drafter="none", threads=1, max_model_len=2048)
     data = _training.read_data(llm, given.answers, given.text, VOCAB)
     truth = _truth(llm, data, given.truth) if given.truth else {}
+    readers: dict[object, StateReader] = {}
     for name in given.only.split(","):
         folder = given.folder / name.replace(" ", "_")
         if not (folder / trained.RECORD).exists():
@@ -64,7 +66,7 @@ def main() -> None:
                 patience=0,
                 bf16=_training.has_bf16(),
             )
-            _train(llm, _data_of(name, data, truth), KINDS.get(name), settings, folder)
+            _train(llm, _data_of(name, data, truth), KINDS.get(name), settings, folder, readers)
     print(table(given.folder))
 
 
@@ -96,14 +98,23 @@ def _data_of(name: str, data: Data, truth: Mapping[str, Reply]) -> Data:
     return replace(data, train=replies)
 
 
-def _train(llm: LLM, data: Data, kind: Kind | None, settings: TrainSettings, folder: Path) -> None:
-    """One run to its end; its record says what was measured of the best weights."""
+def _train(
+    llm: LLM,
+    data: Data,
+    kind: Kind | None,
+    settings: TrainSettings,
+    folder: Path,
+    readers: dict[object, StateReader],
+) -> None:
+    """One run to its end; its record says what was measured of the best weights. Runs share the model's states."""
     kind = kind or KINDS["mlp_speculator"]
     torch.manual_seed(settings.seed)
     weights = train_drafter.last_layer(llm) if kind.name == "eagle3" else {}
     learner = new_learner(kind, llm.model, data.ids, weights)
     origin = {"model": data.model, "vocabulary": data.vocabulary, "kind": asdict(kind)}
     trainer = _training.new_trainer(llm, learner, data, DEPTH, settings, HOLD_GB, folder, origin)
+    read = trainer.read
+    trainer.read = readers.setdefault((read.layers, read.whole), read)
     _training.say_needs(trainer, data)
     _training.train(trainer, data, True)
     train_drafter.finish(trainer, data)

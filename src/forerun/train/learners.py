@@ -27,6 +27,11 @@ class Learner(Protocol):
     """A network of one kind with its target."""
 
     @property
+    def source(self) -> Model:
+        """The model whose embedding and head it has: the target, or a sibling that it was cut from."""
+        ...
+
+    @property
     def net(self) -> nn.Module:
         """The network."""
         ...
@@ -73,7 +78,7 @@ class RecurrentLearner:
             target_embedding=True,
             target_head=True,
         )
-        self.target = target
+        self.source = target
         self.net = MLPSpeculator(self.shape)
         rows = target.embed(torch.arange(min(shape.vocab_size, 4096)))
         spread = float(rows.square().mean().sqrt()) or 1.0
@@ -91,7 +96,7 @@ class RecurrentLearner:
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Rows are independent of each other: only the state and the tokens after it are read."""
-        added = self.net.token_map(self.target.embed(batch.tokens))
+        added = self.net.token_map(self.source.embed(batch.tokens))
         state, found = self.net.begin(batch.last[batch.at]), []
         for index in range(self.shape.n_predict):
             state, out = self.net.advance(state, added[batch.at + 1 + index], index)
@@ -128,7 +133,7 @@ class Eagle3Learner:
         self.layers = (low, shape.num_layers // 2, high)
         if len({*self.layers}) < 3:
             raise ConfigError(f"--kind eagle3 reads 3 layers, the target has {shape.num_layers}")
-        self.depth, self.target = depth, target
+        self.depth, self.source = depth, target
         self.shape = Eagle3Config(
             vocab_size=shape.vocab_size,
             draft_vocab_size=len(ids),
@@ -191,7 +196,7 @@ class Eagle3Learner:
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Text by text: rows of one do not see another's."""
         found: list[list[Tensor]] = [[] for _ in range(self.depth)]
-        embedded = self.target.embed(batch.tokens)
+        embedded = self.source.embed(batch.tokens)
         for piece in batch.pieces:
             here = slice(piece.first, piece.stop)
             steps = self._unroll(
@@ -228,7 +233,7 @@ class MedusaLearner:
     piece: int | None = PIECE
 
     def __init__(self, target: Model, depth: int, ids: Tensor, num_layers: int) -> None:
-        self.depth = depth
+        self.depth, self.source = depth, target
         self.shape = MedusaConfig(
             target.config.vocab_size,
             target.config.hidden_size,
