@@ -9,12 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from forerun.core.params import SamplingParams
-
-if TYPE_CHECKING:
-    from forerun.llm import LLM
+from forerun.engine.loop import EngineLoop
 
 WINDOW = 8
 """Requests that a moving tau is the mean of."""
@@ -43,16 +40,19 @@ class Answered:
 
 
 def run(
-    fixed: LLM, learning: LLM, prompts: Sequence[tuple[str, Sequence[int]]], params: SamplingParams
+    fixed: EngineLoop,
+    learning: EngineLoop,
+    prompts: Sequence[tuple[str, Sequence[int]]],
+    params: SamplingParams,
 ) -> Iterator[Answered]:
     """Answer named prompts in their order, in turns first and second."""
     for index, (name, tokens) in enumerate(prompts):
         found = {}
-        for llm in (fixed, learning)[:: 1 if index % 2 else -1]:
+        for loop in (fixed, learning)[:: 1 if index % 2 else -1]:
             start_s = time.process_time()
-            handle = llm.submit([*tokens], params)
+            handle = loop.submit(tokens, params)
             handle.wait()
-            found[llm] = handle.runs[0], time.process_time() - start_s
+            found[loop] = handle.runs[0], time.process_time() - start_s
         (one, one_s), (other, other_s) = found[fixed], found[learning]
         start_s, times = time.process_time(), [*_learn(learning)]
         yield Answered(
@@ -94,12 +94,12 @@ def summary(answered: Sequence[Answered]) -> dict[str, object]:
     }
 
 
-def _learn(llm: LLM) -> Iterator[float]:
+def _learn(loop: EngineLoop) -> Iterator[float]:
     """All steps that there are, each with its time."""
     is_more = True
     while is_more:
         start_s = time.perf_counter()
-        is_more = llm.loop.idle()
+        is_more = loop.idle()
         if is_more:
             yield time.perf_counter() - start_s
 

@@ -52,11 +52,12 @@ def command(
     from forerun.drafters._spec import DrafterSpec
     from forerun.eval.prompts import read
 
-    prompts = choose(read(task), None)[:limit]
-    llm = opt.load(config, max_num_seqs=1)
-    spec = DrafterSpec.of_config(config).beside(llm.target())
+    spec = DrafterSpec.of_config(config)
     if not spec.keeps():
         raise ConfigError(f"drafter {spec.text()} learns nothing: try mlp_speculator or recycling")
+    prompts = choose(read(task), None)[:limit]
+    llm = opt.load(config, max_num_seqs=1)
+    spec = spec.beside(llm.target())
     with TemporaryDirectory() as folder:
         both = (
             llm.with_drafter(
@@ -68,7 +69,7 @@ def command(
         named = [(prompt.id, _encoded(llm, prompt.turns[0], raw=raw)) for prompt in prompts]
         answered: list[Answered] = []
         with console.counter("answering", len(named)) as show:
-            for each in learning.run(fixed, learner, named, params):
+            for each in learning.run(fixed.loop, learner.loop, named, params):
                 answered.append(each)
                 show(len(answered))
         found = learning.summary(answered)
