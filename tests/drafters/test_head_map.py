@@ -177,6 +177,7 @@ def test_a_poisoned_buffer_is_noticed_and_given_up(new, monkeypatch) -> None:
     with monkeypatch.context() as patch:  # away from what the target says
         patch.setattr(learner, "_teacher", lambda *given: (1 - says(*given)) / (VOCAB - 1))
         poisoned(drafter)
+        learner._seen = learner.buffer.count
         for _ in range(60):
             learner._owed = _head_map.BATCH
             learner._train()
@@ -301,6 +302,7 @@ def test_the_step_is_the_gradient_of_the_loss(new) -> None:
     starts = learner.buffer.starts(_head_map.DEPTH)
     assert len(starts) > 50
     learner._some = lambda given: given
+    learner._seen = learner.buffer.count
     run = learner.buffer.runs(starts, _head_map.DEPTH)
     map = torch.eye(WIDTH, requires_grad=True)
     teacher = learner._teacher(run, learner.head.ids)

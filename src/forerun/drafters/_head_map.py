@@ -165,18 +165,18 @@ class HeadMap:
 
     def step(self) -> bool:
         """One small step; whether there is more to do."""
-        start_s = time.perf_counter()
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
         num_new = self.buffer.count - self._seen
-        if num_new >= BATCH:
-            self._measure(num_new)
-        elif self._owed >= BATCH and self._unpublished < PUBLISH:
+        if self._owed >= self._batch and self._unpublished < PUBLISH:
             self._train()
         elif self._unpublished:
             self._publish()
-            return self._owed >= BATCH
+        elif num_new >= BATCH:
+            self._measure(num_new)
         else:
             return False
-        took_s = time.perf_counter() - start_s
+        # Of the two the shorter: time that other processes took shrinks no batch.
+        took_s = min(time.perf_counter() - start_s, time.process_time() - start_cpu_s)
         if took_s > STEP_S:
             self._batch = max(LEAST_BATCH, self._batch // 2)
         elif took_s < STEP_S / 3:
@@ -190,8 +190,9 @@ class HeadMap:
             self.kept.keep(matrix.numpy(), [*self._heard], self.num_steps + self.num_returns)
 
     def nbytes(self) -> int:
-        """The ring, the map with its moments, and the network's weights in fp32."""
-        return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes()
+        """The ring, the map with its moments, the network's weights in fp32, and rows of tokens that were added."""
+        head = self.shipped.rows.nbytes * (1 + MOST_HEARD / len(self.shipped.ids))
+        return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes() + round(head)
 
     def _begin(self) -> None:
         self.head = self.shipped
@@ -245,6 +246,7 @@ class HeadMap:
     def _train(self) -> None:
         """One step of A."""
         starts = self.buffer.starts(DEPTH)
+        starts = starts[starts < self._seen]  # measured
         self._owed -= self._batch
         if not len(starts):
             return
