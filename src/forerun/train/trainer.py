@@ -287,8 +287,8 @@ class Trainer:
         path = self.folder / CHECKPOINT
         left = f"{path} is as it was" if path.exists() else "nothing was written"
         return ForerunError(
-            f"the loss is not a number after {self.progress.tokens} tokens: start again with a smaller --lr and another "
-            f"-o; {left}"
+            f"the loss is not a number after {self.progress.tokens} tokens: start again with a smaller --lr and "
+            f"another -o; {left}"
         )
 
 
