@@ -39,6 +39,8 @@ STEP_S = 0.05
 VISITS = 2.0
 """How often a row is learned from."""
 RATE, BETAS, CLIP, STEP_WEIGHT = 1e-3, (0.9, 0.99), 1.0, 0.8
+LEAST_RATE = 1 / 8
+"""Of the rate, after it was given up several times."""
 MOST_HEARD = 512
 """Tokens that the head did not ship with."""
 PUBLISH = 8
@@ -229,7 +231,7 @@ class HeadMap:
         if not len(starts):
             return
         self._owed = min(self._owed + VISITS * num_new, VISITS * ROWS)
-        run = self.buffer.runs(self._some(starts), DEPTH)
+        run = self.buffer.runs(self._some(starts, BATCH), DEPTH)
         states = self.cell.unroll(run.first, run.tokens)
         mapped = [state @ self.map.detach().T for state in states]
         figures = (
@@ -250,7 +252,7 @@ class HeadMap:
         self._owed -= self._batch
         if not len(starts):
             return
-        run = self.buffer.runs(self._some(starts), DEPTH)
+        run = self.buffer.runs(self._some(starts, self._batch), DEPTH)
         states, teacher = self.cell.unroll(run.first, run.tokens), self._teacher(run, self.head.ids)
         slope = torch.zeros_like(self.map)
         for index, state in enumerate(states):
@@ -259,6 +261,9 @@ class HeadMap:
             error = torch.addcmul(-p, q, p.sum(-1, keepdim=True)) @ self.head.rows
             slope += STEP_WEIGHT**index / len(state) * error.T @ state
         self.map.grad = slope * min(1.0, CLIP / (float(slope.norm()) + 1e-12))
+        for group in self._adam.param_groups:
+            # A row moves A as far in small steps as in large ones; what had to be given up, less far.
+            group["lr"] = RATE * self._batch / BATCH * max(0.5**self.num_returns, LEAST_RATE)
         self._adam.step()
         self.num_steps, self._unpublished = self.num_steps + 1, self._unpublished + 1
 
@@ -301,6 +306,6 @@ class HeadMap:
             total = total + right
         return float(total.mean())
 
-    def _some(self, starts: Tensor) -> Tensor:
-        chosen = torch.randint(len(starts), (self._batch,), generator=self._random)
+    def _some(self, starts: Tensor, num: int) -> Tensor:
+        chosen = torch.randint(len(starts), (num,), generator=self._random)
         return starts[chosen]
