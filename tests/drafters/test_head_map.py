@@ -291,6 +291,7 @@ def test_runs_never_cross_a_sequence_or_what_was_overwritten() -> None:
     assert torch.equal(run.after[..., 0].long(), following)
     assert torch.equal(run.best, following)
     assert torch.equal(run.log_normaliser.long(), following)
+    assert not len(buffer.starts(depth, buffer.count))
     buffer.clear()
     assert not len(buffer.starts(depth))
 

@@ -167,22 +167,15 @@ class HeadMap:
 
     def step(self) -> bool:
         """One small step; whether there is more to do."""
-        start_s, start_cpu_s = time.perf_counter(), time.process_time()
         num_new = self.buffer.count - self._seen
         if self._owed >= self._batch and self._unpublished < PUBLISH:
-            self._train()
+            self._train_in_time()
         elif self._unpublished:
             self._publish()
         elif num_new >= BATCH:
             self._measure(num_new)
         else:
             return False
-        # Of the two the shorter: time that other processes took shrinks no batch.
-        took_s = min(time.perf_counter() - start_s, time.process_time() - start_cpu_s)
-        if took_s > STEP_S:
-            self._batch = max(LEAST_BATCH, self._batch // 2)
-        elif took_s < STEP_S / 3:
-            self._batch = min(BATCH, self._batch * 2)
         return True
 
     def keep(self) -> None:
@@ -243,6 +236,17 @@ class HeadMap:
             self._return()
         else:
             self._widen()
+
+    def _train_in_time(self) -> None:
+        """A step of A, and how large the next one may be."""
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
+        self._train()
+        # Of the two the shorter: time that other processes took shrinks no batch.
+        took_s = min(time.perf_counter() - start_s, time.process_time() - start_cpu_s)
+        if took_s > STEP_S:
+            self._batch = max(LEAST_BATCH, self._batch // 2)
+        elif took_s < STEP_S / 3:
+            self._batch = min(BATCH, self._batch * 2)
 
     @torch.no_grad()
     def _train(self) -> None:
