@@ -305,7 +305,8 @@ class LLM:
     def _new_loop(self, turns: Turns) -> EngineLoop:
         config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
         if (plan := self.plan) is not None:
-            load, num_blocks, logit_rows = plan.workload, plan.num_blocks, plan.workload.logit_rows
+            load, num_blocks = plan.workload, plan.cache_blocks
+            logit_rows = load.logit_rows
             config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)

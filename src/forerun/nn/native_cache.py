@@ -43,3 +43,6 @@ class NativeCache(PagedCache):
 
     def _copy_block(self, source: int, target: int) -> None:
         self.native.copy_block(source, target)
+
+    def _drop_block(self, block: int) -> None:
+        self.native.drop_block(block)
