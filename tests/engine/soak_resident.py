@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from forerun import SamplingParams
+    from forerun import LLM, SamplingParams
 
 MOST_WAITING = 32
 WORDS = ("The sea is wide. ", "One two three. ", "A list: a, b, c. ")
@@ -93,22 +93,31 @@ def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
             answers[i] = array("i", running.pop(i).seq.generated)
         most = max(most, resident() - bare)
     taken = dict(engine.ladder.taken)
-    roomy, different = llm.within(None, "none").engine, 0
-    for start in range(0, len(asked), 64):
-        part = [roomy.add(*each.spelled(words)) for each in asked[start : start + 64]]
-        while roomy.has_work:
-            roomy.step()
-        for i, run in enumerate(part, start):
-            if engine.drafter.draws and asked[i].temperature:
-                continue  # draws keep the distribution only
-            got, wanted = [*answers[i]], run.seq.generated
-            different += got != (wanted[: len(got)] if i in aborted else wanted)
+    different = num_different(llm, asked, answers, aborted)
     stats = engine.stats
     return {
         "budget": budget, "most": most, "planned": llm.plan.total, "taken": taken,
         "requests": len(asked), "different": different, "aborted": len(aborted),
         "drafted": stats.drafted, "accepted": stats.accepted, "drafter": llm.plan.drafter.name,
     }  # fmt: skip
+
+
+def num_different(
+    llm: LLM, asked: list[Request], answers: dict[int, array[int]], aborted: set[int]
+) -> int:
+    """Answers that are not those of an engine with room for all, undrafted."""
+    roomy, different = llm.within(None, "none").engine, 0
+    words = [llm.encode(text) for text in WORDS]
+    for start in range(0, len(asked), 64):
+        part = [roomy.add(*each.spelled(words)) for each in asked[start : start + 64]]
+        while roomy.has_work:
+            roomy.step()
+        for i, run in enumerate(part, start):
+            if llm.engine.drafter.draws and asked[i].temperature:
+                continue  # draws keep the distribution only
+            got, wanted = [*answers[i]], run.seq.generated
+            different += got != (wanted[: len(got)] if i in aborted else wanted)
+    return different
 
 
 if __name__ == "__main__":

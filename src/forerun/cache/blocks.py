@@ -106,9 +106,7 @@ class BlockPool:
         """Blocks that hold nothing, as far as there are bytes for them."""
         if not self._bare:
             return len(self._free)
-        return len(self._free) + min(
-            len(self._bare), self.shared.spare(self) // self.block_nbytes
-        )
+        return len(self._free) + min(len(self._bare), self.shared.spare(self) // self.block_nbytes)
 
     @property
     def num_idle(self) -> int:
