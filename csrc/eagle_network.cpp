@@ -29,6 +29,7 @@ void EagleNetwork::check() {
         const std::string name = "fc_norm." + std::to_string(i);
         fc_norms_[i] = has("fc_norm.0") ? norm(name, shape_.state_size) : Norm{};
     }
+    fc_norm_ = has("fc_norm") ? norm("fc_norm", kTaps * shape_.state_size) : Norm{};
     input_norm_ = norm("input_norm", width());
     hidden_norm_ = norm("hidden_norm", width());
     q_ = &matrix("q", q, 2 * width());
@@ -122,6 +123,7 @@ void EagleNetwork::fuse(int row) {
             kernels_.norm(from + i * size, fc_norms_[i], size, x + i * size);
         else
             std::copy_n(from + i * size, size, x + i * size);
+    if (fc_norm_.weight) kernels_.norm(x, fc_norm_, all, x);
     if (!fc_->is_float()) kernels_.quantize(x, taps_, row, 0, all);
 }
 

@@ -17,7 +17,7 @@ struct EagleShape {
 };
 
 // Row t of a sequence stands for token t + 1 seen with the target's states at t:
-//   g = fc [n(low); n(mid); n(high)]     n: "fc_norm.i" where it is set
+//   g = fc [n(low); n(mid); n(high)]     n: "fc_norm.i" where it is set; "fc_norm": of all three as one
 //   x = [rms(e(token)); rms(g)],   r = g + attention(x),   a = r + mlp(rms(r)),   head reads rms(a)
 // A guessed row's g is the a, or the rms(a), of the row before. Rows with the target's states are
 // kept; guessed ones lie behind them until the next draft.
@@ -75,7 +75,7 @@ class EagleNetwork : public DraftNetwork {
 
     const Linear *fc_ = nullptr, *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *o_ = nullptr,
                  *gate_ = nullptr, *up_ = nullptr, *down_ = nullptr, *embedding_ = nullptr;
-    Norm fc_norms_[kTaps], input_norm_, hidden_norm_, q_norm_, k_norm_, mlp_norm_, norm_;
+    Norm fc_norms_[kTaps], fc_norm_, input_norm_, hidden_norm_, q_norm_, k_norm_, mlp_norm_, norm_;
 
     // The feed.
     const float* fed_states_ = nullptr;

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from forerun.bench import pass_costs
-from forerun.cli.bench import _draft, _prompts
+from forerun.cli.bench import _prompts, _second
 from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
 from forerun.drafters._spec import split_list
@@ -79,8 +79,8 @@ def test_peers_draft_with_the_first_draft_model_we_draft_with(tmp_path):
     small.touch()
     other.touch()
     specs = ["none", f"suffix+draft_model:model={small}", f"draft_model:model={other}"]
-    assert _draft(specs) == small
-    assert _draft(["none", "suffix"]) is None
+    assert _second(specs, "draft_model") == [str(small), str(other)]
+    assert _second(["none", "suffix"], "draft_model") == []
 
 
 def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp_path):

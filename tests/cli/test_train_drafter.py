@@ -53,6 +53,10 @@ def test_a_drafter_is_trained_and_says_where_it_is(
     code, again, _ = forerun("train", "drafter", *given, *small, "--json")  # all is done
     assert code == 0
     assert the_json(again)["held_out"] == document["held_out"]
+    answer = ("generate", "-m", default_model, "-n", 12, "The capital of France is")
+    _, plain, _ = forerun(*answer, "-d", "none")
+    code, drafted, err = forerun(*answer, "-d", f"{kind}:model={out_folder}")
+    assert (code, drafted) == (0, plain), err
 
 
 @pytest.mark.parametrize(
@@ -101,9 +105,13 @@ def test_data_is_made_once(forerun, default_model, tmp_path, monkeypatch) -> Non
 
 
 @pytest.mark.slow
-def test_a_draft_is_cut_from_the_model_and_drafts(forerun, default_model, store, tmp_path) -> None:
+@pytest.mark.parametrize("source", [(), ("--from",)])
+def test_a_draft_is_cut_from_the_model_and_drafts(
+    forerun, default_model, store, tmp_path, source
+) -> None:
     out_folder = tmp_path / "out"
     given = ("-m", default_model, "--answers", store, "-o", out_folder)
+    given += (*source, default_model) if source else ()
     small = ("--tokens", 400, "--eval-every", 200, "--batch", 100, "--draft-vocab", 200)
     code, out, err = forerun("train", "draft-model", *given, *small, "--json")
     assert code == 0, err

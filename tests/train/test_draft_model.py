@@ -49,13 +49,38 @@ def test_it_learns_what_the_target_says(tmp_path) -> None:
     assert found.match[0] == pytest.approx(found.match[1], abs=0.1)  # it reads the text
 
 
+def test_a_sibling_of_another_width_learns_what_the_target_says(tmp_path) -> None:
+    """Its own embedding and head, and the target's probabilities."""
+    target = counting_model()
+    config = replace(random_config(VOCAB, 2), hidden_size=16, tied_head=False)
+    assert config.hidden_size != target.config.hidden_size
+    weights = random_weights(3, config, 1.0)
+    sibling = Decoder(config, weights)
+    shape = shape_for(config, target.config, 8, 0, 0.9)
+    learner = DraftModelLearner(sibling, DEPTH, shape, weights)
+    read = StateReader(target, (), whole=True, max_len=64, max_nbytes=1 << 20)
+    run = Trainer(learner, target, IDS, DEPTH, SETTINGS, read, tmp_path, origin={})
+    assert run.head.shape == (len(IDS), config.hidden_size)
+    for _ in run.run((), counted(60), counted(8)):
+        pass
+    assert run.acceptance(counted(8)).match[0] > 0.3
+
+
+def test_a_sibling_may_keep_all_its_layers() -> None:
+    small = random_config(VOCAB, 2)
+    assert shape_for(small, CONFIG, 8, 2, 0.9).layers == (0, 1)
+    with pytest.raises(ConfigError, match="--layers must be 1 to 2, got 3"):
+        shape_for(small, CONFIG, 8, 3, 0.9)
+    assert shape_for(small, CONFIG, 8, 2, 0.9).cost < shape_for(CONFIG, CONFIG, 8, 3, 0.9).cost
+
+
 def test_as_many_layers_are_kept_as_the_cost_allows() -> None:
-    shape = shape_for(CONFIG, 8, 0, 0.6)
+    shape = shape_for(CONFIG, CONFIG, 8, 0, 0.6)
     assert shape.layers[0] == 0
     assert shape.layers[-1] == CONFIG.num_layers - 1
     assert shape.cost <= 0.6
-    assert shape_for(CONFIG, 8, len(shape.layers) + 1, 0.6).cost > 0.6
-    assert shape_for(CONFIG, 8, 1, 0.6).layers == (0,)
+    assert shape_for(CONFIG, CONFIG, 8, len(shape.layers) + 1, 0.6).cost > 0.6
+    assert shape_for(CONFIG, CONFIG, 8, 1, 0.6).layers == (0,)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +94,7 @@ def test_as_many_layers_are_kept_as_the_cost_allows() -> None:
 )
 def test_what_cannot_be_is_told(config, num_layers, max_cost, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        shape_for(config, 8, num_layers, max_cost)
+        shape_for(config, config, 8, num_layers, max_cost)
 
 
 def test_memory_bound_speed_up() -> None:

@@ -14,6 +14,8 @@ from torch import nn
 from forerun.core import files
 from forerun.core.errors import CapacityError, ConfigError, ForerunError
 from forerun.core.store import Store
+from forerun.drafters._spec import DrafterSpec
+from forerun.drafters.base import Target
 from forerun.eval.random_model import random_config, random_weights
 from forerun.nn.decoder import Decoder
 from forerun.train import batches, replies, trained, trainer
@@ -222,3 +224,16 @@ def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> 
         replies.split(found[:1])
     with pytest.raises(ConfigError, match="no replies"):
         replies.of_store(Store({}))
+
+
+@pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
+@pytest.mark.parametrize("more", [{}, {"inner_dim": 32, "num_layers": 2, "for_gguf": True}])
+def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
+    trainer_ = new(tmp_path, kind, **more)
+    config = trainer_.learner.config() | {
+        "draft_vocab_size": len(IDS),
+        "temperature": [1.0] * DEPTH,
+    }
+    trained.write(tmp_path, config, trainer_.learner.net.state_dict(), IDS, {}, [])
+    drafter = DrafterSpec.of(f"{kind}:model={tmp_path}").build(Target(TARGET, None, 1, 64))
+    assert drafter.nbytes(1, 64) > 0

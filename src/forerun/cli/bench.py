@@ -242,12 +242,15 @@ def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[System]:
 def _peers(
     llm: LLM, given: str | None, folder: Path, specs: Sequence[str], params: SamplingParams
 ) -> list[System]:
-    """Every peer that was asked for, in each of its ways of decoding; they draft with the draft model we draft with."""
+    """Every peer that was asked for, in each of its ways of decoding; they draft with the files that we draft with."""
     import torch
 
     from forerun.bench.peers import base
     from forerun.cli import _console as console
+    from forerun.formats.hub import resolve
 
+    drafts = _second(specs, "draft_model")
+    networks = [name for name in _second(specs, "eagle3") if name.endswith(".gguf")]
     names = opt.names(given)
     if names and (not params.is_greedy or llm.config.max_num_seqs > 1):
         raise ConfigError("peers decode greedily and one prompt at a time: temperature 0, batch 1")
@@ -256,20 +259,19 @@ def _peers(
         torch.get_num_threads(),
         llm.max_len,
         folder,
-        draft=_draft(specs),
+        draft=resolve(drafts[0]) if drafts else None,
+        eagle3=Path(networks[0]).expanduser() if networks else None,
         tell=partial(console.stderr().print, soft_wrap=True),
     )
     return [system for name in names for system in base.systems(name, setup)]
 
 
-def _draft(specs: Sequence[str]) -> Path | None:
-    """The file of the first draft model among these drafters."""
+def _second(specs: Sequence[str], drafter: str) -> list[str]:
+    """The models of the drafters of that name, those of the target itself left out."""
     from forerun.drafters._spec import DrafterSpec
     from forerun.drafters.base import SELF
-    from forerun.formats.hub import resolve
 
     chosen = [DrafterSpec.of(spec) for spec in specs]
     parts = [part for spec in chosen for part in (spec.parts or (spec,))]
-    models = [str(part.options["model"]) for part in parts if part.name == "draft_model"]
-    files = [resolve(model) for model in models if model != SELF]
-    return files[0] if files else None
+    models = [str(part.options["model"]) for part in parts if part.name == drafter]
+    return [model for model in models if model != SELF]

@@ -15,10 +15,23 @@ from forerun.core.config import EngineConfig
 def command(
     config: EngineConfig,
     folder: Annotated[Path, typer.Argument(help="A folder of forerun train drafter.")],
-    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write, or of an eagle3 a .gguf file.")],
 ) -> None:
-    """Write a network that drafts for vLLM and others: the model's rows it uses become its own, in fp16."""
-    from forerun.drafters._export import export
+    """Write a network that drafts for vLLM and others: the model's rows it uses become its own, in fp16.
 
-    export(folder, out, opt.load(config, max_num_seqs=1).target())
+    OUT.gguf is for llama.cpp, in 8 bits: an eagle3 that was trained with --gguf, beside a model that is a GGUF file.
+    """
+    from forerun.core.errors import ForerunError
+    from forerun.drafters import _eagle_gguf
+    from forerun.drafters._export import export, export_gguf
+    from forerun.formats.checkpoint import open_checkpoint
+
+    llm = opt.load(config, max_num_seqs=1)
+    try:
+        if _eagle_gguf.is_one(out):
+            export_gguf(folder, out, llm.target(), open_checkpoint(llm.path))
+        else:
+            export(folder, out, llm.target())
+    except OSError as error:
+        raise ForerunError(f"{out} cannot be written: {error}") from error
     typer.echo(f"wrote {out}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
-from forerun.cli.train_drafter import LOSSES
+from forerun.cli.train_drafter import LOSSES, REPLY_SHARE, TEXT_SHARE
 from forerun.core.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ def command(
         typer.Option(
             "--answers", help="Replies of forerun train data; default: where it puts them."
         ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="A smaller model of the same vocabulary to cut it from."),
+    ] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option("--text", help="Text to begin with, for 5 of 7 steps; may be given again."),
     ] = None,
     tokens: Annotated[
         str, typer.Option("--tokens", help="Tokens to learn from, seen again ones included.")
@@ -64,14 +72,16 @@ def command(
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Make a small draft of a model: some of its layers, trained on its replies. Ctrl-C loses nothing.
+    """Make a small draft of a model: some layers of it, or of a sibling, trained on its replies. Ctrl-C loses nothing.
 
     The folder is a draft: -d draft_model:model=FOLDER. It names the model's folder below it by its full path.
     """
     from forerun.cli import _training as shared
     from forerun.cli.train_table import number
     from forerun.core.errors import ConfigError
+    from forerun.drafters.draft_model import Options, load
     from forerun.formats.checkpoint import open_checkpoint
+    from forerun.formats.hub import name_of, resolve
     from forerun.train import draft_model
     from forerun.train.trainer import TrainSettings
 
@@ -81,6 +91,7 @@ def command(
         raise ConfigError(f"--max-cost must be between 0 and 1, got {max_cost}")
     settings = TrainSettings(
         tokens=number(tokens),
+        stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
         batch=batch,
         lr=lr,
         loss=shared.check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
@@ -91,12 +102,15 @@ def command(
     )
     with shared.processes() as is_first:
         llm = opt.load(config)
-        shape = draft_model.shape_for(llm.model.config, vocab, layers, max_cost)
-        data = shared.read_data(llm, answers, (), vocab)
-        checkpoint = open_checkpoint(llm.path)
+        sibling = llm.model if source is None else load(Options(model=source), llm.target())
+        shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
+        data = shared.read_data(llm, answers, text or (), vocab)
+        path = llm.path if source is None else resolve(source)
+        checkpoint = open_checkpoint(path)
         weights = draft_model.weights_of(checkpoint, shape.layers)
-        learner = draft_model.DraftModelLearner(llm.model, depth, shape, weights)
-        origin = {"model": data.model, "vocabulary": data.vocabulary, **asdict(shape)}
+        learner = draft_model.DraftModelLearner(sibling, depth, shape, weights)
+        origin = {"model": data.model, "from": name_of(path), "vocabulary": data.vocabulary}
+        origin |= asdict(shape)
         folder = out or data.path.with_name(f"{data.model}.draft_model")
         trainer = shared.new_trainer(llm, learner, data, depth, settings, hold_gb, folder, origin)
         if is_first:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from forerun.llm import LLM
-    from forerun.train.simulated import SimulatedReply
+    from forerun.train.simulated import Acceptance, SimulatedReply
     from forerun.train.trainer import Trainer
 
 TEXT_SHARE, REPLY_SHARE = 5, 2
@@ -62,8 +62,18 @@ def command(
     ] = 4096,
     cell: Annotated[str, typer.Option("--cell", help="Of mlp_speculator: lstm or mlp.")] = "lstm",
     inner: Annotated[
-        int, typer.Option("--inner", help="Width of mlp_speculator; 0 is the model's.")
+        int,
+        typer.Option(
+            "--inner", help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
+        ),
     ] = 0,
+    head_layers: Annotated[
+        int, typer.Option("--head-layers", help="Blocks of each head of medusa.")
+    ] = 1,
+    for_gguf: Annotated[
+        bool,
+        typer.Option("--gguf", help="eagle3 with the norms that llama.cpp has, to export as GGUF."),
+    ] = False,
     loss: Annotated[
         str, typer.Option("--loss", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")
     ] = "kl+lk",
@@ -98,7 +108,12 @@ def command(
     from forerun.train.trainer import TrainSettings
 
     check_choice("kind", kind, KINDS)
-    for name, value in (("depth", depth), ("draft-vocab", vocab), ("batch", batch)):
+    for name, value in (
+        ("depth", depth),
+        ("draft-vocab", vocab),
+        ("batch", batch),
+        ("head-layers", head_layers),
+    ):
         opt.check_least(f"--{name}", value, 1)
     settings = TrainSettings(
         tokens=number(tokens),
@@ -116,8 +131,8 @@ def command(
         llm = opt.load(config)
         data = read_data(llm, answers, text or (), vocab)
         torch.manual_seed(seed)
-        what = Kind(kind, depth, cell, inner)
-        weights = _last_layer(llm) if kind == "eagle3" else {}
+        what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
+        weights = last_layer(llm) if kind == "eagle3" else {}
         learner = new_learner(what, llm.model, data.ids, weights)
         out = out or data.path.with_name(f"{data.model}.{kind}")
         origin = {"model": data.model, "vocabulary": data.vocabulary, "kind": asdict(what)}
@@ -153,15 +168,21 @@ def _write(trainer: Trainer, data: Data, parts: Sequence[SimulatedReply] | None)
     trained.write(trainer.folder, config, trainer.best, trainer.ids, record, done.history)
 
 
-def _report(trainer: Trainer, data: Data, as_json: bool) -> None:
-    """Measure the best weights by domain, write them, and show both."""
-    from forerun.cli import _console as console
+def finish(trainer: Trainer, data: Data) -> dict[str, Acceptance]:
+    """Measure the best weights on all replies that are held out, and write them; what was found, by domain."""
     from forerun.train import simulated
 
     trainer.learner.net.load_state_dict(trainer.best)
     parts = trainer.measure(data.held_out)
     _write(trainer, data, parts)
-    found = simulated.by_domain(parts)
+    return simulated.by_domain(parts)
+
+
+def _report(trainer: Trainer, data: Data, as_json: bool) -> None:
+    """Measure the best weights by domain, write them, and show both."""
+    from forerun.cli import _console as console
+
+    found = finish(trainer, data)
     if as_json:
         rows = {name: asdict(each) for name, each in found.items()}
         console.print_json(
@@ -175,7 +196,7 @@ def _report(trainer: Trainer, data: Data, as_json: bool) -> None:
     report.print(f"{trainer.folder}: use it with -d {kind}:model={trainer.folder}")
 
 
-def _last_layer(llm: LLM) -> dict[str, Tensor]:
+def last_layer(llm: LLM) -> dict[str, Tensor]:
     """The target's last layer and norm, fp32."""
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.nn.loader import read_config, stored_weights

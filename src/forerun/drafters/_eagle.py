@@ -40,6 +40,7 @@ _NATIVE = {
     "midlayer.self_attn.q_norm.weight": "q_norm",
     "midlayer.self_attn.k_norm.weight": "k_norm",
     "norm.weight": "norm",
+    "input_norm.weight": "fc_norm",
     "fc_norm.0.weight": "fc_norm.0",
     "fc_norm.1.weight": "fc_norm.1",
     "fc_norm.2.weight": "fc_norm.2",

@@ -91,6 +91,8 @@ def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
         layer |= {"self_attn.q_norm": (head,), "self_attn.k_norm": (head,)}
     wanted = {f"midlayer.{name}": shape for name, shape in layer.items()}
     wanted |= {"fc": (width, NUM_LAYERS * config.state_width), "norm": (width,)}
+    if config.norm_before_fc:
+        wanted["input_norm"] = (NUM_LAYERS * config.state_width,)
     if config.fc_norm:
         wanted |= {f"fc_norm.{i}": (config.state_width,) for i in range(NUM_LAYERS)}
     if not config.target_embedding:
@@ -172,16 +174,16 @@ def _config(
         rope_theta=_rope_theta(inner),
         rms_norm_eps=inner.real("rms_norm_eps", 1e-5),
         layers=_layers(folder, target.num_layers),
-        target_hidden_size=folder.number("target_hidden_size", default=target.hidden_size),
+        target_hidden_size=folder.number("target_hidden_size", default=0, least=0)
+        or target.hidden_size,
         fc_norm="fc_norm.0.weight" in tensors or folder.flag("fc_norm"),
+        norm_before_fc=folder.flag("norm_before_fc"),
         norm_output=folder.flag("norm_output"),
         qk_norm="midlayer.self_attn.q_norm.weight" in tensors,
         norm_before_residual=folder.flag("norm_before_residual"),
         target_embedding=_takes_targets(folder, "target_embedding", "embed_tokens.weight", tensors),
         target_head=_takes_targets(folder, "target_head", "lm_head.weight", tensors),
     )
-    if folder.flag("norm_before_fc"):
-        raise LoadError(f"{folder.path}: norm_before_fc is not supported; fc_norm is")
     compared = [(config.vocab_size, target.vocab_size, "a vocabulary of")]
     compared += [(config.state_width, target.hidden_size, "states of width")]
     if config.target_embedding or config.target_head:

@@ -1,8 +1,8 @@
 """Networks that draft, as other engines read them: what is the target's becomes rows of their own, in fp16.
 
-`mlp_speculator` as IBM's (fms-extras, vLLM), its LSTM as Snowflake's `sum_lstm`, EAGLE-3 as SafeAILab's (vLLM, SGLang),
-Medusa as FasterDecoding's. What those have no place for is left out: the calibration, the target's name. All heads but
-EAGLE-3's have all tokens.
+`mlp_speculator` as IBM's (fms-extras, vLLM), its LSTM as Snowflake's `sum_lstm`, EAGLE-3 as SafeAILab's (vLLM, SGLang)
+or as llama.cpp's GGUF, Medusa as FasterDecoding's. What those have no place for is left out: the calibration, the
+target's name. All heads but EAGLE-3's have all tokens.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from forerun.drafters import _eagle_files, _medusa_files, _network_folder, _recurrent_files
+from forerun.core.errors import LoadError
+from forerun.drafters import (
+    _eagle_files,
+    _eagle_gguf,
+    _medusa_files,
+    _network_folder,
+    _recurrent_files,
+)
 from forerun.drafters._recurrent_files import GATE_TABLES, Shape, target_rows
 from forerun.drafters.base import Target
+from forerun.formats.base import Checkpoint
+from forerun.formats.gguf import GgufCheckpoint
 
 _TOP_K = (4, 3, 2)
 """Tokens of each head that IBM's engine tries; the last for all later ones."""
@@ -34,6 +43,17 @@ def export(folder: Path, out: Path, target: Target) -> None:
         config, tensors = _eagle(folder, target)
     halves = {n: t.half() if t.is_floating_point() else t for n, t in tensors.items()}
     _network_folder.write(out, config | {"torch_dtype": "float16"}, halves)
+
+
+def export_gguf(folder: Path, out: Path, target: Target, of_target: Checkpoint) -> None:
+    """Write an EAGLE-3 network as llama.cpp reads it.
+
+    Raises LoadError for another network, or one that it cannot run, or if the target is no GGUF file; and OSError.
+    """
+    if not isinstance(of_target, GgufCheckpoint):
+        raise LoadError(f"{of_target.path} is no GGUF file, whose tokenizer would be copied")
+    _eagle_files.check_folder(str(folder))
+    _eagle_gguf.write(out, _eagle_files.read(str(folder), target), target, of_target)
 
 
 def _recurrent(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
-from forerun.drafters import _eagle_files
+from forerun.drafters import _eagle_files, _eagle_gguf
 from forerun.drafters._best_first import MAX_STEPS, NetworkOptions, drafts_of
 from forerun.drafters._eagle import AnyEagleNetwork, NativeEagle, new_network
 from forerun.drafters._guess_tree import AnyTextEvidence
@@ -32,21 +33,32 @@ class Options(NetworkOptions):
     """Which network, and how much it guesses."""
 
     model: str
-    """A folder of `forerun train drafter`, or an EAGLE-3 checkpoint of SafeAILab, vLLM or speculators."""
+    """A folder of `forerun train drafter`, one of SafeAILab, vLLM or speculators, or a GGUF file of llama.cpp."""
     num_draft: int = 8
     """Nodes of a tree at most."""
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
-        _eagle_files.check_folder(self.model)  # a wrong one is told before a model is loaded
+        if (file := _gguf(self.model)) is not None:  # a wrong one is told before a model is loaded
+            _eagle_gguf.check_file(file)
+        else:
+            _eagle_files.check_folder(self.model)
 
 
 def build(options: Options, target: Target) -> Eagle3Drafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
-    weights = _eagle_files.read(options.model, target)
+    file = _gguf(options.model)
+    weights = (
+        _eagle_files.read(options.model, target) if file is None else _eagle_gguf.read(file, target)
+    )
     limits = (target.max_num_seqs, target.max_len)
     network = new_network(weights, target.model, *limits, options.bits)
     return Eagle3Drafter(options, network, weights.config.layers, *limits)
+
+
+def _gguf(model: str) -> Path | None:
+    path = Path(model).expanduser()
+    return path if _eagle_gguf.is_one(path) else None
 
 
 def example(target: Target) -> Options:

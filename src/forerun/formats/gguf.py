@@ -23,13 +23,16 @@ from forerun.formats.gguf_blocks import BlockTensor
 from forerun.formats.gguf_header import Header, TensorInfo, read_header
 from forerun.formats.gguf_tokenizer import tokenizer_from_gguf
 from forerun.formats.tokenizer import Tokenizer
-from forerun.formats.weights import FORMATS, StoredTensor
+from forerun.formats.weights import FORMATS, StoredTensor, WeightFormat
 
 _TYPES: Mapping[int, str] = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
 
+IDS = WeightFormat("i64", 64, block_nbytes=8)
+"""Token ids of a drafter's head; no weights."""
+
 
 class GgufCheckpoint(Checkpoint):
-    """An open GGUF file. Raises LoadError naming the file if it cannot be read."""
+    """An open GGUF file; `metadata` is all of it. Raises LoadError naming the file if it cannot be read."""
 
     kind = "gguf"
 
@@ -37,24 +40,24 @@ class GgufCheckpoint(Checkpoint):
         self.path = path
         try:
             header, data = _open(path)
-            self._metadata = header.metadata
+            self.metadata = header.metadata
             self._tensors = _tensors(header, data)
         except LoadError as error:
             raise LoadError(f"{path}: {error}") from error
-        architecture = self._metadata.get("general.architecture")
+        architecture = self.metadata.get("general.architecture")
         if not isinstance(architecture, str):
             raise LoadError(f"{path}: the metadata has no general.architecture")
         self.architecture = architecture
         self.config: Mapping[str, object] = {
             key: value
-            for key, value in self._metadata.items()
+            for key, value in self.metadata.items()
             if not (key.startswith("tokenizer.") and isinstance(value, list))
         }
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the metadata. Raises LoadError."""
         try:
-            tokenizer = tokenizer_from_gguf(self._metadata)
+            tokenizer = tokenizer_from_gguf(self.metadata)
         except LoadError as error:
             raise LoadError(f"{self.path}: {error}") from error
         embedding = self._tensors.get("token_embd.weight")
@@ -63,7 +66,7 @@ class GgufCheckpoint(Checkpoint):
 
     def default_params(self) -> SamplingParams:
         """What `general.sampling.*` says. Raises LoadError."""
-        return generation.from_gguf(self._metadata, str(self.path))
+        return generation.from_gguf(self.metadata, str(self.path))
 
 
 def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
@@ -103,7 +106,7 @@ def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]
 
 def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:
     type_name = _TYPES.get(info.type_id, f"type {info.type_id}")
-    format = FORMATS.get(type_name.lower())
+    format = IDS if type_name == "I64" else FORMATS.get(type_name.lower())
     if format is None:
         raise LoadError(
             f"tensor '{info.name}' is stored as {type_name}, which is not supported "

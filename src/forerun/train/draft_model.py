@@ -1,8 +1,8 @@
-"""A draft model cut out of its target and aligned with it (FastDraft, arXiv 2411.11055).
+"""A draft model cut out of its target, or of a sibling with the same vocabulary, and aligned with the target.
 
-A few of the target's layers, between its own embedding and head, are trained on what the target says after its own
-replies: sequence-level distillation with the target's probabilities. How many follows from what a step may cost: the
-weights it reads as a share of a pass, its head cut to the draft vocabulary.
+A few layers, between the embedding and head that they had, are trained on what the target says after its own replies:
+sequence-level distillation with the target's probabilities (FastDraft, arXiv 2411.11055). How many follows from what a
+step may cost: the weights it reads as a share of a pass, its head cut to the draft vocabulary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class DraftShape:
-    """Which layers of the target, and what a step of them costs."""
+    """Which layers of the source, and what a step of them costs."""
 
     layers: tuple[int, ...]
     cost: float
@@ -42,28 +42,29 @@ class DraftShape:
 
 
 def shape_for(
-    target: ModelConfig, draft_vocab: int, num_layers: int, max_cost: float
+    source: ModelConfig, target: ModelConfig, draft_vocab: int, num_layers: int, max_cost: float
 ) -> DraftShape:
-    """So many layers, or with 0 as many as cost at most `max_cost`; the first and the last are among them.
+    """So many layers of `source`, or with 0 as many as cost at most `max_cost`; the first and last are among them.
 
-    Raises ConfigError if the target has not Llama's form, or not even one layer is cheap enough.
+    Raises ConfigError if the source has not Llama's form, or not even one layer is cheap enough.
     """
-    if target.family not in ("llama", "qwen2", "mistral") or target.rope is None:
-        raise ConfigError(f"a draft is cut from models of Llama's form, this is {target.family}")
-    if target.rope.factors is not None or target.rope.rotary_dim != target.head_dim:
+    if source.family not in ("llama", "qwen2", "mistral") or source.rope is None:
+        raise ConfigError(f"a draft is cut from models of Llama's form, this is {source.family}")
+    if source.rope.factors is not None or source.rope.rotary_dim != source.head_dim:
         raise ConfigError("a draft cannot be cut from a model with rope scaling")
+    most = source.num_layers - (source is target)
     costs = [
-        trim.cost(replace(target, num_layers=n), target, min(draft_vocab, target.vocab_size))
-        for n in range(1, target.num_layers)
+        trim.cost(replace(source, num_layers=n), target, min(draft_vocab, source.vocab_size))
+        for n in range(1, most + 1)
     ]
-    if not 0 <= num_layers < target.num_layers:
-        raise ConfigError(f"--layers must be 1 to {target.num_layers - 1}, got {num_layers}")
+    if not 0 <= num_layers <= most:
+        raise ConfigError(f"--layers must be 1 to {most}, got {num_layers}")
     wanted = num_layers or sum(cost <= max_cost for cost in costs)
     if not wanted:
         raise ConfigError(
             f"--max-cost {max_cost}: one layer and a head of {draft_vocab} tokens cost {costs[0]:.3f} of a pass"
         )
-    last = target.num_layers - 1
+    last = source.num_layers - 1
     kept = tuple(round(i * last / max(wanted - 1, 1)) for i in range(wanted))
     return DraftShape(kept, costs[wanted - 1])
 
@@ -86,10 +87,10 @@ class DraftModelLearner:
     layers: tuple[int, ...] = ()
 
     def __init__(
-        self, target: Model, depth: int, shape: DraftShape, weights: Mapping[str, Tensor]
+        self, source: Model, depth: int, shape: DraftShape, weights: Mapping[str, Tensor]
     ) -> None:
-        self.target, self.depth, self.shape = target, depth, shape
-        config = replace(target.config, num_layers=len(shape.layers))
+        self.source, self.depth, self.shape = source, depth, shape
+        config = replace(source.config, num_layers=len(shape.layers))
         self.net = DraftDecoder(config, shape.layers, weights)
 
     def config(self) -> dict[str, object]:
@@ -99,7 +100,7 @@ class DraftModelLearner:
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Text by text."""
         found: list[list[Tensor]] = [[] for _ in range(self.depth)]
-        embedded = self.target.embed(batch.tokens)
+        embedded = self.source.embed(batch.tokens)
         for piece in batch.pieces:
             out = self.net(embedded[piece.first : piece.stop + self.depth]).float()
             for index, rows in enumerate(found):

@@ -27,6 +27,11 @@ class Learner(Protocol):
     """A network of one kind with its target."""
 
     @property
+    def source(self) -> Model:
+        """The model whose embedding and head it has: the target, or a sibling that it was cut from."""
+        ...
+
+    @property
     def net(self) -> nn.Module:
         """The network."""
         ...
@@ -73,7 +78,7 @@ class RecurrentLearner:
             target_embedding=True,
             target_head=True,
         )
-        self.target = target
+        self.source = target
         self.net = MLPSpeculator(self.shape)
         rows = target.embed(torch.arange(min(shape.vocab_size, 4096)))
         spread = float(rows.square().mean().sqrt()) or 1.0
@@ -91,7 +96,7 @@ class RecurrentLearner:
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Rows are independent of each other: only the state and the tokens after it are read."""
-        added = self.net.token_map(self.target.embed(batch.tokens))
+        added = self.net.token_map(self.source.embed(batch.tokens))
         state, found = self.net.begin(batch.last[batch.at]), []
         for index in range(self.shape.n_predict):
             state, out = self.net.advance(state, added[batch.at + 1 + index], index)
@@ -105,9 +110,20 @@ class Eagle3Learner:
     piece: int | None = None
 
     def __init__(
-        self, target: Model, depth: int, ids: Tensor, weights: Mapping[str, Tensor]
+        self,
+        target: Model,
+        depth: int,
+        ids: Tensor,
+        weights: Mapping[str, Tensor],
+        inner_dim: int = 0,
+        *,
+        for_gguf: bool = False,
     ) -> None:
         shape = target.config
+        if inner_dim > shape.intermediate_size:
+            raise ConfigError(
+                f"--inner must be at most {shape.intermediate_size}, as wide as the target's own, got {inner_dim}"
+            )
         if shape.family not in ("llama", "qwen2", "mistral") or shape.rope is None:
             raise ConfigError(
                 f"--kind eagle3 needs a target of Llama's form, this is {shape.family}"
@@ -117,18 +133,21 @@ class Eagle3Learner:
         self.layers = (low, shape.num_layers // 2, high)
         if len({*self.layers}) < 3:
             raise ConfigError(f"--kind eagle3 reads 3 layers, the target has {shape.num_layers}")
-        self.depth, self.target = depth, target
+        self.depth, self.source = depth, target
         self.shape = Eagle3Config(
             vocab_size=shape.vocab_size,
             draft_vocab_size=len(ids),
             hidden_size=shape.hidden_size,
-            intermediate_size=shape.intermediate_size,
+            intermediate_size=inner_dim or shape.intermediate_size,
             num_attention_heads=shape.num_heads,
             num_key_value_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
             rope_theta=shape.rope.theta,
             rms_norm_eps=shape.norm_eps,
             layers=self.layers,
+            fc_norm=not for_gguf,
+            norm_before_fc=for_gguf,
+            norm_output=not for_gguf,
             target_head=True,
         )
         self.net = Eagle3(self.shape)
@@ -156,16 +175,28 @@ class Eagle3Learner:
             layer.hidden_norm: "attn_norm",
             layer.post_attention_layernorm: "mlp_norm",
         }
+        inner = self._strongest(*(weights[name + each] for each in ("gate", "up", "down")))
         for module, theirs in copies.items():
             assert isinstance(module.weight, Tensor)
-            module.weight.copy_(weights[name + theirs].view_as(module.weight))
+            weight = weights[name + theirs]
+            if theirs in ("gate", "up"):
+                weight = weight[inner]
+            elif theirs == "down":
+                weight = weight[:, inner]
+            module.weight.copy_(weight.view_as(module.weight))
         self.net.fc.weight.copy_(torch.eye(width).repeat(1, 3) / 3)
         self.net.norm.weight.copy_(weights["norm"].reshape(-1))
+
+    def _strongest(self, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        """The neurons of the target's MLP that are kept, ascending: those that can say most."""
+        strength = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
+        kept: Tensor = strength.topk(self.shape.intermediate_size).indices.sort().values
+        return kept
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Text by text: rows of one do not see another's."""
         found: list[list[Tensor]] = [[] for _ in range(self.depth)]
-        embedded = self.target.embed(batch.tokens)
+        embedded = self.source.embed(batch.tokens)
         for piece in batch.pieces:
             here = slice(piece.first, piece.stop)
             steps = self._unroll(
@@ -201,11 +232,15 @@ class MedusaLearner:
     layers: tuple[int, ...] = ()
     piece: int | None = PIECE
 
-    def __init__(self, target: Model, depth: int, ids: Tensor) -> None:
-        width = target.config.hidden_size
-        self.depth = depth
+    def __init__(self, target: Model, depth: int, ids: Tensor, num_layers: int) -> None:
+        self.depth, self.source = depth, target
         self.shape = MedusaConfig(
-            target.config.vocab_size, width, depth, draft_vocab_size=len(ids), target_head=True
+            target.config.vocab_size,
+            target.config.hidden_size,
+            depth,
+            num_layers,
+            draft_vocab_size=len(ids),
+            target_head=True,
         )
         self.net = Medusa(self.shape)
 
@@ -227,6 +262,11 @@ class Kind:
     depth: int = 3
     cell: str = "lstm"
     inner_dim: int = 0
+    """Of mlp_speculator, and of the MLP of eagle3; 0 is the target's."""
+    num_layers: int = 1
+    """Of each head of medusa."""
+    for_gguf: bool = False
+    """eagle3 with the norms that llama.cpp has: one before `fc`, and none of what is fed back."""
 
 
 KINDS = ("mlp_speculator", "eagle3", "medusa")
@@ -240,7 +280,9 @@ def new_learner(kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Te
     if kind.name == "mlp_speculator":
         return RecurrentLearner(target, kind.depth, kind.cell, kind.inner_dim)
     if kind.name == "eagle3":
-        return Eagle3Learner(target, kind.depth, ids, weights)
+        return Eagle3Learner(
+            target, kind.depth, ids, weights, kind.inner_dim, for_gguf=kind.for_gguf
+        )
     if kind.name == "medusa":
-        return MedusaLearner(target, kind.depth, ids)
+        return MedusaLearner(target, kind.depth, ids, kind.num_layers)
     raise ConfigError(f"--kind must be one of {', '.join(KINDS)}, got {kind.name!r}")

@@ -97,7 +97,8 @@ class Trainer:
         self.learner, self.target, self.ids, self.depth = learner, target, ids, depth
         self.settings, self.read, self.folder = settings, read, folder
         self.origin = dict(origin) | {"settings": asdict(settings)}
-        rows = target.head_rows(torch.eye(target.config.hidden_size), ids).T.contiguous()
+        source = learner.source
+        rows = source.head_rows(torch.eye(source.config.hidden_size), ids).T.contiguous()
         self.head = rows.bfloat16() if settings.bf16 else rows
         self.optimizer = Optimizer(learner.net, settings.optimizer, settings.lr, settings.vector_lr)
         self.progress = Progress()

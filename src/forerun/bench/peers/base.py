@@ -39,6 +39,8 @@ STAMP = "requirements.txt"
 """What is written into an environment when it is complete."""
 DRAFT_MODEL = "draft_model"
 """The way of decoding that needs a draft."""
+EAGLE3 = "eagle3"
+"""The way of decoding that needs a network in a GGUF file."""
 
 REQUEST_TIMEOUT_S = 600.0
 """How long loading, or one answer, may take."""
@@ -53,6 +55,7 @@ class Setup:
     max_len: int
     folder: Path
     draft: Path | None = None
+    eagle3: Path | None = None
     tell: Callable[[str], None] = lambda text: None
 
 
@@ -70,9 +73,9 @@ def adapter(name: str) -> ModuleType:
 
 
 def systems(name: str, setup: Setup) -> list[PeerSystem]:
-    """A peer in each of its ways of answering; the one with a draft model only if there is a draft."""
-    module = adapter(name)
-    left_out = {PASSES, LOGITS} if setup.draft is not None else {PASSES, LOGITS, DRAFT_MODEL}
+    """A peer in each of its ways of answering; those with a draft model or a network only if there is one."""
+    module, files = adapter(name), _files(setup)
+    left_out = {PASSES, LOGITS, *(way for way, file in files.items() if file is None)}
     return [PeerSystem(module, way, setup) for way in module.WAYS if way not in left_out]
 
 
@@ -115,7 +118,7 @@ class PeerSystem(System):
         if not (self._home / "bin" / "python").exists():
             raise PeerError(f"{self.peer} is not installed: run make peers")
         setup = self._setup
-        draft = setup.draft if self._way == DRAFT_MODEL else None
+        draft = _files(setup).get(self._way)
         options = {
             "model": str(self._format(setup.model)),
             "way": self._way,
@@ -244,6 +247,11 @@ class PeerSystem(System):
         self._errors.seek(0)
         last = _last_line(self._errors.read())
         return f"{self.name} ended without an answer, exit code {code}" + (last and f": {last}")
+
+
+def _files(setup: Setup) -> dict[str, Path | None]:
+    """Of the ways that need a second file."""
+    return {DRAFT_MODEL: setup.draft, EAGLE3: setup.eagle3}
 
 
 def _last_line(text: str) -> str:

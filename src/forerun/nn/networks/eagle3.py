@@ -2,7 +2,8 @@
 
 Row t stands for token t+1 seen with the target's states at t, and predicts token t+2:
 
-    g = fc [n(h_low); n(h_mid); n(h_high)]       n is `fc_norm.i`, an RMS norm, with `fc_norm`, else nothing
+    g = fc [n(h_low); n(h_mid); n(h_high)]       n is `fc_norm.i`, an RMS norm, with `fc_norm`, else nothing;
+                                                 `norm_before_fc`: one norm, `input_norm`, of the three as one vector
     x = [rms(e(token)) ; rms(g)]                   `input_layernorm`, `hidden_norm`: 2 D wide, read by q, k and v
     r = g + attention(x);   a = r + mlp(rms(r))    `post_attention_layernorm`
     logits = lm_head norm(a)
@@ -45,6 +46,7 @@ class Eagle3Config:
     target_hidden_size: int = 0
     """Width of the states that are read; 0 is `hidden_size`."""
     fc_norm: bool = True
+    norm_before_fc: bool = False
     norm_output: bool = True
     qk_norm: bool = False
     norm_before_residual: bool = False
@@ -192,6 +194,8 @@ class Eagle3(nn.Module):
         if config.fc_norm:
             norms = [EagleNorm(width, config.rms_norm_eps) for _ in range(NUM_LAYERS)]
             self.fc_norm = nn.ModuleList(norms)
+        if config.norm_before_fc:
+            self.input_norm = EagleNorm(NUM_LAYERS * width, config.rms_norm_eps)
         self.fc = nn.Linear(NUM_LAYERS * width, config.hidden_size, bias=False)
         self.midlayer = EagleLayer(config)
         self.norm = EagleNorm(config.hidden_size, config.rms_norm_eps)
@@ -206,6 +210,8 @@ class Eagle3(nn.Module):
             parts = features.unflatten(-1, (NUM_LAYERS, -1)).unbind(-2)
             normed = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
             features = torch.cat(normed, -1)
+        if self.config.norm_before_fc:
+            features = self.input_norm(features)
         out: Tensor = self.fc(features)
         return out
 
