@@ -6,16 +6,15 @@ are read again. Nothing fails as long as the conversation fits the context.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from forerun.core.params import SamplingParams
+from forerun.engine.engine import Engine
 from forerun.engine.ladder import EVICTED
+from forerun.engine.outputs import RequestOutput
 
-if TYPE_CHECKING:
-    from forerun.engine.loop import EngineLoop
-    from forerun.llm import LLM
+Talk = list[dict[str, str]]
+"""Messages with `role` and `content`."""
 
 QUESTIONS = (
     "Name three rivers and the seas they flow into.",
@@ -47,15 +46,20 @@ class Turn:
     """Of all idle prefixes, given up during the turn."""
 
 
-def run(llm: LLM, num_turns: int, num_conversations: int, params: SamplingParams) -> Iterator[Turn]:
-    """Each conversation's first turn, then each one's second, and so on."""
-    talks: list[list[dict[str, str]]] = [[] for _ in range(num_conversations)]
+def run(
+    answer_to: Callable[[Talk], RequestOutput],
+    engine: Engine,
+    num_turns: int,
+    num_conversations: int,
+) -> Iterator[Turn]:
+    """Each conversation's first turn, then each one's second, and so on; `answer_to` answers with that engine."""
+    talks: list[Talk] = [[] for _ in range(num_conversations)]
     for turn in range(1, num_turns + 1):
         for i, talk in enumerate(talks):
             question = QUESTIONS[(turn - 1 + 3 * i) % len(QUESTIONS)]
             talk.append({"role": "user", "content": f"{question} ({i + 1})"})
-            before = _evicted(llm.loop)
-            (output,) = llm.chat(talk, params)
+            before = engine.ladder.taken[EVICTED]
+            output = answer_to(talk)
             (answer,) = output.outputs
             talk.append({"role": "assistant", "content": answer.text})
             yield Turn(
@@ -66,9 +70,5 @@ def run(llm: LLM, num_turns: int, num_conversations: int, params: SamplingParams
                 new_tokens=len(answer.token_ids),
                 ttft_ms=round(1e3 * (answer.ttft_s or 0.0), 3),
                 answer=answer.token_ids,
-                evicted_blocks=_evicted(llm.loop) - before,
+                evicted_blocks=engine.ladder.taken[EVICTED] - before,
             )
-
-
-def _evicted(loop: EngineLoop) -> int:
-    return loop.engine.ladder.taken[EVICTED]

@@ -40,7 +40,7 @@ def command(
     llm = opt.load(config, max_num_seqs=1)
 
     def hold(llm: LLM, what: str) -> list[Turn]:
-        steps = chat.run(llm, turns, conversations, params)
+        steps = chat.run(lambda talk: llm.chat(talk, params)[0], llm.engine, turns, conversations)
         return [*console.track(steps, what, turns * conversations)]
 
     found = hold(llm, "talking")
