@@ -23,7 +23,7 @@ from forerun.cache.base import KVCache
 from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Precision, Quant
 from forerun.core.device import choose_device, return_freed, set_threads
-from forerun.core.errors import ForerunError, RequestError, refuse, shown
+from forerun.core.errors import ForerunError, RequestError, memory_refused, refuse, shown
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.decoding.guidance import Grammars
@@ -87,7 +87,10 @@ class LLM:
             load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
         )
         self.plan = self._planned(self.drafter_spec, checkpoint)
-        self.model = self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
+        with memory_refused("the weights"):
+            self.model = self._load_model(
+                checkpoint, quant=config.quant, head_bits=config.head_bits
+            )
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
         self.subject = self._subject(self.model)
