@@ -29,6 +29,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The terminal in which the tests run is none of theirs; readline tells its size to the processes that are started.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 # One thread: for tiny models a second one only waits.
 torch.set_num_threads(1)
 
@@ -37,6 +41,11 @@ def pytest_collection_finish() -> None:
     """What is there now stays: a model that is loaded need not look through it for garbage."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """What is left goes, as without tests."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
