@@ -80,14 +80,12 @@ def default_model() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random model of two layers, without a chat template, that the native kernels can run."""
-    from tests.formats.test_hf import byte_level_encoder
-    from tests.nn.tiny import hf_model
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a random model of two layers, without a chat template, that the native kernels can run."""
+    from tests.nn.test_lying_files import honest
 
-    path = tmp_path_factory.mktemp("tiny")
-    hf_model("llama", vocab_size=268, head_dim=16).save_pretrained(path)
-    byte_level_encoder().save(str(path / "tokenizer.json"))
+    path = tmp_path_factory.mktemp("tiny") / "model.gguf"
+    path.write_bytes(honest("llama").to_bytes())
     return path
 
 
