@@ -24,6 +24,7 @@ RATE = 0.005
 
 @opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
 def command(
+    context: typer.Context,
     config: EngineConfig,
     answers: Annotated[
         Path | None,
@@ -117,7 +118,7 @@ def command(
             shared.say_needs(trainer, data)
         shared.train(trainer, data, is_first)
         if is_first:
-            _finish(trainer, learner, data, checkpoint, as_json)
+            _finish(trainer, learner, data, checkpoint, shared.command_of(context), as_json)
 
 
 def _finish(
@@ -125,6 +126,7 @@ def _finish(
     learner: DraftModelLearner,
     data: Data,
     checkpoint: Checkpoint,
+    command: str,
     as_json: bool,
 ) -> None:
     """Measure the best weights, write the folder and how it was made, and show the figures."""
@@ -139,7 +141,7 @@ def _finish(
     found = simulated.by_domain(parts)
     gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
     figures = {"cost": shape.cost, "mbsu": gain} | {n: asdict(a) for n, a in found.items()}
-    record = shared.record_of(trainer, data, figures)
+    record = shared.record_of(trainer, data, figures, command)
     num_tokens = sum(reply.num_learned for reply in data.train)
     named = (data.vocabulary, num_tokens, data.model)
     try:
@@ -147,6 +149,7 @@ def _finish(
         trained.write_record(folder, record, trainer.progress.history)
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
+    shared.draw(trainer)
     if as_json:
         console.print_json({"drafter": str(folder), **record})
         return
