@@ -45,7 +45,7 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 	  echo "no chromium here: the tests of the page in a browser are skipped"; \
 	elif ! $(BIN)/python -c 'import playwright' 2> /dev/null && ! $(PIP) playwright; then \
 	  echo "playwright cannot be installed: the tests of the page in a browser are skipped"; \
-	else $(BIN)/python -m pytest -q -m browser; fi
+	else $(BIN)/python -m pytest -q -m browser tests/server/test_browser.py; fi
 
 slow: $(DEV) ## the long tests
 	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net"
