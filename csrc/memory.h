@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,14 @@
 namespace forerun {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Gives the system the whole pages of a range that nothing is read from any more; they are zero when next touched.
+inline void return_pages(std::uint8_t* first, std::size_t nbytes) {
+    const auto size = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto from = reinterpret_cast<std::uintptr_t>(first);
+    const std::uintptr_t start = (from + size - 1) / size * size, stop = (from + nbytes) / size * size;
+    if (start < stop) madvise(reinterpret_cast<void*>(start), stop - start, MADV_DONTNEED);
+}
 
 class Buffer {
   public:
@@ -30,9 +39,12 @@ class Buffer {
         data_.reset(static_cast<std::uint8_t*>(p),
                     [nbytes](void* mapped) { munmap(mapped, nbytes); });
     }
-    // A part of another buffer, whose mapping lives as long as one of its parts.
-    Buffer(const Buffer& whole, std::size_t offset, std::size_t nbytes)
-        : data_(whole.data_, whole.data_.get() + offset), nbytes_(nbytes) {}
+    // A part of another buffer, whose mapping lives as long as one of its parts; its memory goes when it does.
+    Buffer(const Buffer& whole, std::size_t offset, std::size_t nbytes) : nbytes_(nbytes) {
+        data_.reset(whole.data_.get() + offset, [mapping = whole.data_, nbytes](std::uint8_t* part) {
+            return_pages(part, nbytes);
+        });
+    }
 
     template <class T>
     T* as() const {

@@ -12,7 +12,8 @@ and the controller see the same texts.
 
 It prints, for each category, tokens a unit of time over those of plain decoding: the best fixed
 budget, found by trying all, and the controller's. Two runs give the same digits. Only for drafters
-that need no model of their own and draw nothing, and for `recorded`, which makes the recorded guesses.
+that need no model of their own and draw nothing, and for `recorded`, which makes the recorded guesses, also
+behind another: `suffix+recorded`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq, TopK
-from forerun.drafters._spec import DrafterSpec
+from forerun.drafters._spec import DrafterSpec, in_turn
 from forerun.drafters.base import BaseDrafter, Drafter, Target
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
@@ -73,7 +74,7 @@ class World:
     ask: float = 0.015
     """Asking about one sequence."""
     node: float = 0.0
-    """A token of the longest draft: sequences draft together."""
+    """A recorded guess of the longest draft: sequences draft together."""
     slowdown: Callable[[int], float] = lambda step: 1.0
     """Of the machine in pass i: the controller sees it, the result is counted without it."""
 
@@ -187,18 +188,22 @@ def _drafter(
     """The world's drafter, whose proposals take time."""
     world = clock.world
     target = Target(model, None, num_seqs, max_len)  # type: ignore[arg-type]
-    drafter: Drafter = Recorded(answers)
-    if world.drafter != "recorded":
-        drafter = DrafterSpec.of(world.drafter).build(target)
-    propose = drafter.propose
 
-    def timed(seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        drafts = propose(seqs, budgets)
-        clock.add(world.ask * len(seqs) + world.node * max(map(len, drafts), default=0))
-        return drafts
+    def part(name: str) -> Drafter:
+        is_recorded = name == "recorded"
+        drafter = Recorded(answers) if is_recorded else DrafterSpec.of(name).build(target)
+        propose = drafter.propose
 
-    drafter.propose = timed  # type: ignore[method-assign]
-    return drafter
+        def timed(seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+            drafts = propose(seqs, budgets)
+            longest = max(map(len, drafts), default=0)
+            clock.add(world.ask * len(seqs) + (world.node * longest if is_recorded else 0.0))
+            return drafts
+
+        drafter.propose = timed  # type: ignore[method-assign]
+        return drafter
+
+    return in_turn([part(name) for name in world.drafter.split("+")])
 
 
 def _decode(engine: Engine, batch: Sequence[Answer], clock: Clock) -> float:

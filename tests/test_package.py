@@ -54,6 +54,10 @@ def test_public_names_are_sorted_and_each_can_be_had() -> None:
         assert getattr(forerun, name) is not None
 
 
+def test_the_version_is_looked_up_once() -> None:
+    assert forerun.__version__ is forerun.__version__
+
+
 def test_every_lazy_name_is_public() -> None:
     lazy = {name for names in forerun._NAMES_OF_MODULE.values() for name in names}
     assert lazy | {"__version__"} == set(forerun.__all__)

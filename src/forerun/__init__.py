@@ -9,6 +9,7 @@ Public names are loaded when first asked for: `import forerun` imports neither t
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@functools.cache  # the metadata is a file, and the server names the version in every answer
 def _version() -> str:
     from importlib import metadata
 

@@ -152,6 +152,7 @@ CONFIGURATIONS = (
     ("none", 2, 512, {"kv": "fp32"}),
     ("none", 2, 512, {"head_bits": 4}),
     ("draft_model:model=self", 2, 512, {}),
+    ("auto", 2, 512, {}),
 )
 
 
@@ -168,15 +169,27 @@ def in_a_process(script: str, options: dict[str, object], *arguments: str) -> di
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", ["165MiB", "185MiB"])
-def test_what_is_resident_never_exceeds_the_budget(default_model: Path, budget: str) -> None:
-    """A thousand random requests, sampled after each step; every answer is that of a roomy engine."""
+@pytest.mark.parametrize(
+    ("budget", "drafter"), [("165MiB", "auto"), ("185MiB", "suffix"), ("230MiB", "auto")]
+)
+def test_what_is_resident_never_exceeds_the_budget(
+    default_model: Path, budget: str, drafter: str
+) -> None:
+    """A thousand random requests, some aborted or preempted, sampled after each step; answers are a roomy engine's."""
     if not native.available() or not Path("/proc/self/smaps_rollup").exists():
         pytest.skip("measured on Linux with the native kernels")
-    given = {"model": str(default_model), "memory_budget": budget, "max_model_len": 1024}
+    given = {
+        "model": str(default_model),
+        "memory_budget": budget,
+        "max_model_len": 1024,
+        "drafter": drafter,
+    }
     found = in_a_process("soak_resident.py", given | {"threads": 1, "seed": 0}, "1000")
     assert found["most"] <= found["budget"]
+    assert found["requests"] >= 1000
     assert found["different"] == 0
+    assert found["aborted"]
+    assert found["taken"]["preempted"]
     assert found["taken"]["queued"]
     assert found["taken"]["evicted_prefixes"]
     if budget != "165MiB":  # there, drafting is given up

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 
 import pytest
 
 from forerun import AsyncLLM, CapacityError, LoadError, RequestError, SamplingParams
+from forerun.server.worker import AsyncRequest
 
 PROMPT = [{"role": "user", "content": "Write a list of ten animals. Then write the list again."}]
 GREEDY = SamplingParams(temperature=0, max_tokens=32)
@@ -116,3 +118,28 @@ def test_requests_of_a_closed_engine_are_refused(llm):
 
     asyncio.run(run())
     assert not llm.engine.has_work
+
+
+@pytest.mark.parametrize(
+    ("num_running", "interval_s"), [(1, 0.02), (4, 0.02), (8, 0.04), (64, 0.1)]
+)
+def test_streams_are_sent_together_and_less_often_where_many_run(num_running, interval_s):
+    loop = asyncio.new_event_loop()
+    streams = [AsyncRequest(None, loop, interval_s=0.02) for _ in range(num_running)]
+    loop.close()
+    times = [
+        [1 + ms / 1e3 for ms in range(3 * i, 3000) if one.is_due(1 + ms / 1e3, num_running)]
+        for i, one in enumerate(streams)
+    ]
+    for i, own in enumerate(times):
+        assert own[0] == 1 + 3 * i / 1e3  # the first at once
+        assert {*own[1:]} <= {*times[0]}
+        assert len(own) == pytest.approx((3 - 3 * i / 1e3) / interval_s, abs=2)
+
+
+@pytest.mark.parametrize(("interval_s", "due"), [(0.0, True), (math.inf, False)])
+def test_news_is_sent_after_every_step_or_with_the_last(interval_s, due):
+    loop = asyncio.new_event_loop()
+    request = AsyncRequest(None, loop, interval_s=interval_s)
+    loop.close()
+    assert all(request.is_due(1 + ms / 1e3, 8) is due for ms in range(100))

@@ -135,22 +135,22 @@ class Run:
         }
         if self.remote.name is not None:
             body["model"] = self.remote.name
-        times: list[float] = []
-        last = Chunk()
+        came: list[tuple[float, bytes]] = []
         sent_s = time.perf_counter()
         with self.remote.stream(ROUTE, body) as stream:
             self._streams.add(stream)
             try:
                 if self._is_stopped.is_set():  # while the server let us wait
                     stream.close()
-                for chunk in stream:
-                    if chunk.text:
-                        times.append(time.perf_counter())
-                    usage, timings = chunk.usage or last.usage, chunk.timings or last.timings
-                    last = Chunk(usage=usage, timings=timings)
+                for piece in stream.pieces():
+                    came.append((time.perf_counter(), piece))
             finally:
                 self._streams.discard(stream)
         end_s = time.perf_counter()
+        times, last = list[float](), Chunk()
+        for at_s, chunk in stream.read(came):  # after the answer: it takes the server's time
+            times += [at_s] if chunk.text else []
+            last = Chunk(usage=chunk.usage or last.usage, timings=chunk.timings or last.timings)
         usage, timings = last.usage, last.timings
         return Served(
             prompt.id,

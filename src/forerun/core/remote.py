@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from forerun.core.errors import ConfigError, ForerunError, one_line, reason, sho
 
 TIMEOUT_S = 600.0
 """How long a server may be silent, in the middle of an answer too."""
-DONE = "[DONE]"
+DONE = b"[DONE]"
 _ERRORS = (OSError, http.client.HTTPException)
 
 Body = Mapping[str, object]
@@ -142,8 +142,23 @@ class ChunkStream:
         self._url, self._answer = url, answer
 
     def __iter__(self) -> Iterator[Chunk]:
+        for _, chunk in self.read((0.0, piece) for piece in self.pieces()):
+            yield chunk
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes as they come, for `read`: a measurement reads them when it has time. Raises RemoteError."""
+        try:
+            while piece := self._answer.read1():
+                yield piece
+                if piece.rstrip().endswith(b"data: " + DONE):
+                    return
+        except (*_ERRORS, ValueError, AttributeError) as error:
+            raise RemoteError(f"{self._url} broke the answer off: {reason(error)}") from error
+
+    def read(self, pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, Chunk]]:
+        """What is in pieces, each with the time of the piece that it ended in. Raises RemoteError."""
         has_ended = False
-        for data in self._lines():
+        for time_s, data in _data(pieces):
             if data == DONE:
                 return
             try:
@@ -151,10 +166,10 @@ class ChunkStream:
             except ValueError:
                 raise RemoteError(f"{self._url} streams no JSON: {data[:60]!r}") from None
             if "error" in event:
-                raise RemoteError(f"{self._url} broke the answer off: {_message(data.encode())}")
+                raise RemoteError(f"{self._url} broke the answer off: {_message(data)}")
             chunk = Chunk.of(event)
             has_ended = has_ended or chunk.finish_reason is not None
-            yield chunk
+            yield time_s, chunk
         if not has_ended:
             raise RemoteError(f"{self._url} broke the answer off: the stream has no end")
 
@@ -164,13 +179,15 @@ class ChunkStream:
             # The response owns the socket's file; there is no public way to it.
             self._answer.fp.raw._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
 
-    def _lines(self) -> Iterator[str]:
-        try:
-            for line in self._answer:
-                if line.startswith(b"data:"):
-                    yield line[5:].strip().decode()
-        except (*_ERRORS, ValueError, AttributeError) as error:
-            raise RemoteError(f"{self._url} broke the answer off: {reason(error)}") from error
+
+def _data(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
+    """The data of server-sent events."""
+    rest = b""
+    for time_s, piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield time_s, line[5:].strip()
 
 
 def _message(text: bytes) -> str:

@@ -65,7 +65,7 @@ def shown(nbytes: float) -> str:
     """Three digits and a decimal unit.
 
     >>> shown(98_362_432), shown(1_156_004_628), shown(5_000_000_000), shown(0)
-    ('98 MB', '1.16 GB', '5 GB', '0 B')
+    ('98.4 MB', '1.16 GB', '5 GB', '0 B')
     """
     unit, number = "B", float(nbytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -9,7 +9,7 @@ With `++` both are asked, for one tree (`_union`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,20 +132,13 @@ class DrafterSpec:
         if (spec := self.beside(target)) is not self:
             return spec.build(target)
         if self.parts:
-            *before, drafter = [part.build(target) for part in self.parts]
-            for first in reversed(before):
-                drafter = self._both(first, drafter)
-            return drafter
+            parts = [part.build(target) for part in self.parts]
+            return united(parts) if self.is_union else in_turn(parts)
         chosen = self._built_options()
         try:
             return checked(find(self.name).build(chosen, target), self.name)
         except ConfigError as error:
             raise ConfigError(as_typed(str(error), self.typed)) from error
-
-    def _both(self, first: Drafter, second: Drafter) -> Drafter:
-        if not self.is_union:
-            return Fallback(first, second)
-        return joined(first, second) or Union(first, second)
 
     def _built_options(self) -> Any:
         try:
@@ -181,6 +174,22 @@ class DrafterSpec:
         values = {option: one.value for option, one in given.items()}
         typed = {option: one.typed for option, one in given.items()}
         return cls(name, values, is_auto=is_auto, typed=typed)
+
+
+def in_turn(parts: Sequence[Drafter]) -> Drafter:
+    """`a+b+c`: the last is asked where the others leave a doubt."""
+    drafter, *others = parts
+    for second in others:
+        drafter = Fallback(drafter, second)
+    return drafter
+
+
+def united(parts: Sequence[Drafter]) -> Drafter:
+    """`a++b++c`: all are asked."""
+    *others, drafter = parts
+    for first in reversed(others):
+        drafter = joined(first, drafter) or Union(first, drafter)
+    return drafter
 
 
 def split_list(drafters: str) -> list[str]:

@@ -22,6 +22,7 @@ from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
+from forerun.drafters._fallback import Fallback
 from forerun.drafters._predicted import Prediction
 from forerun.drafters._rules import propose
 from forerun.drafters.base import Drafter
@@ -69,9 +70,16 @@ class Engine:
         self.drafter = drafter
         if config.controller:
             self.drafter = Guard(drafter, self.stats, model.config.vocab_size)
+        if isinstance(drafter, Fallback):
+            drafter.choose = lambda firsts: self.controller.choose(firsts)
         self.controller: Controller = Fixed(config.draft_budget)
         if config.controller:
-            self.controller = Policy(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
+            self.controller = Policy(
+                config.draft_budget,
+                keeps_seeds=drafter.draws,
+                prior=prior,
+                has_fallback=isinstance(drafter, Fallback),
+            )
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache

@@ -42,6 +42,8 @@ WORDS_NBYTES = 2_500_000
 """Of the words whose tokens it remembers."""
 PROGRAM_NBYTES = 28_000_000
 """Measured; hardly depends on what is run."""
+NETWORK_NBYTES = 12_000_000
+"""More of it, once a drafting network was built: measured."""
 MAX_PAIRS = 24
 """Rows and query heads that attend together (csrc/types.h)."""
 MIN_BUDGET_ROWS = 16
@@ -84,6 +86,8 @@ class DrafterNumbers:
     """Nodes of a draft at most."""
     feature_width: int = 0
     """Numbers a row that it sees of the target's pass."""
+    program: int = 0
+    """More of the program than without a drafter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +157,7 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         step_nbytes(model, rows, workload, drafter),
         (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
         model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
-        PROGRAM_NBYTES,
+        PROGRAM_NBYTES + drafter.program,
     )
     return MemoryPlan(workload, drafter, dict(zip(COMPONENTS, sizes, strict=True)))
 

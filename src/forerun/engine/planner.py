@@ -200,13 +200,16 @@ class Planner:
         return ["int8"] if self.may_round and self.config.kv == "auto" else []
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
-        target = self._target()
+        target, program = self._target(), 0
         spec: DrafterSpec | None = self.spec.beside(target)
         while spec is not None:
             drafter = spec.build(target)
-            yield drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
+            found = drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
+            if found.feature_width:
+                program = memory.NETWORK_NBYTES  # it stays, also where a smaller drafter is taken
+            yield replace(found, program=program)
             spec = spec.smaller()
-        yield DrafterNumbers(name="none")
+        yield DrafterNumbers(name="none", program=program)
 
     def _target(self) -> Target:
         max_len, config = self.workload.max_len, self.config

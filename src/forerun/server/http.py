@@ -20,12 +20,12 @@ STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
 OPEN_ROUTES = frozenset({"/health"})
 """Routes that need no key."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def to_json(document: object) -> bytes:
     """JSON in UTF-8; a lone surrogate stays an escape."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace")
+    return _ENCODER.encode(document).encode("utf-8", "backslashreplace")
 
 
 def answer(document: object) -> Response:

@@ -24,6 +24,9 @@ from forerun.llm import LLM
 
 _log = logging.getLogger(__name__)
 
+EACH_S, MOST_S = 0.005, 0.1
+"""Where many streams run, each is told after so long for every one of them, at most: sending stays a small share."""
+
 
 class Closed(ForerunError):
     """The worker ends, and no request goes on."""
@@ -51,9 +54,8 @@ class AsyncRequest:
         interval_s: float = 0.0,
     ) -> None:
         self.interval_s = interval_s
-        """What comes sooner after the last news is told with the next."""
-        self.sent_s = 0.0
-        """When the engine thread sent the last."""
+        """News is sent at multiples of it, the first at once."""
+        self._tick = 0.0
         self.start_s = time.perf_counter()
         self.error: BaseException | None = None
         """What ended it before its time."""
@@ -101,6 +103,14 @@ class AsyncRequest:
         """End what the engine runs of it; the engine thread does that."""
         for handle in self.handles:
             handle.cancel()
+
+    def is_due(self, now_s: float, num_running: int) -> bool:
+        """True when the engine thread should send its news: at once, then after multiples of the interval."""
+        if self.interval_s == 0:
+            return True
+        interval_s = max(self.interval_s, min(EACH_S * num_running, MOST_S))
+        before, self._tick = self._tick, now_s // interval_s
+        return self._tick != before
 
     def deliver(self, news: list[News], is_over: bool, error: BaseException | None) -> None:
         """Take what the engine thread sent."""
@@ -174,7 +184,8 @@ class Worker:
         """Hand over a request of the running event loop; `accepted` tells what the engine says of it.
 
         `on_over` is called in that loop when the request has ended, however that came. News is sent not more often than
-        every `interval_s`, the first at once: to wake an event loop takes as long as much of a small model's step.
+        every `interval_s` (longer where many requests run), the first at once: to wake an event loop and to send takes
+        as long as much of a small model's step. Requests of one interval are told together.
         """
         request = AsyncRequest(self, asyncio.get_running_loop(), on_over, interval_s)
         self._jobs.put(_Job(request, prompts, params))
@@ -258,8 +269,7 @@ class Worker:
         mail, now_s = [], time.perf_counter()
         for request, news in [*self._requests.items()]:
             is_over = all(each.is_finished for each in request.handles)
-            if is_over or (news and now_s - request.sent_s >= request.interval_s):
-                request.sent_s = now_s
+            if is_over or (news and request.is_due(now_s, len(self._requests))):
                 error = next((each.error for each in request.handles if each.error), None)
                 mail.append(_Mail(request, [*news], is_over, error))
                 news.clear()
