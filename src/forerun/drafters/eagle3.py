@@ -82,12 +82,28 @@ class Eagle3Drafter(BaseDrafter):
         self.is_native = isinstance(network, NativeEagle)
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
+        self._texts: dict[int, list[int]] = {}
+        """Of slots that are complete: the tokens that their rows have read, and the one before them."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Read the prompt's rows that were computed; where a prefix was reused, the layer sees what came after it."""
+        """Read the prompt's rows that were computed. Where a prefix was reused, so are rows of a slot that read it.
+
+        If no slot did, the layer sees only what came after it.
+        """
         self.end(seq)
-        self._slots[seq.id] = self._free.pop()
         assert outcome.hidden is not None, "asked for by `features`"
+        num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
+        common = {i: _num_common(text, seq.tokens) for i, text in self._texts.items()}
+        source = max(common, key=lambda i: common[i], default=-1)
+        has_source = bool(num_reused) and common.get(source, 0) >= num_reused
+        self._slots[seq.id] = slot = self._take(source if has_source else None)
+        self._texts.pop(slot, None)
+        if has_source:
+            self.network.reuse(slot, source, num_reused)
+        else:
+            self.network.clear(slot)
+        if has_source or not num_reused:
+            self._texts[slot] = [*seq.tokens[: num_reused + 1]]
         self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
@@ -115,11 +131,10 @@ class Eagle3Drafter(BaseDrafter):
             self._feed(seq, outcome.emitted, outcome.hidden[[*rows]])
 
     def end(self, seq: Seq) -> None:
-        """Give the slot back."""
+        """Give the slot back; its rows stay for a text that begins alike."""
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
-            self.network.clear(slot)
-            self._free.append(slot)
+            self._free.insert(0, slot)  # taken last: it is the one read last
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The weights, and keys and values of the rows."""
@@ -130,5 +145,19 @@ class Eagle3Drafter(BaseDrafter):
         rows = num_seqs * (max_len + MAX_STEPS)
         return DrafterBytes(self.network.nbytes(), rows * self.network.row_nbytes())
 
+    def _take(self, wanted: int | None) -> int:
+        """A free slot: the wanted one, if it is free."""
+        at = self._free.index(wanted) if wanted in self._free else -1
+        return self._free.pop(at)
+
     def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
-        self.network.feed(self._slots[seq.id], list(tokens), states)
+        slot = self._slots[seq.id]
+        self.network.feed(slot, list(tokens), states)
+        if slot in self._texts:
+            self._texts[slot] += tokens
+
+
+def _num_common(text: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens with which both begin."""
+    pairs = enumerate(zip(text, other))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
