@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
 from hypothesis import settings
 
 from forerun.core.errors import LoadError
-from forerun.formats import hub
+from forerun.formats import gguf, hub
 from forerun.tune import profile
 
 # No deadline: the machines that run this are shared. In CI every run tries the same examples.
@@ -26,6 +31,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # One thread: for tiny models a second one only waits.
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays: a model that is loaded need not look through it for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +56,47 @@ def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def default_model() -> Path:
+def default_model() -> Iterator[Path]:
     """The default model's file, fetched once; without it the test is skipped, in CI it fails."""
     try:
-        return hub.pull(hub.DEFAULT_MODEL)
+        path = hub.pull(hub.DEFAULT_MODEL)
     except LoadError as error:
         reason = f"the default model cannot be had: {error}"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with pytest.MonkeyPatch.context() as patch:
+        _read_once(patch, path)
+        yield path
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random model of two layers, without a chat template, that the native kernels can run."""
+    from tests.formats.test_hf import byte_level_encoder
+    from tests.nn.tiny import hf_model
+
+    path = tmp_path_factory.mktemp("tiny")
+    hf_model("llama", vocab_size=268, head_dim=16).save_pretrained(path)
+    byte_level_encoder().save(str(path / "tokenizer.json"))
+    return path
+
+
+def _read_once(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """Read the header and the vocabulary of a file for the first of many commands in this process only."""
+    read_file, read_tokenizer = gguf._open, gguf.GgufCheckpoint.tokenizer
+
+    @cache
+    def file():
+        header, data = read_file(path)
+        return replace(header, metadata=MappingProxyType(header.metadata)), data
+
+    @cache
+    def tokenizer():
+        return read_tokenizer(gguf.GgufCheckpoint(path))
+
+    def own_tokenizer(self):
+        return copy.copy(tokenizer()) if self.path == path else read_tokenizer(self)
+
+    patch.setattr(gguf, "_open", lambda each: file() if each == path else read_file(each))
+    patch.setattr(gguf.GgufCheckpoint, "tokenizer", own_tokenizer)

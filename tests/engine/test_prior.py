@@ -12,7 +12,7 @@ from forerun.core.types import Draft, Seq
 from forerun.engine.chances import Bias, Chances
 from forerun.engine.controller import Prior
 from forerun.engine.policy import Policy
-from tests.engine.test_controller import FULL, WORLDS, Fixed, World, always, rate
+from tests.engine.test_controller import FULL, WORLDS, World, always, fixed_rates, rate
 
 COSTS = CostCurve({1: 1.0, 16: 2.5})
 FREE = CostCurve({FULL: 0.0})
@@ -55,7 +55,7 @@ def test_a_wrong_opinion_fades(name, factor, acceptance):
     passes = CostCurve({k: 1 + factor * true.row_s * (k - 1) for k in range(1, 17)})
     drafts = CostCurve({k: factor * true.draft_s(k) for k in range(FULL + 1)})
     wrong = Prior(passes, drafts, nodes(acceptance))
-    fixed = {k: rate(400, 1, Fixed(k), **world) for k in (0, 1, 2, 3, 4, 6, FULL)}
+    fixed = fixed_rates(name, 1)
     runs = (rate(2000, 1, Policy(FULL, prior=wrong), seed=seed, **world) for seed in range(7, 12))
     found = fmean(runs)  # single ones differ by some hundredths
     assert found >= 0.96 * fixed[0]

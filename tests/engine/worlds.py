@@ -10,6 +10,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from forerun.core import tree
 from forerun.core.costs import CostCurve
@@ -19,6 +20,10 @@ from forerun.engine.controller import Controller, DraftResult
 
 WRONG = 10**6
 """A token that is in no draft."""
+Drawn = tuple[Draft, tuple[int, ...]]
+"""A whole draft, and the tokens that the target says."""
+drawn_once = lru_cache(1 << 15)
+"""What a step brings is the same for all that are compared, and takes longer to draw than to verify."""
 
 
 @dataclass
@@ -82,15 +87,10 @@ class World:
         """A proposal of these drafts."""
         return self.draft_s(sum(map(len, drafts.values())))
 
-    def draft(self, step: int, seq: int) -> tuple[Draft, list[int]]:
-        """A whole draft, and the tokens that the target says."""
-        rng = random.Random(f"{self.seed} {step} {seq}")
-        if rng.random() >= self.says_something:
-            return EMPTY_DRAFT, [WRONG]
-        chance, right = self.acceptance(step, seq), 0
-        while right < self.length and rng.random() < chance:
-            right += 1
-        return Draft.chain([*range(self.length)]), [*range(right), WRONG]
+    def draft(self, step: int, seq: int) -> Drawn:
+        """What a step of a sequence brings."""
+        what = self.says_something, self.acceptance(step, seq), self.length
+        return _chain(f"{self.seed} {step} {seq}", *what)
 
     def verify(self, seq: int, draft: Draft, right: Sequence[int]) -> DraftResult:
         """What the step makes of a draft, if the target says these tokens."""
@@ -102,6 +102,17 @@ class World:
             path.append(found)
             node = found
         return DraftResult(seq, len(draft), tuple(path), tuple(right[: len(path) + 1]))
+
+
+@drawn_once
+def _chain(seed: str, says_something: float, chance: float, length: int) -> Drawn:
+    rng = random.Random(seed)
+    if rng.random() >= says_something:
+        return EMPTY_DRAFT, (WRONG,)
+    right = 0
+    while right < length and rng.random() < chance:
+        right += 1
+    return Draft.chain([*range(length)]), (*range(right), WRONG)
 
 
 NEW_ROWS = CostCurve({1: 1.0, 4: 1.15, 8: 1.6, 16: 2.6, 32: 5.0})
@@ -127,42 +138,48 @@ class Trees(World):
     def ask_s(self, drafts: dict[int, Draft]) -> float:
         return self.ask * len(drafts)
 
-    def draft(self, step: int, seq: int) -> tuple[Draft, list[int]]:
-        rng = random.Random(f"{self.seed} {step} {seq}")
-        heap: list[tuple[float, int, int, float]] = []
-        parents: list[int] = []
-        said: list[float] = []
-        reach, node, serial = 1.0, -1, 0
-        while len(parents) < self.nodes:
-            rest = 1.0
-            sure = rng.betavariate(0.7 * self.ease(seq), 1.0)
-            for _ in range(3):
-                chance = rest * sure
-                rest -= chance
-                serial += 1
-                heapq.heappush(heap, (-reach * chance, serial, node, chance))
-                sure *= 0.6
-            best, _, parent, chance = heapq.heappop(heap)
-            reach, node = -best, len(parents)
-            parents.append(parent)
-            said.append(min(max(chance, 1e-6), 1.0))
-        draft = Draft((*range(self.nodes),), (*parents,), confidence=(*said,))
-        return draft, self.truth(rng, draft)
+    def draft(self, step: int, seq: int) -> Drawn:
+        return _tree(f"{self.seed} {step} {seq}", self.nodes, self.doubt, self.ease(seq))
 
-    def truth(self, rng: random.Random, draft: Draft) -> list[int]:
-        """The path that comes true, and a token behind it."""
-        below, found, node = tree.children(draft.parents), [], -1
-        while node is not None:
-            luck, node_next = rng.random(), None
-            for child in below.get(node, ()):
-                luck -= draft.confidence[child] ** self.doubt
-                if luck < 0:
-                    node_next = child
-                    break
-            if node_next is not None:
-                found.append(node_next)
-            node = node_next
-        return [*found, WRONG]
+
+@drawn_once
+def _tree(seed: str, num_nodes: int, doubt: float, ease: float) -> Drawn:
+    rng = random.Random(seed)
+    heap: list[tuple[float, int, int, float]] = []
+    parents: list[int] = []
+    said: list[float] = []
+    reach, node, serial = 1.0, -1, 0
+    while len(parents) < num_nodes:
+        rest = 1.0
+        sure = rng.betavariate(0.7 * ease, 1.0)
+        for _ in range(3):
+            chance = rest * sure
+            rest -= chance
+            serial += 1
+            heapq.heappush(heap, (-reach * chance, serial, node, chance))
+            sure *= 0.6
+        best, _, parent, chance = heapq.heappop(heap)
+        reach, node = -best, len(parents)
+        parents.append(parent)
+        said.append(min(max(chance, 1e-6), 1.0))
+    draft = Draft((*range(num_nodes),), (*parents,), confidence=(*said,))
+    return draft, _truth(rng, draft, doubt)
+
+
+def _truth(rng: random.Random, draft: Draft, doubt: float) -> tuple[int, ...]:
+    """The path that comes true, and a token behind it."""
+    below, found, node = tree.children(draft.parents), [], -1
+    while node is not None:
+        luck, node_next = rng.random(), None
+        for child in below.get(node, ()):
+            luck -= draft.confidence[child] ** doubt
+            if luck < 0:
+                node_next = child
+                break
+        if node_next is not None:
+            found.append(node_next)
+        node = node_next
+    return (*found, WRONG)
 
 
 @dataclass

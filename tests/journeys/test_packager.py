@@ -63,9 +63,14 @@ def test_backend_native_without_a_compiler_says_what_to_install(uncompiled: Path
     assert done.stdout == ""
 
 
-@pytest.mark.usefixtures("default_model")
-def test_without_a_compiler_it_answers_and_notes_it_once(uncompiled: Path) -> None:
-    done = forerun_in(uncompiled, "generate", "Say yes.", "-n", "2", "-c", "64")
+@pytest.mark.parametrize(
+    "model", ["tiny_folder", pytest.param("default_model", marks=pytest.mark.slow)]
+)
+def test_without_a_compiler_it_answers_and_notes_it_once(
+    uncompiled: Path, model: str, request: pytest.FixtureRequest
+) -> None:
+    path = str(request.getfixturevalue(model))
+    done = forerun_in(uncompiled, "generate", "Say", "--raw", "-m", path, "-n", "4", "-c", "64")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     note = " ".join(done.stderr.split())

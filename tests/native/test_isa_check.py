@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -33,10 +34,16 @@ def test_every_kernel_has_a_check_of_its_own() -> None:
 
 
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers take their time")
-def test_the_check_takes_under_five_milliseconds() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        _native.wrong_kernels(ISAS[0])
-        return time.perf_counter() - start
+def test_the_check_takes_a_few_milliseconds() -> None:
+    """Counted in a loop of 2 ms where the check takes 4, for machines differ and are busy."""
 
-    assert min(seconds() for _ in range(20)) < 0.005
+    def seconds(run: Callable[[], object]) -> float:
+        start = time.thread_time()
+        run()
+        return time.thread_time() - start
+
+    def loops() -> float:
+        check = seconds(lambda: _native.wrong_kernels(ISAS[0]))
+        return check / seconds(lambda: sum(range(200_000)))
+
+    assert min(loops() for _ in range(20)) < 2.5

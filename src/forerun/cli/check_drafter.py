@@ -15,7 +15,7 @@ def command(
     ],
     as_json: opt.Json = False,
 ) -> None:
-    """Check that a drafter keeps the contract; exit 1 if it does not. Takes about half a minute."""
+    """Check that a drafter keeps the contract; exit 1 if it does not. Takes some seconds."""
     from forerun.cli import _console as console
     from forerun.core.device import set_threads
     from forerun.eval.drafter_candidate import Candidate

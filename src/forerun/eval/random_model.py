@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.formats.weights import FORMATS, StoredTensor
+from forerun.nn.backends import native
 from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.nn.decoder import Decoder
+from forerun.nn.model import Model
 
 
 def random_config(
@@ -50,7 +54,17 @@ def random_weights(
 
 def random_model(
     seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
-) -> Decoder:
-    """A random model on the torch reference; with noise, one that often says the same as that of the seed."""
+) -> Model:
+    """A random model on the native kernels, without them on torch; with noise, one that often says the same."""
     shape = random_config(**config)
-    return Decoder(shape, random_weights(seed, shape, sharpness, noise))
+    weights = random_weights(seed, shape, sharpness, noise)
+    if native.unsupported(shape, torch.device("cpu")) is not None:
+        return Decoder(shape, weights)
+    stored = {name: _stored(name, weight) for name, weight in weights.items()}
+    return native.load(shape, stored, num_threads=1)
+
+
+def _stored(name: str, weight: Tensor) -> StoredTensor:
+    rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
+    data = np.ascontiguousarray(rows).view(np.uint8)
+    return StoredTensor(name, tuple(weight.shape), FORMATS["f32"], data)
