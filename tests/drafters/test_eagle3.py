@@ -189,14 +189,21 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends, backend, mo
     assert max(chances[0].values()) == pytest.approx(max(chances[1].values()), abs=0.2)
 
 
-def test_a_prefix_that_no_slot_has_read_is_missing_and_no_source():
+def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():
     drafter = build(Options(model="untrained", bits=16), target())
-    states = torch.randn(4, 3 * WIDTH)
-    drafter.begin(Seq(0, [1, 2, 3, 4, 5, 6], None, 0), Outcome((), (6,), hidden=states))
-    assert drafter._texts == {}
-    drafter.begin(Seq(1, [1, 2, 3, 4, 5], None, 0), Outcome((), (5,), hidden=states))
-    drafter.begin(Seq(2, [9, 2, 3, 4, 5, 6], None, 0), Outcome((), (6,), hidden=states))
-    assert [*drafter._texts.values()] == [[1, 2, 3, 4, 5]]
+    states = torch.randn(8, 3 * WIDTH)
+
+    def begin(number, tokens, num_computed):
+        outcome = Outcome((), tokens[-1:], hidden=states[:num_computed])
+        drafter.begin(Seq(number, tokens, None, 0), outcome)
+        return drafter._texts[drafter._slots[number]]
+
+    assert begin(0, [1, 2, 3, 4, 5, 6], 4) == [1]  # the first row is missing
+    assert begin(1, [1, 2, 3, 4, 5], 4) == [1, 2, 3, 4, 5]
+    drafter.end(Seq(1, [], None, 0))
+    assert begin(2, [1, 2, 3, 9, 9, 9, 9, 8], 1) == [1, 2, 3, 9]  # three rows, then a gap
+    drafter.end(Seq(2, [], None, 0))
+    assert begin(3, [1, 2, 3, 4, 6, 6], 3) == [1, 2, 3, 4, 6, 6]  # all is there again
 
 
 def without(name):

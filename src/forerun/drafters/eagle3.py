@@ -83,27 +83,34 @@ class Eagle3Drafter(BaseDrafter):
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
         self._texts: dict[int, list[int]] = {}
-        """Of slots that are complete: the tokens that their rows have read, and the one before them."""
+        """By slot: the first token of a text, and those that its first rows have read, none of them missing."""
+        self._complete = set[int]()
+        """The slots in which no row is missing."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Read the prompt's rows that were computed. Where a prefix was reused, so are rows of a slot that read it.
+        """Read the prompt's rows that were computed. Where a prefix was reused, so are rows of a slot that began alike.
 
-        If no slot did, the layer sees only what came after it.
+        What no slot has read is missing: the layer does not see it.
         """
         self.end(seq)
         assert outcome.hidden is not None, "asked for by `features`"
         num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
-        common = {i: _num_common(text, seq.tokens) for i, text in self._texts.items()}
-        source = max(common, key=lambda i: common[i], default=-1)
-        has_source = bool(num_reused) and common.get(source, 0) >= num_reused
-        self._slots[seq.id] = slot = self._take(source if has_source else None)
-        self._texts.pop(slot, None)
-        if has_source:
-            self.network.reuse(slot, source, num_reused)
+        # The last of these rows may have read another token than this text has there: near enough.
+        rows = {
+            slot: min(_num_common(text, seq.tokens), len(text) - 1, num_reused)
+            for slot, text in self._texts.items()
+        }
+        source = max(rows, key=lambda slot: rows[slot], default=None)
+        num_rows = 0 if source is None else rows[source]
+        self._slots[seq.id] = slot = self._take(source if num_rows else None)
+        if source is not None and num_rows:
+            self.network.reuse(slot, source, num_rows)
         else:
             self.network.clear(slot)
-        if has_source or not num_reused:
-            self._texts[slot] = [*seq.tokens[: num_reused + 1]]
+        self._texts[slot] = [*seq.tokens[: num_rows + 1]]
+        self._complete.discard(slot)
+        if num_rows == num_reused:
+            self._complete.add(slot)
         self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
@@ -153,7 +160,7 @@ class Eagle3Drafter(BaseDrafter):
     def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
         slot = self._slots[seq.id]
         self.network.feed(slot, list(tokens), states)
-        if slot in self._texts:
+        if slot in self._complete:
             self._texts[slot] += tokens
 
 
