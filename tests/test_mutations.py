@@ -15,7 +15,14 @@ CONTROLLER = [
         f"tests/engine/test_{name}.py"
         for name in ("controller", "policy", "prior", "recorded_answers")
     ),
-    *("tests/core/test_costs.py", "-x", "-q", "-p", "no:cacheprovider"),
+    *(
+        "tests/drafters/test_fallback.py",
+        "tests/core/test_costs.py",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ),
 ]
 TESTS_FAILED = 1
 

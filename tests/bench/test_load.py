@@ -18,7 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.bench.load import Load, Run, Served, draw
+from forerun.bench.offline import OfflineRun
 from forerun.bench.serving import bounds, figures
+from forerun.bench.workload import lengthened
+from forerun.cli._systems import engine_config
 from forerun.core.errors import ConfigError
 from forerun.core.remote import Remote
 from forerun.core.types import TaskPrompt
@@ -56,6 +59,25 @@ def test_arrivals_are_a_poisson_process():
 def test_a_load_of_nothing_is_refused(wrong):
     with pytest.raises(ConfigError, match="must be"):
         Load(PROMPTS, BODY, **wrong)
+
+
+def test_the_first_requests_are_spread_over_the_ramp():
+    load = Load(PROMPTS, BODY, 4, ramp_up_s=2.0)
+    assert load.arrivals_s() == [0.0, 0.5, 1.0, 1.5, 0.0, 0.0]
+    assert Load(PROMPTS[:2], BODY, 4, ramp_up_s=2.0).arrivals_s() == [0.0, 1.0]
+    with pytest.raises(ConfigError, match="ramp_up is for requests without a request_rate"):
+        Load(PROMPTS, BODY, 4, 2.0, ramp_up_s=2.0)
+
+
+@given(st.integers(1, 40))
+def test_prompts_are_lengthened_to_so_many_tokens_and_begin_as_they_did(num_tokens):
+    made = lengthened(
+        PROMPTS, num_tokens, lambda text: [*text.encode()], lambda ids: bytes(ids).decode()
+    )
+    assert [one.id for one in made] == [one.id for one in PROMPTS]
+    for short, long in zip(PROMPTS, made, strict=True):
+        assert len(long.turns[0]) == num_tokens
+        assert long.turns[0].startswith(short.turns[0][:num_tokens])
 
 
 # Figures
@@ -143,6 +165,36 @@ def test_a_load_is_answered_in_full_and_its_times_add_up(url):
     assert max(at_once) == 2
 
 
+def test_without_a_server_the_engine_answers_the_same_load(llm, url):
+    load = Load(PROMPTS, BODY, 2)
+    offline = OfflineRun(load, llm.loop, llm.encode)
+    done, over_http = [*offline], [*Run(load, Remote.of(url))]
+
+    def told(served: list[Served]) -> dict:
+        return {one.prompt: (one.input_tokens, one.output_tokens) for one in served}
+
+    assert told(done) == told(over_http)
+    for one in done:
+        assert 0 < one.ttft_s <= one.e2e_s
+        assert one.start_s + one.e2e_s <= offline.seconds
+    edges = [(one.start_s + 1e-4, 1) for one in done] + [(o.start_s + o.e2e_s, -1) for o in done]
+    assert max(itertools.accumulate(change for _, change in sorted(edges))) == 2
+
+
+def test_an_offline_load_that_is_stopped_leaves_nothing_behind(llm):
+    answers = iter(OfflineRun(Load(PROMPTS, BODY, 2), llm.loop, llm.encode))
+    next(answers)
+    answers.close()
+    assert not llm.engine.has_work
+
+
+def test_the_engine_without_a_server_is_as_the_servers_arguments_say():
+    config = engine_config(["-d", "none", "--max-queue", "3"], max_num_seqs=3)
+    assert (config.drafter, config.max_num_seqs) == ("none", 3)
+    with pytest.raises(ConfigError, match="--nope is not an option of forerun serve"):
+        engine_config(["--nope"])
+
+
 def test_who_stops_early_ends_the_requests_that_run(served):
     url, service = served
     body = {"max_tokens": 100, "temperature": 1.5, "ignore_eos": True, "seed": 1}
@@ -212,6 +264,9 @@ def test_ctrl_c_keeps_what_was_measured(forerun, url, monkeypatch):
         ([], "give a model, or a server with --url"),
         (["--url", "127.0.0.1:9/v1"], "does not answer"),
         (["--url", "127.0.0.1:9", "--peer", "llama-server"], "--peer needs a model"),
+        (["--url", "127.0.0.1:9", "--offline"], "--offline needs a model"),
+        (["--url", "127.0.0.1:9", "--input-len", "9"], "--input-len needs a model"),
+        (["--url", "127.0.0.1:9", "--ramp-up", "-1"], "ramp_up must be at least 0"),
         (["--url", "127.0.0.1:9", "--concurrency", "1,x"], "--concurrency takes numbers"),
         (["smollm2-135m-instruct", "--peer", "vllm"], "unknown peer 'vllm'"),
     ],
@@ -226,9 +281,13 @@ def test_mistakes_are_one_line(forerun, flags, message):
 @pytest.mark.slow
 def test_a_model_is_served_and_its_server_ends(forerun, default_model):
     flags = ["--num-prompts", "2", "-n", "4", "--concurrency", "2", "-c", "512", "--json"]
-    code, said, _ = forerun("bench", "serve", default_model, *flags)
+    more = ["--offline", "--input-len", "100", "--ramp-up", "0.1"]
+    code, said, _ = forerun("bench", "serve", default_model, *flags, *more)
     assert code == 0
-    assert json.loads(said)["rows"][0]["completed"] == 2
+    rows = json.loads(said)["rows"]
+    assert [row["system"] for row in rows] == ["offline", "forerun"]
+    assert [row["completed"] for row in rows] == [2, 2]
+    assert rows[0]["total_input_tokens"] == rows[1]["total_input_tokens"] > 200
 
 
 @pytest.mark.slow

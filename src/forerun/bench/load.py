@@ -50,23 +50,35 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked, and when: `request_rate` a second on average (inf: all at once), `concurrency` at once at most."""
+    """What is asked, and when: `request_rate` a second on average (inf: all at once), `concurrency` at once at most.
+
+    Without a rate, the first requests, as many as may run at once, begin spread over `ramp_up_s` seconds.
+    """
 
     prompts: Sequence[TaskPrompt]
     body: Mapping[str, object]
     concurrency: int | None = None
     request_rate: float = math.inf
     seed: int = 0
+    ramp_up_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_least("concurrency", self.concurrency, 1)
+        check_least("ramp_up", self.ramp_up_s, 0)
+        if self.ramp_up_s and not math.isinf(self.request_rate):
+            raise ConfigError(
+                "ramp_up is for requests without a request_rate: leave out one of them"
+            )
         if not self.request_rate > 0:
             raise ConfigError(f"request_rate must be above 0, got {self.request_rate}")
 
     def arrivals_s(self) -> list[float]:
         """When the requests arrive, in seconds from the beginning: a Poisson process from the seed."""
         if math.isinf(self.request_rate):
-            return [0.0] * len(self.prompts)
+            num_prompts = len(self.prompts)
+            first = min(self.concurrency or num_prompts, num_prompts)
+            ramp = [self.ramp_up_s * i / first for i in range(first)]
+            return ramp + [0.0] * (num_prompts - first)
         rng = random.Random(self.seed)
         return [*accumulate(rng.expovariate(self.request_rate) for _ in self.prompts)]
 

@@ -16,8 +16,9 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from forerun.cli._arguments import Reading
@@ -33,6 +34,9 @@ NARROW = 70
 
 _GLUE = "\N{NO-BREAK SPACE}"
 _TYPES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
+USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__bases__[0])
+"""What a mistake in the arguments raises; its module differs between versions of typer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,18 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forerun.cli import _options as opt
-from forerun.core.errors import ConfigError, unknown
+from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from forerun.bench.load import Load, Served
-    from forerun.core.remote import Remote
+    from forerun.cli._systems import Systems
     from forerun.core.store import Store
-
-    Systems = Mapping[str, Callable[[], AbstractContextManager[Remote]]]
-    """By name: a server, from a fresh start where it is started here."""
-
-DEFAULT_LEN = 2048
-"""Tokens of a sequence, where a model is given and --max-model-len is not."""
+    from forerun.core.types import TaskPrompt
 
 
 def command(
@@ -43,6 +37,14 @@ def command(
         float,
         typer.Option("--request-rate", help="Requests a second, on average; inf: all at once."),
     ] = math.inf,
+    ramp_up: Annotated[
+        float,
+        typer.Option(
+            "--ramp-up",
+            metavar="SECONDS",
+            help="Begin the first requests, as many as run at once, spread over so long.",
+        ),
+    ] = 0.0,
     concurrency: Annotated[
         str,
         typer.Option(
@@ -58,6 +60,10 @@ def command(
     ] = "builtin",
     categories: Annotated[
         str | None, typer.Option("--categories", help="Only prompts of these, e.g. code,maths.")
+    ] = None,
+    input_len: Annotated[
+        int | None,
+        typer.Option("--input-len", help="Prompts of so many tokens, made of several; with MODEL."),
     ] = None,
     max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Of an answer.")] = 128,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
@@ -78,6 +84,10 @@ def command(
         str | None,
         typer.Option("--peer", help="llama-server: the same file and load beside ours, in turns."),
     ] = None,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="The same load in this process too, without a server."),
+    ] = False,
     peers_dir: Annotated[
         Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
     ] = Path(".peers"),
@@ -102,28 +112,34 @@ def command(
     is served here until the measurement ends. Ctrl-C keeps what was measured.
     """
     from forerun.bench import load, serving, workload
+    from forerun.cli._systems import Start, there
     from forerun.core.provenance import provenance
     from forerun.core.store import Store
     from forerun.eval.prompts import read
 
     if url is None and model is None:
         raise ConfigError("give a model, or a server with --url http://HOST:PORT/v1")
-    if url is not None and peer is not None:
-        raise ConfigError("--peer needs a model: both servers are started here")
+    for flag, value in (("--peer", peer), ("--offline", offline), ("--input-len", input_len)):
+        if url is not None and value:
+            raise ConfigError(f"{flag} needs a model that is served here: leave out --url")
     opt.check_least("rounds", rounds, 1)
     opt.check_least("max_tokens", max_tokens, 1)
+    opt.check_least("input_len", input_len, 1)
     levels, within = _levels(concurrency), serving.bounds(goodput)
     prompts = load.draw(workload.only(read(task), opt.names(categories)), num_prompts, seed)
+    if input_len is not None:
+        prompts = _lengthened(prompts, input_len, str(model))
     body: dict[str, object] = {"max_tokens": max_tokens, "temperature": temperature}
     body |= {"ignore_eos": True} if ignore_eos else {}
-    loads = [load.Load(prompts, body, level, request_rate, seed) for level in levels]
+    loads = [load.Load(prompts, body, level, request_rate, seed, ramp_up) for level in levels]
     if url is not None:
-        name, systems = _there(url, api_key, model, len(loads) * rounds)
+        name, systems = there(url, api_key, model, len(loads) * rounds)
     else:
-        start = _Start(str(model), max(levels), threads, max_model_len, peers_dir, server_args)
-        name, systems = Path(str(model)).stem, start.systems(peer)
+        start = Start(str(model), max(levels), threads, max_model_len, peers_dir, server_args)
+        name, systems = Path(str(model)).stem, start.systems(peer, offline=offline)
     options = {**body, "request_rate": str(request_rate), "num_prompts": len(prompts), "seed": seed}
-    options |= {"task": Path(task).stem, "server_args": server_args, "url": url}
+    options |= {"task": Path(task).stem, "input_len": input_len, "ramp_up": ramp_up}
+    options |= {"server_args": server_args, "url": url}
     store = Store(provenance(name, "as served", **options), out)
     is_whole = _measure(systems, loads, rounds, store)
     _report(store, within, as_json)
@@ -139,53 +155,18 @@ def _levels(given: str) -> list[int]:
         raise ConfigError(f"--concurrency takes numbers, such as 1,4,8, got {given!r}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """How the servers are started: all with as many threads and tokens a sequence."""
+def _lengthened(prompts: Sequence[TaskPrompt], input_len: int, model: str) -> list[TaskPrompt]:
+    from forerun.bench import workload
+    from forerun.formats.checkpoint import open_checkpoint
+    from forerun.formats.hub import resolve
 
-    model: str
-    places: int
-    threads: int | None
-    max_len: int | None
-    peers_dir: Path
-    server_args: str
-
-    def systems(self, peer: str | None) -> Systems:
-        """Ours, and the peer if one is asked for."""
-        from forerun.bench import servers
-        from forerun.core.device import num_cores
-        from forerun.formats.hub import resolve
-
-        if peer not in (None, servers.LLAMA):
-            raise ConfigError(unknown("peer", str(peer), [servers.LLAMA]))
-        file = resolve(self.model)
-        if peer is not None and file.suffix != ".gguf":
-            raise ConfigError(f"--peer reads GGUF files only, and {file.name} is none")
-        threads, max_len = self.threads or num_cores(), self.max_len or DEFAULT_LEN
-        sizes = {"places": self.places, "threads": threads, "max_len": max_len}
-        more = shlex.split(self.server_args)
-        found = {servers.OURS: partial(servers.ours, str(file), more=more, **sizes)}
-        if peer is not None:
-            found[servers.LLAMA] = partial(servers.llama, file, folder=self.peers_dir, **sizes)
-        return found
-
-
-def _there(url: str, api_key: str | None, model: str | None, num_loads: int) -> tuple[str, Systems]:
-    """The model of a server that runs, and the server."""
-    from forerun.cli import _console as console
-    from forerun.core.remote import Remote
-
-    remote = Remote.of(url, api_key)
-    name = str(remote.model(model)["id"])
-    if num_loads > 1:
-        why = "its caches know the prompts from the second load on: restart it to compare loads"
-        console.stderr().print(f"the server keeps running between loads: {why}", style="yellow")
-    return name, {remote.url: lambda: nullcontext(replace(remote, name=name))}
+    tokenizer = open_checkpoint(resolve(model)).tokenizer()
+    encode = partial(tokenizer.encode, bos=False)
+    return workload.lengthened(prompts, input_len, encode, tokenizer.decode)
 
 
 def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store) -> bool:
     """Run every load on every system, in turns; False if Ctrl-C ended it. What was answered is kept."""
-    from forerun.bench.load import Run
     from forerun.cli import _console as console
 
     turns = [(name, load, number) for number in range(rounds) for load in loads for name in systems]
@@ -199,8 +180,8 @@ def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store)
                 continue
             served: list[Served] = []
             seconds = 0.0
-            with suppress(KeyboardInterrupt), systems[name]() as remote:
-                run = Run(load, remote)
+            with suppress(KeyboardInterrupt), systems[name]() as ask:
+                run = ask(load)
                 for one in run:
                     served.append(one)
                     seconds = run.seconds

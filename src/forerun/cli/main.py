@@ -10,13 +10,13 @@ import os
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
 from forerun import cli
-from forerun.cli._help import Command, Group, entries, main_name
+from forerun.cli._help import USAGE_ERROR, Command, Group, entries, main_name
 from forerun.core.errors import ForerunError
 
 NOT_GROUPED = ("check_drafter",)
@@ -30,8 +30,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """Of the list of commands, in its order; a command in none goes to the end."""
 OTHERS = "More"
 
-_UsageError = cast("type[Exception]", typer.BadParameter.__bases__[0])
-"""What a mistake in the arguments raises; its module differs between versions of typer."""
 _KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 _PIPE_CLOSED = 141
 """What a shell says of a program that a closed pipe has ended: 128 + SIGPIPE."""
@@ -92,7 +90,7 @@ def _run(arguments: Sequence[str]) -> int:
         return end.exit_code
     except ForerunError as error:
         return _refuse(str(error))
-    except _UsageError as error:
+    except USAGE_ERROR as error:
         return _refuse(_mistake(error, arguments))
     except (KeyboardInterrupt, typer.Abort):
         return 130

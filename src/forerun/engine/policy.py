@@ -25,10 +25,10 @@ Nothing here reads a clock or draws a number: the same measurements give the sam
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from statistics import median
 
 from forerun.core import tree
@@ -37,6 +37,7 @@ from forerun.core.means import DecayedMean
 from forerun.core.types import Draft, Seq
 from forerun.engine.chances import Bias, Chances
 from forerun.engine.controller import Controller, DraftResult, Prior
+from forerun.engine.cut import best_cut
 from forerun.engine.worth import Means, Worth
 
 ALPHA = 8
@@ -45,7 +46,8 @@ MARGIN = 1.25
 QUESTION_MARGIN = 1.125
 """m and m': the best of many estimates is overestimated."""
 SPEED_MEMORY = 0.98
-"""What a step counts for in s_i after the next; a sequence begins as after many plain steps."""
+"""What a step counts for in s_i after the next, a sequence in what new ones are worth; s_i begins as after many plain
+steps."""
 EXPLORATION = 0.008
 LEAST_EXPLORATION = 0.004
 """Share of the time, and what it falls to while trials are in vain."""
@@ -59,11 +61,8 @@ DOUBT = 1.3
 """Of a size hardly measured, a time so far from what was expected may be the machine's: a plain pass tells."""
 LAST_PASSES = 5
 """Their median is the machine's present speed, the fastest until there are so many."""
-QUESTIONS_MEMORY = 0.95
-"""What a sequence counts for after the next in whether new ones are asked about."""
 PLAIN_FIRST = 2
 """Plain passes after the first, before anything is measured: one may have been slow."""
-_ratio = itemgetter(0)
 _id = attrgetter("seq_id")
 
 
@@ -92,28 +91,6 @@ class SequenceState:
         self.tokens = self.tokens * SPEED_MEMORY + tokens
         self.time = self.time * SPEED_MEMORY + time
         self.weight = (self.time / self.tokens) ** ALPHA
-
-
-Increment = tuple[float, float, int, int, int]
-"""The next nodes of a draft: what they add to the objective by the row, and together, their number, the sequence,
-and how many nodes of its draft are kept with them."""
-
-
-def envelope(seq_id: int, gains: Iterable[float]) -> list[Increment]:
-    """Steps along the concave envelope: nodes that gain little are judged with those that come after them.
-
-    >>> [step[1:3] for step in envelope(0, [0.9, 0.1, 0.5])]
-    [(0.9, 1), (0.6, 2)]
-    """
-    found: list[Increment] = []
-    for stop, gain in enumerate(gains, 1):
-        ratio, rows = gain, 1
-        while found and ratio >= found[-1][0]:
-            _, before, num, _, _ = found.pop()
-            gain, rows = gain + before, rows + num
-            ratio = gain / rows
-        found.append((ratio, gain, rows, seq_id, stop))
-    return found
 
 
 class Policy(Controller):
@@ -151,7 +128,7 @@ class Policy(Controller):
         self._firsts: dict[int, tuple[Draft, list[float]]] = {}  # a's of a+b
         self._gained: dict[int, float] = {}  # tokens that questions added
         self._asked_before: frozenset[int] = frozenset()
-        self._ended = DecayedMean(QUESTIONS_MEMORY)  # what sequences got out of all questions
+        self._ended = DecayedMean(SPEED_MEMORY)  # what sequences got out of all questions
         self._first_cost = DecayedMean(SPEED_MEMORY)  # of asking a in a+b
         self._paces_s: deque[float] = deque(maxlen=LAST_PASSES)  # seconds of a unit of cost
         self._pace_s = 0.0
@@ -202,7 +179,7 @@ class Policy(Controller):
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """Keep the nodes that maximise the objective; drafts that were drawn stay whole."""
-        self._drafts, gains, steps, kept = {}, {}, [], {}
+        self._drafts, gains, whole = {}, {}, {}
         for i, draft in drafts.items():
             state = self._states[i]
             known = self._first_chances if self._is_first(i) else self._chances
@@ -210,22 +187,12 @@ class Policy(Controller):
             self._drafts[i] = draft, chances
             weight, reached = state.weight, tree.path_products(draft.parents, chances)
             gains[i] = [weight * chance for chance in reached]
-            is_whole = i in self._bound or draft.probs is not None
-            kept[i] = len(draft) if is_whole else 0
-            if not is_whole:
-                steps += envelope(i, gains[i])
-        steps.sort(key=_ratio, reverse=True)
-        rows = len(self._states) + sum(kept.values())
+            if i in self._bound or draft.probs is not None:
+                whole[i] = len(draft)
+        rows = len(self._states) + sum(whole.values())
         costs = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
-        time, base = MARGIN * self._time, costs[0]
-        gain, added, best, most = 0.0, 0, 0.0, 0
-        for num, step in enumerate(steps, 1):
-            gain, added = gain + step[1], added + step[2]
-            net = gain - time * (costs[added] - base)
-            if net > best:
-                best, most = net, num
-        for _, _, _, i, stop in steps[:most]:
-            kept[i] = stop
+        free = {i: gain for i, gain in gains.items() if i not in whole}
+        kept = whole | best_cut(free, [MARGIN * self._time * cost for cost in costs])
         self._learn_values(gains, kept)
         return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
 
