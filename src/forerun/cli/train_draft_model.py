@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RATE = 0.005
 """Of Muon: the weights are not new, so a step is small."""
-QUANT = "int8"
+QUANT: Literal["int8"] = "int8"
 """The draft is measured with: its file is fp16."""
 
 

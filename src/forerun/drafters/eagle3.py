@@ -154,8 +154,9 @@ class Eagle3Drafter(BaseDrafter):
 
     def _take(self, wanted: int | None) -> int:
         """A free slot: the wanted one, if it is free."""
-        at = self._free.index(wanted) if wanted in self._free else -1
-        return self._free.pop(at)
+        slot = self._free[-1] if wanted is None or wanted not in self._free else wanted
+        self._free.remove(slot)
+        return slot
 
     def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
         slot = self._slots[seq.id]
@@ -166,5 +167,7 @@ class Eagle3Drafter(BaseDrafter):
 
 def _num_common(text: Sequence[int], other: Sequence[int]) -> int:
     """Tokens with which both begin."""
-    pairs = enumerate(zip(text, other))
-    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+    for i, (a, b) in enumerate(zip(text, other)):
+        if a != b:
+            return i
+    return min(len(text), len(other))
