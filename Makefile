@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 DEV := .venv/.installed-dev
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow check format native peers sanitize clean
+.PHONY: help setup demo test browser slow check format native peers sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,13 @@ demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
 test: $(DEV) ## the fast tests: CPU, offline once the default model is there
 	@$(BIN)/forerun pull > /dev/null
 	@$(BIN)/python -m pytest -q
+
+browser: $(DEV) ## the tests of the page, in the system's chromium where there is one
+	@if ! command -v chromium chromium-browser > /dev/null; then \
+	  echo "no chromium here: the tests of the page in a browser are skipped"; \
+	elif ! $(BIN)/python -c 'import playwright' 2> /dev/null && ! $(PIP) playwright; then \
+	  echo "playwright cannot be installed: the tests of the page in a browser are skipped"; \
+	else $(BIN)/python -m pytest -q -m browser; fi
 
 slow: $(DEV) ## the long tests
 	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net"

@@ -212,7 +212,8 @@ class RecurrentNetwork : public StateNetwork {
     int emb_size_ = 0;             // of e: a gate's, the same for all, or that of all gates
     Norm input_norm_, state_norm_;
     std::vector<float> input_scale_;
-    std::vector<std::int8_t> mapped_;  // (V', emb_size_)
+    std::vector<std::int64_t> mapped_ids_;
+    std::vector<std::int8_t> mapped_;  // (their number, emb_size_)
     std::vector<float> mapped_scales_;
     std::vector<char> is_mapped_;  // by row of a step
     std::vector<const float*> hidden_;

@@ -57,6 +57,7 @@ void RecurrentNetwork::map_tokens() {
     const std::scoped_lock lock(runtime_.busy);
     mapped_.clear();
     mapped_scales_.clear();
+    mapped_ids_ = ids();
     if (!map_) return;
     const int width = target_.shape().hidden_size;
     std::vector<float> out(emb_size_);
@@ -80,12 +81,12 @@ std::size_t RecurrentNetwork::nbytes() const {
     return DraftNetwork::nbytes() + mapped_.size() + mapped_scales_.size() * sizeof(float);
 }
 
-// The mapped embedding of a token of the head.
+// The mapped embedding of a token that the head had when they were mapped.
 bool RecurrentNetwork::recall(int token, float* out) const {
     if (mapped_.empty()) return false;
-    const auto found = std::lower_bound(ids().begin(), ids().end(), token);
-    if (found == ids().end() || *found != token) return false;
-    const std::size_t row = found - ids().begin();
+    const auto found = std::lower_bound(mapped_ids_.begin(), mapped_ids_.end(), token);
+    if (found == mapped_ids_.end() || *found != token) return false;
+    const std::size_t row = found - mapped_ids_.begin();
     const std::int8_t* values = mapped_.data() + row * emb_size_;
     for (int i = 0; i < emb_size_; ++i) out[i] = mapped_scales_[row] * values[i];
     return true;

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -61,6 +62,8 @@ _NEUTRAL_IN_CHAT: Mapping[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
 }
 
+LEARN_SHARE = 0.1
+"""Of the time that prompts took: so long drafters may learn after them."""
 _log = logging.getLogger(__name__)
 
 
@@ -258,6 +261,7 @@ class LLM:
             self.default_params() if sampling_params is None else sampling_params, len(prompts)
         )
         requests: list[RequestHandle] = []
+        start_s = time.perf_counter()
         try:
             for prompt, wanted in zip(prompts, each, strict=True):
                 requests.append(self._submit(prompt, wanted))
@@ -266,6 +270,7 @@ class LLM:
         finally:
             for request in requests:
                 request.cancel()
+        self.loop.learn(LEARN_SHARE * (time.perf_counter() - start_s))
         return [request.output() for request in requests]
 
     def _new_text(self, params: SamplingParams) -> TextStream | None:

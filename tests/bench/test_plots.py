@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from forerun.bench.plots import drafters, draw, draw_passes
+from forerun.bench.plots import drafters, draw, draw_passes, draw_training
 from forerun.bench.plots.drafters import scaling, speedups
 from forerun.bench.plots.passes import roofline
 from forerun.bench.plots.style import looks
@@ -90,6 +90,17 @@ def test_pass_costs_are_drawn_with_the_peers(tmp_path):
     pytest.importorskip("matplotlib")
     assert names_of(draw_passes([COSTS, PEER], tmp_path, "toy"), tmp_path) == ["v", "roofline"]
     assert draw_passes([], tmp_path, "toy") == {}
+
+
+def test_a_training_run_is_drawn_with_or_without_a_measurement(tmp_path):
+    pytest.importorskip("matplotlib")
+    steps = [{"step": i, "tokens": 1000 * i, "loss": 9 / i} for i in range(1, 5)]
+    assert draw_training([], tmp_path, "toy") == {}
+    assert names_of(draw_training(steps[:1], tmp_path, "toy"), tmp_path) == ["training"]
+    before = (tmp_path / "toy-training.svg").read_text()
+    steps[-1] |= {"tau": 1.5, "tau_sampled": 1.4}
+    draw_training(steps, tmp_path, "toy")
+    assert (tmp_path / "toy-training.svg").read_text() != before
 
 
 def test_no_two_of_many_systems_look_alike():

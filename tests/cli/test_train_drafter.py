@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from forerun.cli._training import Interrupts
+from forerun.cli._training import Data, Interrupts
 from forerun.core.store import Store
 from forerun.drafters import _table_file
 from forerun.formats.checkpoint import open_checkpoint
@@ -50,6 +55,12 @@ def test_a_drafter_is_trained_and_says_where_it_is(
     assert len(config["temperature"]) == 3
     record = json.loads((out_folder / "train.json").read_text())
     assert record["tokens"] >= 400
+    words = shlex.split(record["command"])
+    assert words[:5] == ["forerun", "train", "drafter", "-m", "smollm2-135m-instruct"]
+    assert words[words.index("--answers") + 1] == "a.jsonl"
+    assert words[words.index("--tokens") + 1] == "400"
+    assert (out_folder / "out-training.png").stat().st_size > 10_000
+    assert (out_folder / "metrics.csv").read_text().startswith("step,tokens,rate,cpu_s,loss")
     code, again, _ = forerun("train", "drafter", *given, *small, "--json")  # all is done
     assert code == 0
     assert the_json(again)["held_out"] == document["held_out"]
@@ -57,6 +68,29 @@ def test_a_drafter_is_trained_and_says_where_it_is(
     _, plain, _ = forerun(*answer, "-d", "none")
     code, drafted, err = forerun(*answer, "-d", f"{kind}:model={out_folder}")
     assert (code, drafted) == (0, plain), err
+
+
+def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monkeypatch) -> None:
+    folder = resources.files("forerun.drafters") / "networks" / "smollm2-135m-instruct"
+    record = json.loads((folder / "train.json").read_text())
+    seen = {}
+
+    def new_trainer(llm, learner, data, depth, settings, hold_gb, out, origin):
+        seen.update(origin, settings=asdict(settings) | {"bf16": True})  # the machine's
+        raise KeyboardInterrupt
+
+    data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], torch.arange(3))
+    monkeypatch.setattr("forerun.cli._options.load", lambda config: SimpleNamespace(model=None))
+    monkeypatch.setattr("forerun.cli.train_drafter.read_data", lambda *_: data)
+    monkeypatch.setattr("forerun.train.learners.new_learner", lambda *_: None)
+    monkeypatch.setattr("forerun.cli.train_drafter.new_trainer", new_trainer)
+    name, *words = shlex.split(record["command"])
+    assert name == "forerun"
+    assert "--int8" in words
+    forerun(*words)
+    assert json.loads(json.dumps(seen["settings"])) == record["settings"]
+    assert seen["model"] == record["model"]
+    assert record["kind"].items() <= seen["kind"].items()
 
 
 @pytest.mark.parametrize(

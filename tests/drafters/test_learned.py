@@ -144,7 +144,7 @@ def test_a_drafter_keeps_what_it_learned_when_it_goes_and_the_next_one_knows_it(
     drafter = build(learn=True)
     teach(drafter)
     assert not path_of(MODEL).exists()
-    drafter.learned._next_s = 0.0  # some minutes later
+    drafter.learned._file._next_s = 0.0  # some minutes later
     teach(drafter)
     assert path_of(MODEL).exists()
     remove(entries())

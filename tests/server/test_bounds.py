@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -166,6 +167,26 @@ def wait_until(holds, seconds=20.0):
     while not holds():
         assert time.monotonic() < end_s
         time.sleep(0.005)
+
+
+def test_200_connections_at_once_are_all_answered(served):
+    url, service = served
+    bodies = [{"prompt": f"{i % 5}, {i % 5 + 1},", "max_tokens": 2} for i in range(200)]
+
+    async def ask(client: httpx.AsyncClient, body: dict) -> str:
+        answer = await client.post(f"{url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 200
+        return answer.json()["choices"][0]["text"]
+
+    async def all_at_once() -> list[str]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits) as client:
+            return await asyncio.gather(*(ask(client, body) for body in bodies))
+
+    texts = asyncio.run(all_at_once())
+    assert texts == texts[:5] * 40
+    assert len({*texts[:5]}) > 1
+    assert service.num_running == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -207,6 +207,18 @@ def test_a_folder_has_weights_in_fp16_and_a_line_a_step(tmp_path) -> None:
     assert json.loads((tmp_path / "config.json").read_text()) == {"model_type": "x"}
 
 
+def test_int8_is_what_eight_bits_run_and_smaller(tmp_path) -> None:
+    net = nn.Linear(64, 8, bias=False)
+    for name, int8 in (("fp16", False), ("int8", True)):
+        trained.write(tmp_path / name, {}, net.state_dict(), IDS, {}, [], int8=int8)
+    codes = load_file(tmp_path / "int8" / "model.safetensors")
+    assert codes["weight"].dtype == torch.int8
+    assert torch.equal(codes["draft_ids"], IDS)
+    half = load_file(tmp_path / "fp16" / "model.safetensors")["weight"].float()
+    again = codes["weight"].unflatten(1, (-1, 32)) * codes["weight.scales"].float()[..., None]
+    assert (again.flatten(1) - half).abs().max() <= half.abs().max() / 127
+
+
 def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> None:
     store = Store({})
     rows = {f"p{i}/0": [i, *range(i, i + 12)] for i in range(100)}

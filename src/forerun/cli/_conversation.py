@@ -13,6 +13,8 @@ from forerun.core.types import FinishReason
 from forerun.engine.stats import SpecStats
 from forerun.llm import LLM
 
+LEARN_S = 0.2
+"""So long drafters may learn after an answer, while it is read."""
 WAY_OUT = "/clear forgets the conversation, /save FILE keeps it"
 
 
@@ -80,6 +82,7 @@ class Conversation(Messages):
         name = self.llm.drafter_spec
         self.stats.setdefault(name.text(), SpecStats()).add(measured.stats)
         self.answers.append(measured)
+        self.llm.loop.learn(LEARN_S)
         self.was_stopped = not is_whole
         has_ended = is_whole and given.finish_reason is not FinishReason.LENGTH
         ids, text = [*given.token_ids], given.text

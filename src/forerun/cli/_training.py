@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import threading
 from collections import Counter
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from forerun.core.errors import ConfigError
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 MAX_REPLY = 1024
 """Tokens of a prompt and its reply; longer ones are left out."""
 BYTES_A_NUMBER = 2
+NOT_REPEATED = ("model", "out", "as_json")
+"""Options that a command to reproduce a run is told without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +171,33 @@ def _note(done: Progress) -> None:
     )
 
 
-def record_of(trainer: Trainer, data: Data, measured: Mapping[str, object]) -> dict[str, object]:
+def command_of(context: typer.Context) -> str:
+    """The command that makes the same again, of the options that were given; of paths the last part only."""
+    words = ["forerun", *context.command_path.split()[1:], "-m", "MODEL"]
+    for option in context.command.params:
+        name = str(option.name)
+        source = context.get_parameter_source(name)
+        if name in NOT_REPEATED or source is None or source.name != "COMMANDLINE":
+            continue
+        value, flag = context.params[name], max(option.opts, key=len)
+        if isinstance(value, bool):
+            words.append(flag if value else max(option.secondary_opts, key=len))
+            continue
+        for each in value if isinstance(value, list | tuple) else (value,):
+            words += [flag, each.name if isinstance(each, Path) else str(each)]
+    return shlex.join(words)
+
+
+def record_of(
+    trainer: Trainer, data: Data, measured: Mapping[str, object], command: str
+) -> dict[str, object]:
     """How the weights were made."""
     from forerun.core.provenance import commit, now
     from forerun.train import sources
 
     done = trainer.progress
     return trainer.origin | {
+        "command": command.replace("MODEL", data.model, 1),
         "date": now(),
         "commit": commit(),
         "answers": data.path.name,
@@ -183,6 +208,17 @@ def record_of(trainer: Trainer, data: Data, measured: Mapping[str, object]) -> d
         "target_tokens": trainer.read.num_computed,
         "held_out": measured,
     }
+
+
+def draw(trainer: Trainer) -> None:
+    """Loss and accept length over the run, beside its metrics.csv; a line on stderr without matplotlib."""
+    from forerun.bench.plots import draw_training
+    from forerun.cli import _console as console
+
+    try:
+        draw_training(trainer.progress.history, trainer.folder, trainer.folder.name)
+    except (ConfigError, OSError) as error:
+        console.stderr().print(f"no plot: {error}", style="dim")
 
 
 def table(found: Mapping[str, Acceptance], depth: int) -> Any:

@@ -27,6 +27,7 @@ QUANT: Literal["int8"] = "int8"
 
 @opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
 def command(
+    context: typer.Context,
     config: EngineConfig,
     answers: Annotated[
         Path | None,
@@ -120,7 +121,7 @@ def command(
             shared.say_needs(trainer, data)
         shared.train(trainer, data, is_first)
         if is_first:
-            _finish(llm, trainer, learner, data, checkpoint, as_json)
+            _finish(llm, trainer, learner, data, checkpoint, shared.command_of(context), as_json)
 
 
 def _finish(
@@ -129,6 +130,7 @@ def _finish(
     learner: DraftModelLearner,
     data: Data,
     checkpoint: Checkpoint,
+    command: str,
     as_json: bool,
 ) -> None:
     """Measure the best weights, write the folder and how it was made, and show the figures."""
@@ -150,10 +152,12 @@ def _finish(
         cost = draft_model.measured_cost(llm.model, small, data.ids)
         gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
         figures = {"cost": shape.cost, "measured_cost": cost, "mbsu": gain}
-        record = shared.record_of(trainer, data, figures | {n: asdict(a) for n, a in found.items()})
+        measured = figures | {n: asdict(a) for n, a in found.items()}
+        record = shared.record_of(trainer, data, measured, command)
         trained.write_record(folder, record, trainer.progress.history)
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
+    shared.draw(trainer)
     if as_json:
         console.print_json({"drafter": str(folder), **record})
         return

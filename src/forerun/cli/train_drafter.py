@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,8 @@ from forerun.cli import _options as opt
 from forerun.cli._training import (
     Data,
     check_choice,
+    command_of,
+    draw,
     has_bf16,
     new_trainer,
     processes,
@@ -37,8 +39,17 @@ RATES = {"muon": 0.02, "adamw": 0.001}
 LOSSES = ("kl", "lk", "ce", "kl+lk")
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a drafter is written, and the command that makes it."""
+
+    command: str = ""
+    int8: bool = False
+
+
 @opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
 def command(
+    context: typer.Context,
     config: EngineConfig,
     kind: Annotated[
         str, typer.Option("--kind", help="mlp_speculator, eagle3 or medusa.")
@@ -92,6 +103,9 @@ def command(
     hold_gb: Annotated[
         float, typer.Option("--hold-gb", help="Memory for the model's states.")
     ] = 2.0,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Write matrices as int8 codes: half of fp16.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
     ] = None,
@@ -108,6 +122,7 @@ def command(
     from forerun.train.trainer import TrainSettings
 
     check_choice("kind", kind, KINDS)
+    form = Form(command_of(context), int8)
     for name, value in (
         ("depth", depth),
         ("draft-vocab", vocab),
@@ -139,12 +154,14 @@ def command(
         trainer = new_trainer(llm, learner, data, depth, settings, hold_gb, out, origin)
         if is_first:
             say_needs(trainer, data)
-        train(trainer, data, is_first, lambda: _write(trainer, data, None))
+        train(trainer, data, is_first, lambda: _write(trainer, data, form, None))
         if is_first:
-            _report(trainer, data, as_json)
+            _report(trainer, data, form, as_json)
 
 
-def _write(trainer: Trainer, data: Data, parts: Sequence[SimulatedReply] | None) -> None:
+def _write(
+    trainer: Trainer, data: Data, form: Form, parts: Sequence[SimulatedReply] | None
+) -> None:
     """The best weights so far; with `parts`, what was measured of them."""
     from forerun.train import simulated, trained
 
@@ -164,25 +181,27 @@ def _write(trainer: Trainer, data: Data, parts: Sequence[SimulatedReply] | None)
         "target": target,
         "temperature": simulated.temperatures(parts) if parts else [1.0] * trainer.depth,
     }
-    record = record_of(trainer, data, measured)
-    trained.write(trainer.folder, config, trainer.best, trainer.ids, record, done.history)
+    record = record_of(trainer, data, measured, form.command)
+    what = (config, trainer.best, trainer.ids, record, done.history)
+    trained.write(trainer.folder, *what, int8=form.int8)
 
 
-def finish(trainer: Trainer, data: Data) -> dict[str, Acceptance]:
+def finish(trainer: Trainer, data: Data, form: Form = Form()) -> dict[str, Acceptance]:
     """Measure the best weights on all replies that are held out, and write them; what was found, by domain."""
     from forerun.train import simulated
 
     trainer.learner.net.load_state_dict(trainer.best)
     parts = trainer.measure(data.held_out)
-    _write(trainer, data, parts)
+    _write(trainer, data, form, parts)
     return simulated.by_domain(parts)
 
 
-def _report(trainer: Trainer, data: Data, as_json: bool) -> None:
+def _report(trainer: Trainer, data: Data, form: Form, as_json: bool) -> None:
     """Measure the best weights by domain, write them, and show both."""
     from forerun.cli import _console as console
 
-    found = finish(trainer, data)
+    found = finish(trainer, data, form)
+    draw(trainer)
     if as_json:
         rows = {name: asdict(each) for name, each in found.items()}
         console.print_json(

@@ -5,15 +5,17 @@ B sequences, D width of the target, V' tokens of a head.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Features, Outcome, Seq
 from forerun.drafters._best_first import NetworkOptions, drafts_of
 from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafters._head_map import HeadMap
 from forerun.drafters.base import BaseDrafter, DrafterBytes
 from forerun.nn.model import Model
 
@@ -59,8 +61,18 @@ class LastStateDrafter(BaseDrafter):
 
     features = LAST_HIDDEN
 
-    def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
+    def __init__(
+        self,
+        options: NetworkOptions,
+        network: StateNetwork,
+        width: int,
+        learner: HeadMap | None = None,
+    ) -> None:
         self.options, self.network, self.width = options, network, width
+        self.learner = learner
+        if learner is not None:
+            self.features = Features(last=True, top_k=1)
+            weakref.finalize(self, learner.keep)  # also when Python ends
         self.is_native = network.is_native
         self.states: dict[int, tuple[Tensor, int]] = {}
         """Rows of a pass, and which of them: nothing is copied until it is asked for."""
@@ -69,6 +81,8 @@ class LastStateDrafter(BaseDrafter):
         """The state after the prompt."""
         assert outcome.hidden is not None, "asked for by `features`"
         self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
+        if self.learner is not None:
+            self.learner.saw(seq, outcome, [len(outcome.hidden) - 1])
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first, in one call for all."""
@@ -96,12 +110,20 @@ class LastStateDrafter(BaseDrafter):
         """The state of the last row that is committed: what the target's own token came of."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
-            row = (0, *(1 + i for i in outcome.path))[len(outcome.emitted) - 1]
-            self.states[seq.id] = outcome.hidden, row
+            rows = (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+            self.states[seq.id] = outcome.hidden, rows[-1]
+            if self.learner is not None:
+                self.learner.saw(seq, outcome, rows)
 
     def end(self, seq: Seq) -> None:
         """Forget the state."""
         self.states.pop(seq.id, None)
+        if self.learner is not None:
+            self.learner.end(seq)
+
+    def idle(self) -> bool:
+        """Learn a little from what was verified; whether there is more."""
+        return self.learner is not None and self.learner.step()
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The weights, and a state a sequence."""
@@ -109,4 +131,5 @@ class LastStateDrafter(BaseDrafter):
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """`nbytes` by kind."""
-        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width)
+        learned = 0 if self.learner is None else self.learner.nbytes()
+        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width + learned)

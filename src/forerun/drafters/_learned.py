@@ -1,7 +1,8 @@
-"""What was learned while a model ran, kept for the next process: a file a model, of the entries of a live table.
+"""What was learned while a model ran, kept for the next process: a file a model of a live table, and one of a network.
 
-Who keeps adds to the file what it learned since it kept last, under a lock, and puts the whole in its place: processes
-that run at once lose nothing of each other's. Of a context that two have learned, the one that keeps later is right.
+Of a table, who keeps adds to the file what it learned since it kept last, under a lock, and puts the whole in its
+place: processes that run at once lose nothing of each other's. Of a context that two have learned, the one that keeps
+later is right.
 Beyond the table's size those go first that were learned longest ago. No file that is missing, damaged or cannot
 be written stops anything: a warning tells it once.
 """
@@ -13,11 +14,14 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from forerun.core import files
 from forerun.core.errors import LoadError
@@ -25,12 +29,63 @@ from forerun.drafters._token_table import AnyLiveTable
 from forerun.formats.hub import cache_root, name_of
 
 SUFFIX = ".learned"
+MAP_SUFFIX = f".network{SUFFIX}"
 EVERY_S = 300.0
 """How much of a server's time is lost if it is killed."""
 _MAGIC = b"forerun learned tokens 1\n"
 _LONGEST_HEAD = 1 << 16
 
 _log = logging.getLogger(__name__)
+
+
+class KeptFile:
+    """Bytes that something learned of a model, checked when they are read; problems are told once and stop nothing."""
+
+    def __init__(self, path: Path, origin: Mapping[str, str]) -> None:
+        """`origin` says what they are of: a `model`, a `vocabulary`, and what else has to be the same."""
+        self.path, self._origin = path, dict(origin)
+        self._next_s = time.monotonic() + EVERY_S
+        self._has_told = False
+
+    @property
+    def is_time(self) -> bool:
+        """Whether a few minutes went by since it was written."""
+        return time.monotonic() >= self._next_s
+
+    def read(self) -> bytes:
+        """What it holds, nothing if there is none. Raises OSError, ValueError."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            head, entries = _read_head(file), file.read()
+            if head.get("checksum") != zlib.crc32(entries):
+                raise ValueError("it is damaged")
+            for key, word in (("vocabulary", "tokenizer"), ("network", "network")):
+                if head.get(key) != self._origin.get(key):
+                    raise ValueError(f"it was learned with another {word}")
+            return entries
+        return b""
+
+    def write(self, entries: bytes) -> None:
+        """Put them in the place of what is there. Raises OSError."""
+        head = json.dumps(self._origin | {"checksum": zlib.crc32(entries)}).encode() + b"\n"
+        files.replace(self.path, _MAGIC, head, entries, mode=0o600)  # it tells what was said
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For who writes: one at a time. A few minutes begin anew. Raises OSError."""
+        self._next_s = time.monotonic() + EVERY_S
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with files.locked(self.path.parent / ".lock"):
+            yield
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """What fails inside is a warning, once."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if not self._has_told:
+                _log.warning("what was learned in %s cannot be %s: %s", self.path, what, error)
+            self._has_told = True
 
 
 class Learned:
@@ -42,60 +97,80 @@ class Learned:
         vocabulary: str,
         live: AnyLiveTable,
         new_table: Callable[[], AnyLiveTable],
+        place: Path | None = None,
     ) -> None:
-        """Take up what the file holds; `new_table` makes an empty table like `live`."""
-        self.path = path_of(model)
-        self._origin = {"model": str(model.resolve()), "vocabulary": vocabulary}
+        """Take up what the file holds; `new_table` makes an empty table like `live`, `place` is another folder."""
+        self.path = path_of(model, place)
+        self._file = KeptFile(self.path, _origin(model, vocabulary))
         self._live, self._new_table = live, new_table
-        self._has_told = False
-        with self._told("used"):
-            live.absorb(self._read())
-        self._kept_age, self._next_s = live.age, time.monotonic() + EVERY_S
+        with self._file.told("used"):
+            live.absorb(self._file.read())
+        self._kept_age = live.age
 
     def keep_in_time(self) -> None:
         """Keep what is new, every few minutes."""
-        if time.monotonic() >= self._next_s:
+        if self._file.is_time:
             self.keep()
 
     def keep(self) -> None:
         """Add to the file what was learned since."""
-        self._next_s = time.monotonic() + EVERY_S
         age = self._live.age
         if age == self._kept_age:
             return
-        with self._told("written"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with files.locked(self.path.parent / ".lock"):
-                merged = self._new_table()
-                with suppress(OSError, ValueError):
-                    merged.absorb(self._read())
-                # Ages begin anew when their numbers run out.
-                merged.absorb(self._live.entries(self._kept_age if self._kept_age < age else 0))
-                self._write(merged.entries())
+        with self._file.told("written"), self._file.locked():
+            merged = self._new_table()
+            with suppress(OSError, ValueError):
+                merged.absorb(self._file.read())
+            # Ages begin anew when their numbers run out.
+            merged.absorb(self._live.entries(self._kept_age if self._kept_age < age else 0))
+            self._file.write(merged.entries())
             self._kept_age = age
 
-    def _read(self) -> bytes:
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            head, entries = _read_head(file), file.read()
-            if head.get("checksum") != zlib.crc32(entries):
+
+class LearnedMap:
+    """The file of what a network that drafts has learned: a square matrix, fp16, and tokens, int32.
+
+    Of processes that run at once the one that keeps last is right.
+    """
+
+    def __init__(
+        self, model: Path, vocabulary: str, network: str, place: Path | None = None
+    ) -> None:
+        """`network` stands for the weights that the matrix goes with."""
+        self.path = path_of(model, place, MAP_SUFFIX)
+        self._file = KeptFile(self.path, _origin(model, vocabulary) | {"network": network})
+        self._kept = 0
+
+    @property
+    def is_time(self) -> bool:
+        """Whether a few minutes went by since it was kept."""
+        return self._file.is_time
+
+    def load(self, width: int, vocab_size: int) -> tuple[NDArray[np.float32], list[int]] | None:
+        """The matrix (width, width) and the tokens; None if there are none, or they cannot be used."""
+        with self._file.told("used"):
+            held = self._file.read()
+            if not held:
+                return None
+            num = 2 * width * width
+            if len(held) < num or (len(held) - num) % 4:
                 raise ValueError("it is damaged")
-            if head.get("vocabulary") != self._origin["vocabulary"]:
-                raise ValueError("it was learned with another tokenizer")
-            return entries
-        return b""
+            matrix = np.frombuffer(held[:num], np.float16).reshape(width, width)
+            tokens = np.frombuffer(held[num:], np.int32).tolist()
+            if not np.isfinite(matrix).all() or not all(0 <= t < vocab_size for t in tokens):
+                raise ValueError("it is damaged")
+            return matrix.astype(np.float32), tokens
+        return None
 
-    def _write(self, entries: bytes) -> None:
-        head = json.dumps(self._origin | {"checksum": zlib.crc32(entries)}).encode() + b"\n"
-        files.replace(self.path, _MAGIC, head, entries, mode=0o600)  # it tells what was said
-
-    @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            if not self._has_told:
-                _log.warning("what was learned in %s cannot be %s: %s", self.path, what, error)
-            self._has_told = True
+    def keep(self, matrix: NDArray[np.float32], tokens: Sequence[int], num_steps: int) -> None:
+        """Write both, if there were steps since they were written."""
+        if num_steps == self._kept:
+            return
+        with self._file.told("written"), self._file.locked():
+            self._file.write(
+                matrix.astype(np.float16).tobytes() + np.array(tokens, np.int32).tobytes()
+            )
+            self._kept = num_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +187,14 @@ def folder() -> Path:
     return cache_root() / "learned"
 
 
-def path_of(model: Path) -> Path:
-    """The file of a model, which is a GGUF file or a folder."""
+def path_of(model: Path, place: Path | None = None, suffix: str = SUFFIX) -> Path:
+    """The file of a model, which is a GGUF file or a folder; in the cache, or another folder."""
     digest = hashlib.sha256(str(model.resolve()).encode()).hexdigest()[:16]
-    return folder() / f"{name_of(model)}-{digest}{SUFFIX}"
+    return (place or folder()) / f"{name_of(model)}-{digest}{suffix}"
+
+
+def _origin(model: Path, vocabulary: str) -> dict[str, str]:
+    return {"model": str(model.resolve()), "vocabulary": vocabulary}
 
 
 def entries() -> list[LearnedFile]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Features, Outcome, Seq
-from forerun.drafters.base import Drafter, DrafterBytes, memory_of
+from forerun.drafters.base import Drafter, DrafterBytes, idle, memory_of
 
 
 class Pair:
@@ -34,6 +34,10 @@ class Pair:
         """Both forget the sequence."""
         self.first.end(seq)
         self.second.end(seq)
+
+    def idle(self) -> bool:
+        """A step of the first that has something to do."""
+        return idle(self.first) or idle(self.second)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """What both hold."""

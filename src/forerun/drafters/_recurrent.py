@@ -15,6 +15,7 @@ R rows of a step, D width of the target, p inner width, n depths that were train
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,12 @@ from torch.nn import functional
 from forerun.drafters import _best_first
 from forerun.drafters._best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafters._guess_tree import AnyTextEvidence, GuessTree
-from forerun.drafters._last_state import StateNetwork, target_logits
-from forerun.drafters._native_network import NativeStateNetwork, fill, load_errors
+from forerun.drafters._head_map import HeadMap
+from forerun.drafters._last_state import target_logits
+from forerun.drafters._learned import LearnedMap
+from forerun.drafters._native_network import NativeStateNetwork, fill, load_errors, pack
+from forerun.drafters._table_file import fingerprint
+from forerun.drafters.base import Target
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.model import Model
 from forerun.quant.rtn import HEAD_BITS
@@ -53,13 +58,33 @@ class RecurrentWeights:
     """The tokens of the head (V',) int64, ascending; None for all."""
     temperatures: tuple[float, ...] = (1.0,)
     """By depth, the last for all below: logits are divided by it before they become chances."""
+    head_map: Tensor | None = None
+    """(D, p): what the target's rows were multiplied by to make `head.0`, if they were."""
 
 
-def new_network(weights: RecurrentWeights, target: Model, bits: int) -> StateNetwork:
+def new_network(
+    weights: RecurrentWeights, target: Model, bits: int
+) -> NativeNetwork | TorchNetwork:
     """On the native kernels where the target runs on them. Raises LoadError naming the weight that is wrong."""
     if isinstance(target, NativeDecoder):
         return NativeNetwork(weights, target, bits)
     return TorchNetwork(weights, target)
+
+
+def new_learner(
+    weights: RecurrentWeights, network: NativeNetwork | TorchNetwork, target: Target
+) -> HeadMap | None:
+    """What learns for a network while it serves, from what was kept on; None if it has not one head of its own."""
+    head = weights.tensors.get("head.0")
+    if head is None or "head.1" in weights.tensors:
+        return None
+    cell = network if isinstance(network, TorchNetwork) else TorchNetwork(weights, target.model)
+    learner = HeadMap(cell, network, target.model, weights)
+    if target.path is not None and target.vocabulary is not None:
+        vocabulary = fingerprint(target.vocabulary)
+        digest = f"{zlib.crc32(head.half().numpy().tobytes()):08x}"
+        learner.keep_in(LearnedMap(target.path, vocabulary, digest, target.learned_in))
+    return learner
 
 
 class NativeNetwork(NativeStateNetwork):
@@ -91,6 +116,14 @@ class NativeNetwork(NativeStateNetwork):
             if bits in HEAD_BITS:
                 network.map_tokens()
         super().__init__(network)
+        self.bits = bits
+
+    def set_head(self, rows: Tensor, tokens: Tensor | None) -> None:
+        """See `MappedNetwork`."""
+        if tokens is not None:
+            self._native.set_tokens(tokens.tolist())
+        pack(self._native, "head.0", rows, self.bits)
+        self._native.check()
 
 
 class TorchNetwork:
@@ -100,7 +133,7 @@ class TorchNetwork:
 
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         width = weights.inner_size
-        self.weights, self.target = weights, target
+        self.weights, self.target, self.tokens = weights, target, weights.tokens
         decay = 0.5 ** (0.5 / weights.num_predict)
         self.emb_weight = ((1 - decay**2) * width / 2) ** 0.5 / decay
         self.device = target.embed(torch.zeros(0, dtype=torch.int64)).device
@@ -138,31 +171,49 @@ class TorchNetwork:
 
     def step(self, step: Step, state: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
         """The state (p,) and the LSTM's cell (p,) after a token."""
-        depth, weights = step.depth, self.weights
+        return self.advance(torch.tensor(step.token, device=self.device), step.depth, state, cell)
+
+    def advance(
+        self, tokens: Tensor, depth: int, state: Tensor, cell: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """States (..., p) and the LSTM's cells (..., p) after a token each (...). At depth 0 `state` is (..., D)."""
+        weights = self.weights
         state = state.float()
         if depth == 0 and weights.scales_input:
-            state = state / (state.square().mean() + EPS).sqrt() / 2**0.5
-        gates = self._at("proj", depth) @ state
-        e = self.emb_weight * self._embed(step.token, depth)
-        gates = gates + e.repeat(len(gates) // len(e))
+            state = state / (state.square().mean(-1, keepdim=True) + EPS).sqrt() / 2**0.5
+        gates = functional.linear(state, self._at("proj", depth))
+        e = self.emb_weight * self._embed(tokens, depth)
+        gates = gates + e.tile(gates.shape[-1] // e.shape[-1])
         if not weights.is_lstm:
             state = functional.gelu(self._norm("ln", depth, gates))
             return state, state
-        forget, take, give, candidate = gates.chunk(4)
+        forget, take, give, candidate = gates.chunk(4, -1)
         new = take.sigmoid() * functional.gelu(self._norm("ln", depth, candidate))
         if cell is not None:
             new = new + forget.sigmoid() * cell
         norm = self._scaled(new, self.tensors["state_ln"], self.tensors.get("state_ln.bias"))
         return give.sigmoid() * functional.gelu(norm), new
 
+    @torch.no_grad()
+    def unroll(self, first: Tensor, tokens: Tensor) -> list[Tensor]:
+        """See `MappedNetwork`."""
+        state, cell, found = first.to(self.device), None, []
+        for depth, column in enumerate(tokens.to(self.device).T):
+            state, cell = self.advance(column, depth, state, cell)
+            found.append(state.cpu())
+        return found
+
+    def set_head(self, rows: Tensor, tokens: Tensor | None) -> None:
+        """See `MappedNetwork`."""
+        self.tensors["head.0"], self.tokens = rows.to(self.device), tokens
+
     def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """The likeliest tokens (k,) after a state (p,) and their chances."""
-        tokens = self.weights.tokens
         if "head.0" in self.tensors:
             logits = self._at("head", depth) @ state
         else:
-            logits = target_logits(self.target, state, tokens)
-        return _best_first.likeliest(logits, depth, tokens, self.weights.temperatures)
+            logits = target_logits(self.target, state, self.tokens)
+        return _best_first.likeliest(logits, depth, self.tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
         """See `StateNetwork`; the head is the target's own."""
@@ -175,11 +226,11 @@ class TorchNetwork:
             t for i in range(depth, -1, -1) if (t := self.tensors.get(f"{name}.{i}")) is not None
         )
 
-    def _embed(self, token: int, depth: int) -> Tensor:
+    def _embed(self, tokens: Tensor, depth: int) -> Tensor:
         if "emb.0" in self.tensors:
-            return self._at("emb", depth)[token]
-        row = self.target.embed(torch.tensor([token], device=self.device))[0]
-        return self.tensors["map"] @ row if "map" in self.tensors else row
+            return self._at("emb", depth)[tokens]
+        rows = self.target.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
+        return functional.linear(rows, self.tensors["map"]) if "map" in self.tensors else rows
 
     def _norm(self, name: str, depth: int, x: Tensor) -> Tensor:
         weight = self._at(name, depth)
@@ -195,5 +246,5 @@ class TorchNetwork:
 
     @staticmethod
     def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        y = x / (x.square().mean() + EPS).sqrt() * weight
+        y = x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight
         return y if bias is None else y + bias

@@ -109,6 +109,7 @@ def read(model: str, target: Target) -> RecurrentWeights:
         tensors=_multiplied(tensors, target.model, tokens),
         tokens=tokens,
         temperatures=_network_folder.temperatures(folder),
+        head_map=tensors.get("head_map"),
     )
 
 

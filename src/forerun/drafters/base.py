@@ -80,7 +80,9 @@ class Target:
     path: Path | None = None
     """The target's file or folder; None if it was not loaded from one."""
     learn: bool = False
-    """Keep what is learned of this target for the next process."""
+    """Keep what is learned of this target for the next process, and learn more of it while nothing else runs."""
+    learned_in: Path | None = None
+    """The folder where it is kept; None: in the cache."""
 
 
 class DrafterBytes(NamedTuple):
@@ -97,6 +99,12 @@ def memory_of(drafter: Drafter, num_seqs: int, max_len: int) -> DrafterBytes:
     if told is None:
         return DrafterBytes(tables=drafter.nbytes(num_seqs, max_len))
     return DrafterBytes(*told(num_seqs, max_len))
+
+
+def idle(drafter: Drafter) -> bool:
+    """Between requests: one small step of its own, where it has a method `idle`; whether there is more."""
+    step = getattr(drafter, "idle", None)
+    return step is not None and bool(step())
 
 
 class Drafter(Protocol):

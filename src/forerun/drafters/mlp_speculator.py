@@ -17,11 +17,13 @@ from forerun.drafters import _recurrent_files
 from forerun.drafters._best_first import NetworkOptions
 from forerun.drafters._last_state import LastStateDrafter
 from forerun.drafters._network_folder import UNTRAINED
-from forerun.drafters._recurrent import new_network
+from forerun.drafters._recurrent import new_learner, new_network
 from forerun.drafters.base import Target
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
 """What `forerun autotune` tries."""
+KEEPS = True
+"""With `Target.learn`, what it learned is there in the next process."""
 TUNE_WHEN_NAMED = True
 """Few models have a network that ships; theirs is tried as part of `auto`."""
 
@@ -42,7 +44,8 @@ def build(options: Options, target: Target) -> LastStateDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     weights = _recurrent_files.read(options.model, target)
     network = new_network(weights, target.model, options.bits)
-    return LastStateDrafter(options, network, target.model.config.hidden_size)
+    learner = new_learner(weights, network, target) if target.learn else None
+    return LastStateDrafter(options, network, target.model.config.hidden_size, learner)
 
 
 def example(target: Target) -> Options:

@@ -84,7 +84,7 @@ def build(options: Options, target: Target) -> Recycling:
         table = _table_file.load_known(vocabulary, name)
     drafter = Recycling(options, table)
     if target.learn and target.path is not None and vocabulary is not None:
-        drafter.keep_in(target.path, _table_file.fingerprint(vocabulary))
+        drafter.keep_in(target.path, _table_file.fingerprint(vocabulary), target.learned_in)
     return drafter
 
 
@@ -115,9 +115,9 @@ class Recycling(BaseDrafter):
         self.texts = Texts(options.max_depth, options.shared_tokens)
         self._grow = _guess_tree.grower(self.live)
 
-    def keep_in(self, model: Path, vocabulary: str) -> None:
+    def keep_in(self, model: Path, vocabulary: str, place: Path | None = None) -> None:
         """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
-        self.learned = Learned(model, vocabulary, self.live, self._new_table)
+        self.learned = Learned(model, vocabulary, self.live, self._new_table, place)
         weakref.finalize(self, self.learned.keep)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:

@@ -25,7 +25,7 @@ from forerun.decoding.verify import Best, verify
 from forerun.drafters._fallback import Fallback
 from forerun.drafters._predicted import Prediction
 from forerun.drafters._rules import propose
-from forerun.drafters.base import Drafter
+from forerun.drafters.base import Drafter, idle
 from forerun.engine.additions import extended, fitting
 from forerun.engine.batch import Pass, SequenceRows, pack
 from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
@@ -142,6 +142,10 @@ class Engine:
         if self.trace is not None:
             self.trace.end_step(work, results, self._granted)
         return events
+
+    def idle(self) -> bool:
+        """A small step of the drafter's own while there is nothing to do; whether there is more."""
+        return not self.has_work and idle(self.drafter)
 
     def abort(self, seq_id: int) -> Event | None:
         """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from forerun.core.errors import ForerunError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters._rules import propose
-from forerun.drafters.base import Drafter, DrafterBytes, memory_of
+from forerun.drafters.base import Drafter, DrafterBytes, idle, memory_of
 from forerun.engine.stats import SpecStats
 
 MAX_ERRORS = 3
@@ -66,6 +66,12 @@ class Guard:
         if self._known.pop(seq.id, None) is not None:
             with self._guarded("end"):
                 self.inner.end(seq)
+
+    def idle(self) -> bool:
+        """Let the drafter do a step of its own; False from the first that fails on."""
+        with self._guarded("idle"):
+            return self._num_errors < MAX_ERRORS and idle(self.inner)
+        return False
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The drafter's."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,8 @@ from forerun.engine.metrics import Served
 from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_token
 from forerun.engine.request import RequestState
 
+MOST_LEARN_S = 1.0
+"""Time to learn that is saved up."""
 Sink = Callable[[Event], object]
 """Called with each event of a request, by the thread that steps; should return at once."""
 
@@ -80,6 +83,7 @@ class EngineLoop:
         self._handles: dict[int, RequestHandle] = {}  # by sequence, while it runs
         self._cancelled: list[RequestHandle] = []
         self._is_stepping = False
+        self._learn_s = 0.0  # that the drafter may still learn
 
     def submit(
         self,
@@ -133,6 +137,20 @@ class EngineLoop:
                 self._deliver(event)
             self._end_cancelled()
             return self.engine.has_work
+
+    def idle(self) -> bool:
+        """Let the drafter learn for a moment if there is nothing to do; whether there is more."""
+        with self.turns():
+            return self.engine.idle()
+
+    def learn(self, seconds: float) -> None:
+        """Let the drafter learn while there is nothing to do, over all calls for about so long together."""
+        self._learn_s = min(self._learn_s + seconds, MOST_LEARN_S)
+        is_more = True
+        while is_more and self._learn_s > 0:
+            start_s = time.perf_counter()
+            is_more = self.idle()
+            self._learn_s -= time.perf_counter() - start_s
 
     def _deliver(self, event: Event | None) -> None:
         """Hand an event to its request; a sink that raises ends its request, no other."""

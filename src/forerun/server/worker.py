@@ -217,13 +217,14 @@ class Worker:
         self._end_all()
 
     def _serve(self, llm: LLM) -> None:
-        engine = llm.loop.engine
+        engine, is_learning = llm.loop.engine, False
         while not self._is_closing:
-            for job in self._new_jobs(wait=not engine.has_work):
+            for job in self._new_jobs(wait=not (engine.has_work or is_learning)):
                 self._do(job, llm)
             if engine.has_work and not self._is_closing:
                 self._step(llm)
             self._send(self._mail())
+            is_learning = not self._is_closing and llm.loop.idle()
 
     def _new_jobs(self, *, wait: bool = False) -> Iterator[_Job]:
         try:

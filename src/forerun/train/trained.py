@@ -1,4 +1,4 @@
-"""A trained drafter as a folder: config.json, model.safetensors (fp16), and train.json, which says how it was made."""
+"""A trained drafter as a folder: config.json, model.safetensors (fp16 or int8 codes), train.json: how it was made."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ def write(
     ids: Tensor,
     record: Mapping[str, object],
     history: Sequence[Mapping[str, float]],
+    *,
+    int8: bool = False,
 ) -> None:
     """Write all, each file whole or not at all, the configuration last. Raises ForerunError if there is no room."""
     tensors = {name: weight.half() for name, weight in weights.items()}
+    if int8:
+        tensors = _network_folder.rounded(tensors)
     try:
         write_record(folder, record, history)
         _network_folder.write(folder, config, {**tensors, "draft_ids": ids})

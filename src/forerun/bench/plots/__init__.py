@@ -6,11 +6,11 @@ Needs matplotlib (`pip install 'forerun[plots]'`), which is imported only here a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from forerun.bench.pass_costs import PassCosts
-from forerun.bench.plots import drafters, memory, passes
+from forerun.bench.plots import drafters, learning, memory, passes, training
 from forerun.bench.plots.style import STYLE, Rows
 from forerun.core.errors import ConfigError
 
@@ -47,6 +47,22 @@ def draw_passes(costs: Sequence[PassCosts], folder: Path, title: str) -> dict[st
 def draw_memory(rows: Rows, folder: Path, title: str) -> dict[str, str]:
     """The same for what is kept of the speed when memory is cut."""
     return _save(folder, title, ("kept", "Speed kept when memory is cut", memory.kept, (rows,)))
+
+
+def draw_training(
+    history: Sequence[Mapping[str, float]], folder: Path, title: str
+) -> dict[str, str]:
+    """The same for a training run, of the lines of its metrics.csv."""
+    return _save(folder, title, ("training", "Training", training.run, (history,)))
+
+
+def draw_learning(
+    moving: Sequence[tuple[float, float]], folder: Path, title: str
+) -> dict[str, str]:
+    """The same for what a drafter gains by learning, of its moving tau without and with."""
+    return _save(
+        folder, title, ("learning", "Learning while serving", learning.over_requests, (moving,))
+    )
 
 
 def _save(folder: Path, title: str, *pictures: Picture) -> dict[str, str]:
