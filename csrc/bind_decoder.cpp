@@ -133,6 +133,22 @@ void set_codes(Decoder& self, const std::string& name, const std::string& format
     self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));
 }
 
+void set_flat(Decoder& self, const std::string& name, const std::string& format,
+              const Array2<const std::int8_t>& codes, const Array1<const float>& scales,
+              const Array1<const float>& inverse, const Array1<const std::int32_t>& pieces,
+              int limit, bool is_even, OptionalFloats bias) {
+    const int num_out = dimension(codes.shape(0)), num_in = dimension(codes.shape(1));
+    const float* added = bias_of(name, num_out, bias);
+    need_shape(scales, {codes.shape(0)}, name + ": there must be a scale for each output");
+    need_shape(inverse, {codes.shape(1)}, name + ": there must be a factor for each input");
+    need_shape(pieces, {codes.shape(1)}, name + ": there must be pieces for each input");
+    const FlatCodes source{codes.data(),  scales.data(), inverse.data(),
+                           pieces.data(), limit,         is_even};
+    const WeightFormat& f = weight_format(format);
+    nb::gil_scoped_release unlocked;
+    self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));
+}
+
 void set_blank(Decoder& self, const std::string& name, const std::string& format, int num_out,
                int num_in, bool has_bias, bool is_apart) {
     self.set(name, blank(weight_format(format), dimension(num_out), dimension(num_in), has_bias,
@@ -247,7 +263,7 @@ void unpack(const Decoder& self, const std::string& name, const Array2<float>& o
 void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
            const Array2<float>& out) {
     const Linear& linear = matrix(self, name);
-    const int num_rows = num_rows_of(x, linear.num_in);
+    const int num_rows = num_rows_of(x, linear.num_read());
     need_shape(out, {x.shape(0), std::size_t(linear.num_tiles() * kTile)},
                "out must be (rows, outputs in whole tiles)");
     nb::gil_scoped_release unlocked;
@@ -298,6 +314,9 @@ void bind_decoder(nb::module_& m) {
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert(), "bias"_a.none())
         .def("set_codes", &set_codes, "name"_a, "format"_a, "codes"_a.noconvert(),
              "scales"_a.noconvert(), "mins"_a.none(), "bias"_a.none())
+        .def("set_flat", &set_flat, "name"_a, "format"_a, "codes"_a.noconvert(),
+             "scales"_a.noconvert(), "inverse"_a.noconvert(), "pieces"_a.noconvert(), "limit"_a,
+             "is_even"_a, "bias"_a.none())
         .def("set_blank", &set_blank, "name"_a, "format"_a, "num_out"_a, "num_in"_a, "has_bias"_a,
              "is_apart"_a = false)
         .def("packed", &packed, "name"_a)

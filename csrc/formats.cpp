@@ -96,6 +96,7 @@ StoredGroup read_q6_k(const std::uint8_t* block, int j) {
 
 constexpr auto kFloat = Activations::Float;
 constexpr auto kInt8 = Activations::Int8Groups;
+constexpr auto kFlat = Activations::Flat;
 
 // A new format is a line here, a function that reads its blocks and, if no tile kernel fits, a
 // tile kernel.
@@ -112,6 +113,8 @@ constexpr WeightFormat kFormats[] = {
     {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::Super, kSuper, 144, read_k<4>},
     {"q5_k", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, kSuper, 176, read_k<5>},
     {"q6_k", Tile::Q6, kInt8, 6, 16, 32, Scales::Half, kSuper, 210, read_q6_k},
+    {"q4_c", Tile::Q4C, kFlat, 4, 32, 0, Scales::Channel, 32, 16, nullptr},
+    {"q8_c", Tile::Q8C, kFlat, 8, 32, 0, Scales::Channel, 32, 32, nullptr},
 };
 
 // --- tiles ---
@@ -119,19 +122,22 @@ constexpr WeightFormat kFormats[] = {
 int codes_nbytes(const WeightFormat& f) { return kTile * f.group * f.bits / 8; }
 
 int group_nbytes(const WeightFormat& f) {
-    const int scales = f.scales == Scales::None ? 0 : has_pair(f.scales) ? 64 : 32;
+    const bool has_none = f.scales == Scales::None || f.is_flat();
+    const int scales = has_none ? 0 : has_pair(f.scales) ? 64 : 32;
     return codes_nbytes(f) + scales;
 }
 
 std::size_t tile_nbytes(const WeightFormat& f, int num_in) {
-    const std::size_t factors = f.scales == Scales::Super ? num_in / kSuper * kLine : 0;
-    return static_cast<std::size_t>(num_in / f.group) * group_nbytes(f) + factors;
+    const std::size_t factors = f.scales == Scales::Super ? num_in / kSuper * kLine : 0,
+                      head = f.is_flat() ? kFlatHead : 0;
+    return head + static_cast<std::size_t>(num_in / f.group) * group_nbytes(f) + factors;
 }
 
 // Where group g of a tile starts: in front of 8 groups of Scales::Super stand their factors.
 std::size_t group_offset(const WeightFormat& f, int g) {
-    const std::size_t factors = f.scales == Scales::Super ? (g / 8 + 1) * kLine : 0;
-    return static_cast<std::size_t>(g) * group_nbytes(f) + factors;
+    const std::size_t factors = f.scales == Scales::Super ? (g / 8 + 1) * kLine : 0,
+                      head = f.is_flat() ? kFlatHead : 0;
+    return head + static_cast<std::size_t>(g) * group_nbytes(f) + factors;
 }
 
 void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
@@ -170,6 +176,7 @@ void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const Stored
         if (f.bits < 8) put_bits(at, 4, lane, i, codes & 0x0F0F0F0F);
         if (f.bits == 6) put_bits(at + 8 * f.group, 2, lane, i, codes >> 4 & 0x03030303);
     }
+    if (f.is_flat()) return;
     std::uint8_t* scales = at + codes_nbytes(f);
     if (f.scales == Scales::Super) {
         scales[lane] = static_cast<std::uint8_t>(group.scale);
@@ -244,12 +251,10 @@ void check_width(const WeightFormat& f, int num_in) {
 // Calls write(tile, lane, row) for every row, in parallel. Packing happens once, so it does without
 // the pool and its rules.
 template <class Write>
-Packed pack_rows(const WeightFormat& format, int num_out, int num_in, const float* bias,
-                 int num_threads, const Write& write) {
+void fill_rows(Packed& packed, const float* bias, int num_threads, const Write& write) {
     constexpr int least = 64;  // fewer tiles are packed faster by one thread
-    Packed packed = blank(format, num_out, num_in, bias != nullptr);
     const Linear& linear = packed.linear;
-    const int count = linear.num_tiles();
+    const int num_out = linear.num_out, count = linear.num_tiles();
     const int threads = std::max(1, std::min(num_threads, count / least));
     const auto part = [&](int thread) {
         const Part tiles(count, thread, threads);
@@ -263,6 +268,13 @@ Packed pack_rows(const WeightFormat& format, int num_out, int num_in, const floa
         part(0);
     }
     if (bias) std::copy_n(bias, num_out, packed.bias.as<float>());
+}
+
+template <class Write>
+Packed pack_rows(const WeightFormat& format, int num_out, int num_in, const float* bias,
+                 int num_threads, const Write& write) {
+    Packed packed = blank(format, num_out, num_in, bias != nullptr);
+    fill_rows(packed, bias, num_threads, write);
     return packed;
 }
 
@@ -309,6 +321,8 @@ Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
 
 Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
             const float* bias, int num_threads) {
+    if (format.is_flat())
+        throw std::invalid_argument(std::string(format.name) + " has no stored blocks");
     const std::size_t row_nbytes = stored_row_nbytes(format, num_in);
     const auto write = format.is_float() ? write_floats : write_integers;
     return pack_rows(format, num_out, num_in, bias, num_threads,
@@ -340,6 +354,97 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& so
                              return group;
                          });
                      });
+}
+
+namespace {
+
+// Which places the inputs have, in memory of the packed weights.
+void place_inputs(Packed& packed, int num_in, const FlatCodes& source) {
+    const int num_more = packed.linear.num_in - num_in, num_groups = num_in / kGroup;
+    const std::size_t words = num_in + 3 * std::size_t(num_more) + num_groups + 1;
+    packed.places = weight_memory(words * sizeof(float));
+    float *inverse = packed.places.as<float>(), *low = inverse + num_in, *high = low + num_more;
+    auto* from = reinterpret_cast<std::int32_t*>(high + num_more);
+    std::int32_t* first = from + num_more;
+    std::copy_n(source.inverse, num_in, inverse);
+    int i = 0;
+    for (int j = 0; j < num_in; ++j) {
+        if (j % kGroup == 0) first[j / kGroup] = i;
+        for (int piece = 1; piece < source.pieces[j]; ++piece, ++i) {
+            from[i] = j;
+            low[i] = source.is_even ? 0.0f : static_cast<float>(piece * source.limit);
+            high[i] = low[i] + static_cast<float>(source.limit);
+        }
+    }
+    first[num_groups] = i;
+    packed.flat = std::make_unique<const Flattening>(
+        Flattening{num_in, packed.linear.num_in, static_cast<float>(source.limit), inverse, from,
+                   low, high, first});
+    packed.linear.flat = packed.flat.get();
+}
+
+// Of one output: the codes of all its places, then the scale and the offset at the tile's head.
+void write_flat(const Linear& linear, std::uint8_t* tile, int lane, const FlatCodes& source,
+                int row) {
+    const Flattening& flat = *linear.flat;
+    const std::int8_t* codes = source.codes + static_cast<std::size_t>(row) * flat.num_in;
+    const int num_places = flat.num_in + flat.first[flat.num_in / kGroup];
+    const int mask = linear.format->bits == 4 ? 15 : 255;
+    std::int32_t offset = 0;
+    write_row(linear, tile, lane, [&](int g) {
+        StoredGroup group{};
+        for (int i = 0, p = g * kGroup; i < kGroup && p < num_places; ++i, ++p) {
+            const int code = codes[p < flat.num_in ? p : flat.source[p - flat.num_in]];
+            group.codes[i] = static_cast<std::uint8_t>(code & mask);
+            offset -= kCodeZero * code;
+        }
+        return group;
+    });
+    std::memcpy(tile + 4 * lane, source.scales + row, 4);
+    std::memcpy(tile + 64 + 4 * lane, &offset, 4);
+}
+
+}  // namespace
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes& source,
+            const float* bias, int num_threads) {
+    constexpr std::int64_t widest = 1 << 16;  // sums of so many products fit 32 bits
+    if (!format.is_flat())
+        throw std::invalid_argument(std::string(format.name) + " is not for flattened rows");
+    check_width(format, num_in);
+    std::int64_t num_places = 0;
+    for (int j = 0; j < num_in; ++j) {
+        if (source.pieces[j] < 1 || source.pieces[j] > widest)
+            throw std::invalid_argument("an input has no place or too many");
+        num_places += source.pieces[j];
+    }
+    const std::int64_t wide = (num_places + kGroup - 1) / kGroup * kGroup;
+    if (wide > widest) throw std::invalid_argument("flattened rows are wider than 65536");
+    if (source.limit < 1 || source.limit > 127)
+        throw std::invalid_argument("the limit of flattened codes must be 1 to 127");
+    const int most = format.bits == 4 ? 7 : 127;
+    for (std::size_t i = 0; i < std::size_t(num_out) * num_in; ++i)
+        if (source.codes[i] < -most || source.codes[i] > most)
+            throw std::invalid_argument("a code is not within -" + std::to_string(most) + ".." +
+                                        std::to_string(most));
+    Packed packed = blank(format, num_out, static_cast<int>(wide), bias != nullptr);
+    place_inputs(packed, num_in, source);
+    fill_rows(packed, bias, num_threads,
+              [&](const Linear& linear, std::uint8_t* tile, int lane, int row) {
+                  write_flat(linear, tile, lane, source, row);
+              });
+    return packed;
+}
+
+bool flattens_alike(const Linear& a, const Linear& b) {
+    if (!a.flat || !b.flat) return a.flat == b.flat;
+    const Flattening &x = *a.flat, &y = *b.flat;
+    const int num_more = x.num_wide - x.num_in;
+    return x.num_in == y.num_in && x.num_wide == y.num_wide && x.limit == y.limit &&
+           std::equal(x.inverse, x.inverse + x.num_in, y.inverse) &&
+           std::equal(x.source, x.source + num_more, y.source) &&
+           std::equal(x.low, x.low + num_more, y.low) &&
+           std::equal(x.high, x.high + num_more, y.high);
 }
 
 Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows) {
@@ -383,13 +488,18 @@ void unpack_row(const Linear& linear, int row, float* out) {
             const std::uint8_t* factors = tile + group_offset(f, g / 8 * 8) - kLine;
             scale = half_to_float(half_at(factors + 2 * lane)) * scales[lane];
             minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
+        } else if (f.is_flat()) {
+            std::memcpy(&scale, tile + 4 * lane, 4);
         } else {
             scale = half_to_float(half_at(scales + 2 * lane));
             if (has_pair(f.scales)) minimum = half_to_float(half_at(scales + 32 + 2 * lane));
             if (f.scales == Scales::HalfZero) minimum *= scale;
         }
-        for (int i = 0; i < f.group; ++i)
-            *out++ = scale * static_cast<float>(read_code(f, at, lane, i) - f.zero) + minimum;
+        for (int i = 0; i < f.group; ++i) {
+            int code = read_code(f, at, lane, i) - f.zero;
+            if (f.is_flat() && code >= 1 << (f.bits - 1)) code -= 1 << f.bits;
+            *out++ = scale * static_cast<float>(code) + minimum;
+        }
     }
 }
 

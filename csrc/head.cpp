@@ -154,12 +154,14 @@ void Decoder::head_rows(const float* hidden, int num_rows, std::span<const std::
 void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) {
     const std::scoped_lock lock(runtime_.busy);
     Rows rows;
-    runtime_.lay_out([&](Scratch& scratch) { rows = scratch.take_rows(num_rows, linear.num_in); });
-    const std::size_t width = linear.num_in;
+    const std::size_t width = linear.num_read();
+    runtime_.lay_out([&](Scratch& scratch) {
+        rows = scratch.take_rows(num_rows, linear.num_read(), linear.num_in);
+    });
     std::copy_n(x, num_rows * width, rows.x);
     if (!linear.is_float())
         for (int row = 0; row < num_rows; ++row)
-            kernels_.quantize(x + row * width, rows, row, 0, linear.num_in);
+            quantize(linear, x + row * width, rows, row, 0, linear.num_read());
     kernels_.linear(linear, 0, linear.num_tiles(), rows, 0, num_rows,
                     {out, static_cast<std::size_t>(linear.num_tiles() * kTile)});
 }

@@ -63,13 +63,14 @@ struct RowsSample {
     std::vector<std::int32_t> half_sum;
     Rows rows;
 
-    RowsSample(int num_rows, int width)
+    RowsSample(int num_rows, int width, int wide = 0)
         : x(numbers(num_rows * width)),
-          q((num_rows + kRowsAside) * width),
+          q((num_rows + kRowsAside) * std::max(width, wide)),
           scale(q.size() / kGroup),
           sum(scale.size()),
           half_sum(2 * scale.size()),
-          rows{width, x.data(), q.data(), scale.data(), sum.data(), half_sum.data()} {}
+          rows{width,        x.data(),        q.data(),             scale.data(),
+               sum.data(),   half_sum.data(), std::max(width, wide)} {}
 };
 
 // Random bytes, but every second one leaves the exponent of a float, bf16 or fp16 below that of 2.
@@ -83,10 +84,48 @@ std::vector<std::uint8_t> weights(std::size_t nbytes) {
     return bytes;
 }
 
+constexpr int kNumRows = 13;  // 8 + 4 + 1
+
+// A layer for flattened rows of `num_in` inputs, some of which have more than one place.
+Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit, bool is_even) {
+    const int bits = format.bits;
+    std::vector<std::int8_t> codes(num_out * num_in);
+    const std::vector<std::uint8_t> bytes = weights(codes.size());
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+        const int most = (1 << (bits - 1)) - 1;
+        codes[i] = static_cast<std::int8_t>(i % 5 ? bytes[i] % (2 * most + 1) - most : most);
+    }
+    std::vector<std::int32_t> pieces(num_in, 1);
+    for (int j = 0; j < num_in; j += 7) pieces[j] = 1 + j % 4;
+    std::vector<float> scales = numbers(num_out, 8), inverse = numbers(num_in, 9);
+    for (float& factor : inverse) factor = static_cast<float>(limit) * (std::abs(factor) + 0.1f);
+    return pack(format, num_out, num_in,
+                FlatCodes{codes.data(), scales.data(), inverse.data(), pieces.data(), limit, is_even},
+                nullptr, 1);
+}
+
+void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Results& results) {
+    constexpr int num_in = 32, num_tiles = 3, stride = num_tiles * kTile + 1;
+    const Packed layer = flat_layer(format, num_tiles * kTile, num_in, 127, false);
+    const Flattening& flat = *layer.flat;
+    RowsSample sample(kNumRows, num_in, flat.num_wide);
+    for (int row = 0; row < kNumRows; ++row)
+        portable::kernels.flatten(sample.x.data() + row * num_in, flat, sample.rows, row, 0, num_in);
+    std::vector<float> out = numbers(kNumRows * stride, 5);
+    for (const int first : {0, 8, 12})
+        kernels.linear(layer.linear, 0, num_tiles, sample.rows, first, kNumRows - first,
+                       {out.data(), stride, first > 0, 0.3f});
+    results.note(out);
+}
+
 void check_linear(const Kernels& kernels, Results& results) {
-    constexpr int num_rows = 13, num_tiles = 2, stride = num_tiles * kTile + 1;  // 13 = 8 + 4 + 1
+    constexpr int num_rows = kNumRows, num_tiles = 2, stride = num_tiles * kTile + 1;
     const std::vector<float> bias = numbers(num_tiles * kTile, 3);
     for (const WeightFormat& format : weight_formats()) {
+        if (format.is_flat()) {
+            check_flat_linear(kernels, format, results);
+            continue;
+        }
         Linear linear;
         linear.format = &format;
         linear.num_out = num_tiles * kTile;
@@ -118,6 +157,18 @@ void check_quantize(const Kernels& kernels, Results& results) {
     results.note(sample.scale);
     results.note(sample.sum);
     results.note(sample.half_sum);
+}
+
+void check_flatten(const Kernels& kernels, Results& results) {
+    const std::vector<float> x = awkward();
+    const int count = static_cast<int>(x.size());
+    for (const bool is_even : {false, true}) {
+        const Packed layer = flat_layer(weight_format("q8_c"), 1, count, is_even ? 7 : 127, is_even);
+        RowsSample sample(2, count, layer.flat->num_wide);
+        kernels.flatten(x.data() + kGroup, *layer.flat, sample.rows, 1, kGroup, count - kGroup);
+        kernels.flatten(x.data(), *layer.flat, sample.rows, 0, 0, kGroup);
+        results.note(sample.q);
+    }
 }
 
 void check_norm(const Kernels& kernels, Results& results) {
@@ -343,6 +394,7 @@ struct Check {
      [](Kernels& kernels) { break_kernel<&Kernels::kernel>(kernels, kernels.kernel); }}
 constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(quantize, check_quantize),
+                             CHECK(flatten, check_flatten),
                              CHECK(norm, check_norm),
                              CHECK(activate, check_activate),
                              CHECK(gate, check_gate),

@@ -71,10 +71,12 @@ void Decoder::set(const std::string& name, Packed packed) {
     const Linear& given = packed.linear;
     const int num_out = weight.num_out ? weight.num_out : given.num_out;
     if (!weight.linear) throw std::invalid_argument(name + " is a norm");
-    if (given.num_out != num_out || given.num_in != weight.num_in)
+    if (given.num_out != num_out || given.num_read() != weight.num_in)
         throw std::invalid_argument(
-            name + " is (" + std::to_string(given.num_out) + ", " + std::to_string(given.num_in) +
+            name + " is (" + std::to_string(given.num_out) + ", " + std::to_string(given.num_read()) +
             "), expected (" + std::to_string(num_out) + ", " + std::to_string(weight.num_in) + ")");
+    if (given.flat && !name.starts_with("layers."))
+        throw std::invalid_argument(name + " cannot read flattened rows");
     const std::scoped_lock lock(runtime_.busy);
     *weight.linear = given;
     weight.packed = std::move(packed);
@@ -109,7 +111,20 @@ void Decoder::check() {
     for (const auto& [name, weight] : weights_)
         if (!weight.is_optional && weight.packed.nbytes() == 0)
             throw std::invalid_argument("weight " + name + " is missing");
+    check_flat();
     is_checked_ = true;
+}
+
+// Layers that read the same rows must flatten them alike.
+void Decoder::check_flat() const {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        const Layer& layer = layers_[i];
+        const bool is_alike = flattens_alike(layer.q, layer.k) && flattens_alike(layer.q, layer.v) &&
+                              (!shape_.is_gated || flattens_alike(layer.gate, layer.up));
+        if (!is_alike)
+            throw std::invalid_argument("matrices of layer " + std::to_string(i) +
+                                        " that read the same inputs flatten them differently");
+    }
 }
 
 std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {

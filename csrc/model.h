@@ -123,6 +123,7 @@ class Decoder {
 
     Weight& find(const std::string& name);
     void name_weights();
+    void check_flat() const;
     void check_id(std::int64_t id) const;
     bool quantizes_after_attention(const Layer& layer) const;
     int mlp_units() const;
@@ -138,13 +139,15 @@ class Decoder {
     void enter(int row, int sublayer);
     void start(int row);
     void embed_row(std::int64_t id, float* x) const;
+    void quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
+                  int count) const;
     void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
     void project_head(int layer, int head);
     void code_query(int row, int head, const float* x);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
-    void merge_tasks(int unit, int query);
-    void finish_query(const Unit& unit, int query, const Attended* states);
+    void merge_tasks(int unit, int query, int layer);
+    void finish_query(const Unit& unit, int query, int layer, const Attended* states);
     void mlp_up(const Layer& layer, int piece, int thread);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
 

@@ -144,9 +144,15 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
     const std::size_t coded = cache_->page.is_coded() ? rows * s.num_heads : 0;
     coded_ = {scratch.take<std::int8_t>(coded * dim), scratch.take<float>(coded),
               scratch.take<std::int32_t>(coded * dim / kTile)};
-    normed_ = scratch.take_rows(num_rows_, s.hidden_size);
-    attended_ = scratch.take_rows(num_rows_, s.num_heads * s.head_dim);
-    activated_ = scratch.take_rows(num_rows_, s.intermediate_size);
+    int normed = 0, attended = 0, activated = 0;  // widest
+    for (const Layer& layer : layers_) {
+        normed = std::max({normed, layer.q.num_in, layer.up.num_in});
+        attended = std::max(attended, layer.o.num_in);
+        activated = std::max(activated, layer.down.num_in);
+    }
+    normed_ = scratch.take_rows(num_rows_, s.hidden_size, normed);
+    attended_ = scratch.take_rows(num_rows_, s.num_heads * s.head_dim, attended);
+    activated_ = scratch.take_rows(num_rows_, s.intermediate_size, activated);
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
     scratch_stride_ =

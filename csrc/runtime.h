@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -24,16 +25,19 @@ class Scratch {
         nbytes_ += (count * sizeof(T) + 63) / 64 * 64;
         return reinterpret_cast<T*>(piece);
     }
-    Rows take_rows(int num_rows, int width) {
+    // `wide`: how wide flattened rows may become.
+    Rows take_rows(int num_rows, int width, int wide = 0) {
+        wide = std::max(width, wide);
         // Whole groups, so that widths that are never quantized need no case of their own.
         const std::size_t whole_rows = (num_rows + kRowsAside - 1) / kRowsAside * kRowsAside,
-                          groups = whole_rows * ((width + kGroup - 1) / kGroup);
+                          groups = whole_rows * ((wide + kGroup - 1) / kGroup);
         return {width,
                 take<float>(static_cast<std::size_t>(num_rows) * width),
                 take<std::int8_t>(groups * kGroup),
                 take<float>(groups),
                 take<float>(groups),
-                take<std::int32_t>(2 * groups)};
+                take<std::int32_t>(2 * groups),
+                wide};
     }
     std::size_t nbytes() const { return nbytes_; }
     bool is_real() const { return data_ != nullptr; }

@@ -70,12 +70,22 @@ void Decoder::start(int row) {
     for (std::size_t i = 0; i < width; ++i) x[i] += position[i];
 }
 
+// Columns of a row, as a layer that reads it needs them.
+void Decoder::quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
+                       int count) const {
+    if (reader.flat)
+        kernels_.flatten(x, *reader.flat, rows, row, column, count);
+    else
+        kernels_.quantize(x, rows, row, column, count);
+}
+
 void Decoder::norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers) {
     const std::size_t width = shape_.hidden_size;
     float* out = normed_.x + row * width;
     kernels_.norm(x_ + row * width, norm, shape_.hidden_size, out);
-    if (std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return !l->is_float(); }))
-        kernels_.quantize(out, normed_, row, 0, shape_.hidden_size);
+    const auto reader = std::find_if(readers.begin(), readers.end(),
+                                     [](const Linear* l) { return !l->is_float(); });
+    if (reader != readers.end()) quantize(**reader, out, normed_, row, 0, shape_.hidden_size);
 }
 
 // One head of q, k or v, of all rows: normed, rotated and put where it belongs by the thread that
@@ -119,11 +129,11 @@ bool Decoder::quantizes_after_attention(const Layer& layer) const {
 
 void Decoder::attend(Worker& worker, int index) {
     worker.each([&](int task) { attend_task(task, index, worker.thread); });
-    worker.each([&](int piece) { merge_tasks(piece / unit_rows_, piece % unit_rows_); });
+    worker.each([&](int piece) { merge_tasks(piece / unit_rows_, piece % unit_rows_, index); });
     if (!quantizes_after_attention(layers_[index])) return;
     worker.each([&](int row) {
         const std::size_t width = attended_.width;
-        kernels_.quantize(attended_.x + row * width, attended_, row, 0, attended_.width);
+        quantize(layers_[index].o, attended_.x + row * width, attended_, row, 0, attended_.width);
     });
 }
 
@@ -157,11 +167,11 @@ void Decoder::attend_task(int index, int layer, int thread) {
             kernels_.merge(next[p], states[p], shape_.head_dim);
     }
     for (int i = 0; !is_split_ && i < unit.num_queries; ++i)
-        finish_query(unit, i, own + i * unit.num_heads);
+        finish_query(unit, i, layer, own + i * unit.num_heads);
 }
 
 // All tasks of one of a unit's queries, in ascending order of chunks, into the first one's states.
-void Decoder::merge_tasks(int index, int query) {
+void Decoder::merge_tasks(int index, int query, int layer) {
     const Unit& unit = units_[index];
     if (query >= unit.num_queries) return;
     const int pair = query * unit.num_heads;
@@ -171,16 +181,16 @@ void Decoder::merge_tasks(int index, int query) {
     for (std::size_t i = first + 1; i < tasks_.size() && tasks_[i].unit == index; ++i)
         for (int h = 0; h < unit.num_heads; ++h)
             kernels_.merge(states_[i * kMaxPairs + pair + h], states[h], shape_.head_dim);
-    finish_query(unit, query, states);
+    finish_query(unit, query, layer, states);
 }
 
-void Decoder::finish_query(const Unit& unit, int query, const Attended* states) {
+void Decoder::finish_query(const Unit& unit, int query, int layer, const Attended* states) {
     const int dim = shape_.head_dim, row = queries_[unit.query + query].row;
     for (int h = 0; h < unit.num_heads; ++h) {
         const int column = (unit.head + h) * dim;
         float* out = attended_.x + row * static_cast<std::size_t>(attended_.width) + column;
         kernels_.finish(states[h], dim, out);
-        if (dim % kGroup == 0) kernels_.quantize(out, attended_, row, column, dim);
+        if (dim % kGroup == 0) quantize(layers_[layer].o, out, attended_, row, column, dim);
     }
 }
 
@@ -208,8 +218,8 @@ void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
             // Quantized rows are read as codes only: their floats stay here, in the cache.
             for (int i = 0; i < count; ++i)
                 if (is_quantized)
-                    kernels_.quantize(up + i * stride, activated_, first + i, tile * kTile,
-                                      channels);
+                    quantize(layer.down, up + i * stride, activated_, first + i, tile * kTile,
+                             channels);
                 else
                     std::copy_n(up + i * stride, stride,
                                 activated_.x + (first + i) * width + tile * kTile);

@@ -13,20 +13,22 @@ namespace forerun {
 
 inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
 inline constexpr int kGroup = 32;     // activations that share a scale
+inline constexpr int kCodeZero = 128;  // what flattened rows hold for 0
 inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache block
 inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attention unit serves
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
-enum class Tile : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q6, Q8 };
+enum class Tile : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q6, Q8, Q4C, Q8C };
 
-// What a tile kernel reads of its rows: floats, or int8 with a scale per group of 32. This is the
-// place for int8 with a scale per row, or one that calibration has fixed.
-enum class Activations : std::uint8_t { Float, Int8Groups };
+// What a tile kernel reads of its rows: floats, int8 with a scale per group of 32, or flattened rows
+// of int8 whose scale calibration has fixed.
+enum class Activations : std::uint8_t { Float, Int8Groups, Flat };
 
 // Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; with minus its zero point,
-// a whole number as fp16; a byte each of scale and minimum, times fp16 factors of 256 inputs.
-enum class Scales : std::uint8_t { None, Half, HalfMin, HalfZero, Super };
+// a whole number as fp16; a byte each of scale and minimum, times fp16 factors of 256 inputs. Channel:
+// one fp32 scale an output.
+enum class Scales : std::uint8_t { None, Half, HalfMin, HalfZero, Super, Channel };
 
 // Whether a second fp16 stands beside each scale.
 constexpr bool has_pair(Scales scales) {
@@ -38,7 +40,7 @@ struct StoredGroup;
 // How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum. The table
 // of all is in formats.cpp.
 struct WeightFormat {
-    const char* name;  // GGUF's, in lower case, but q4_z is our own
+    const char* name;  // GGUF's, in lower case, but q4_z, q4_c and q8_c are our own
     Tile tile;
     Activations activations;
     int bits;   // of a value in a tile: 5-bit codes take 6
@@ -49,6 +51,22 @@ struct WeightFormat {
     StoredGroup (*read)(const std::uint8_t* block, int group);  // one of a block's; null: floats
 
     bool is_float() const { return activations == Activations::Float; }
+    bool is_flat() const { return activations == Activations::Flat; }
+};
+
+// How rows are rounded to int8 with one scale for all of them, and widened, so that no input is much
+// larger than the others: FlattenQuant, arXiv 2402.17985. Input j becomes the whole number
+// c = round(x inverse[j]), of which place j of the row holds what lies in -limit..limit. Behind the
+// `num_in` places follow others, which hold more of some inputs: place num_in + i has
+// clamp(c, high[i]) - clamp(c, low[i]) of input source[i]. Inputs are ascending there. The weights
+// of an input are repeated for all its places.
+struct Flattening {
+    int num_in = 0, num_wide = 0;  // inputs, and places in whole groups; those at the end may be unused
+    float limit = 0.0f;
+    const float* inverse = nullptr;       // (num_in)
+    const std::int32_t* source = nullptr;
+    const float *low = nullptr, *high = nullptr;
+    const std::int32_t* first = nullptr;  // (num_in / 32 + 1): the first i whose input is in a group
 };
 
 // A linear layer's weights in tiles of 16 outputs, `tile_nbytes` apart; layout in kernels/linear.h.
@@ -58,16 +76,20 @@ struct Linear {
     std::size_t tile_nbytes = 0;
     const std::uint8_t* tiles = nullptr;
     const float* bias = nullptr;  // padded to whole tiles, or null
+    const Flattening* flat = nullptr;  // of its rows, which are num_in = num_wide wide then
 
     int num_tiles() const { return (num_out + kTile - 1) / kTile; }
     bool is_float() const { return format->is_float(); }
+    int num_read() const { return flat ? flat->num_in : num_in; }  // inputs before flattening
 };
 
 inline constexpr int kRowsAside = 8;  // rows whose groups lie side by side
+inline constexpr int kFlatHead = 128;  // bytes before the codes of a tile for flattened rows
 
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
 // depends on another. The groups of 8 rows lie side by side, (R / 8, width / 32, 8): a kernel that
-// computes some of them reads one stream.
+// computes some of them reads one stream. Flattened rows have only codes, + 128, of up to `wide`
+// places.
 struct Rows {
     int width = 0;
     float* x = nullptr;        // (R, width)
@@ -75,10 +97,11 @@ struct Rows {
     float* scale = nullptr;    // 1 a group
     float* sum = nullptr;      // 1 a group: scale * sum of q, for the weights' minimum
     std::int32_t* half_sum = nullptr;  // 2 a group: sums of q, for the weights' zero point
+    int wide = 0;                      // of q, at least `width`
 
     // Where a row's first group lies; the next one is kRowsAside further.
     std::size_t first_group(int row) const {
-        return static_cast<std::size_t>(row / kRowsAside) * (width / kGroup) * kRowsAside +
+        return static_cast<std::size_t>(row / kRowsAside) * (wide / kGroup) * kRowsAside +
                row % kRowsAside;
     }
 };
@@ -195,6 +218,7 @@ struct Kernels {
     void (*linear)(const Linear&, int tile, int num_tiles, const Rows&, int row, int num_rows,
                    const Output&);
     void (*quantize)(const float* x, const Rows&, int row, int column, int count);
+    void (*flatten)(const float* x, const Flattening&, const Rows&, int row, int column, int count);
     void (*norm)(const float* x, const Norm&, int width, float* out);
     void (*activate)(Activation, const float* gate, const float* up, int count,
                      float* out);  // up may be null

@@ -128,6 +128,15 @@ inline int store_int8(std::int8_t* p, F x) {
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
 }
 
+// Rounds 16 floats within 0..255 to bytes and stores them.
+inline void store_uint8(std::uint8_t* p, F x) {
+    const __m256i words = _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)), 0xD8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packus_epi16(_mm256_castsi256_si128(words),
+                                      _mm256_extracti128_si256(words, 1)));
+}
+
 // --- integer dot products: 16 outputs, 4 bytes of each ---
 
 struct Bytes {
@@ -221,6 +230,58 @@ inline Bytes load_codes8(const std::uint8_t* p) {
 // |w| times x with w's sign. 2 * 128 * 127 = 32512 fits 16 bits.
 inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) {
     const __m256i v = splat4(x), ones = _mm256_set1_epi16(1);
+    const __m256i a = _mm256_maddubs_epi16(_mm256_abs_epi8(w.a), _mm256_sign_epi8(v, w.a));
+    const __m256i b = _mm256_maddubs_epi16(_mm256_abs_epi8(w.b), _mm256_sign_epi8(v, w.b));
+    acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(a, ones));
+    acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(b, ones));
+}
+#endif
+
+// --- the same of flattened rows, code + 128, with signed codes of weights ---
+
+inline constexpr int kTilesAside = 1;  // tiles that share the loads of a row
+struct Four {  // 4 codes of a row, for each output
+    __m256i v;
+};
+inline Four four(const std::uint8_t* x) {
+    return {splat4(reinterpret_cast<const std::int8_t*>(x))};
+}
+inline Wide shift_down(Wide x, int shift) {
+    return {_mm256_srai_epi32(x.a, shift), _mm256_srai_epi32(x.b, shift)};
+}
+inline Wide load_wide(const std::int32_t* p) {
+    const __m256i* q = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+#ifdef __AVXVNNI__
+// Whether dots are those of code + 128, with 4 and 8 bits.
+inline constexpr bool kIsOffset4 = true, kIsOffset8 = true;
+// 4-bit codes of weights, times 16: their nibble is the upper one.
+inline constexpr int kNibbleShift = 4;
+inline Bytes low_codes(Bytes x) { return bits_up(x, 4, 0xF0); }
+inline Bytes high_codes(Bytes x) { return bits(x, 0, 0xF0); }
+inline void add_flat4(Wide& acc, Four x, Bytes w) {
+    acc = {_mm256_dpbusd_avx_epi32(acc.a, x.v, w.a), _mm256_dpbusd_avx_epi32(acc.b, x.v, w.b)};
+}
+inline void add_flat8(Wide& acc, Four x, Bytes w) { add_flat4(acc, x, w); }
+#else
+inline constexpr bool kIsOffset4 = true, kIsOffset8 = false;
+// 4-bit codes of weights as they are: 2 * 255 * 8 = 4080 fits 16 bits.
+inline constexpr int kNibbleShift = 0;
+inline Bytes signed_nibbles(Bytes x) {
+    const __m256i eight = _mm256_set1_epi8(8);
+    return {_mm256_sub_epi8(_mm256_xor_si256(x.a, eight), eight),
+            _mm256_sub_epi8(_mm256_xor_si256(x.b, eight), eight)};
+}
+inline Bytes low_codes(Bytes x) { return signed_nibbles(bits(x, 0, 15)); }
+inline Bytes high_codes(Bytes x) { return signed_nibbles(bits(x, 4, 15)); }
+inline void add_flat4(Wide& acc, Four x, Bytes w) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(_mm256_maddubs_epi16(x.v, w.a), ones));
+    acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(_mm256_maddubs_epi16(x.v, w.b), ones));
+}
+inline void add_flat8(Wide& acc, Four x, Bytes w) {
+    const __m256i v = _mm256_xor_si256(x.v, _mm256_set1_epi8(-128)), ones = _mm256_set1_epi16(1);
     const __m256i a = _mm256_maddubs_epi16(_mm256_abs_epi8(w.a), _mm256_sign_epi8(v, w.a));
     const __m256i b = _mm256_maddubs_epi16(_mm256_abs_epi8(w.b), _mm256_sign_epi8(v, w.b));
     acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(a, ones));

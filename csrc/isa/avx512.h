@@ -101,6 +101,11 @@ inline int store_int8(std::int8_t* p, F x) {
     return _mm512_reduce_add_epi32(words);
 }
 
+// Rounds 16 floats within 0..255 to bytes and stores them.
+inline void store_uint8(std::uint8_t* p, F x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+
 // --- integer dot products: 16 outputs, 4 bytes of each ---
 
 struct Bytes {
@@ -144,5 +149,28 @@ inline F to_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline constexpr int kByteZero = 128;
 inline Bytes load_codes8(const std::uint8_t* p) { return load_bytes(p); }
 inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) { add_dot(acc, w, x); }
+
+// --- the same of flattened rows, code + 128, with signed codes of weights ---
+
+inline constexpr int kTilesAside = 2;  // tiles that share the loads of a row
+// Whether dots are those of code + 128, with 4 and 8 bits.
+inline constexpr bool kIsOffset4 = true, kIsOffset8 = true;
+
+struct Four {  // 4 codes of a row, for each output
+    __m512i v;
+};
+inline Four four(const std::uint8_t* x) {
+    return {splat4(reinterpret_cast<const std::int8_t*>(x))};
+}
+// 4-bit codes of weights, times 16: their nibble is the upper one.
+inline constexpr int kNibbleShift = 4;
+inline Bytes low_codes(Bytes x) { return bits_up(x, 4, 0xF0); }
+inline Bytes high_codes(Bytes x) { return bits(x, 0, 0xF0); }
+inline void add_flat4(Wide& acc, Four x, Bytes w) { acc.v = _mm512_dpbusd_epi32(acc.v, x.v, w.v); }
+inline void add_flat8(Wide& acc, Four x, Bytes w) { add_flat4(acc, x, w); }
+inline Wide shift_down(Wide x, int shift) {
+    return {_mm512_srai_epi32(x.v, static_cast<unsigned>(shift))};
+}
+inline Wide load_wide(const std::int32_t* p) { return {_mm512_loadu_si512(p)}; }
 
 }  // namespace forerun::FORERUN_ISA

@@ -122,6 +122,11 @@ inline int store_int8(std::int8_t* p, F x) {
     return total;
 }
 
+// Rounds 16 floats within 0..255 to bytes and stores them.
+inline void store_uint8(std::uint8_t* p, F x) {
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<std::uint8_t>(__builtin_nearbyintf(x.v[i]));
+}
+
 // --- integer dot products: 16 outputs, 4 bytes of each ---
 
 struct Bytes {
@@ -174,6 +179,35 @@ inline Wide add(Wide x, std::int32_t y) {
 }
 inline F to_float(Wide x) {
     return each([&](int i) { return static_cast<float>(x.v[i]); });
+}
+
+// --- the same of flattened rows, code + 128, with signed codes of weights ---
+
+inline constexpr int kTilesAside = 1;  // tiles that share the loads of a row
+inline constexpr bool kIsOffset4 = false, kIsOffset8 = false;  // dots are those of the codes
+inline constexpr int kNibbleShift = 0;
+struct Four {  // 4 codes of a row, for each output
+    int v[4];
+};
+inline Four four(const std::uint8_t* x) {
+    return {x[0] - 128, x[1] - 128, x[2] - 128, x[3] - 128};
+}
+inline Bytes signed_nibbles(Bytes x) {
+    for (auto& byte : x.v) byte = static_cast<std::uint8_t>((byte ^ 8) - 8);
+    return x;
+}
+inline Bytes low_codes(Bytes x) { return signed_nibbles(bits(x, 0, 15)); }
+inline Bytes high_codes(Bytes x) { return signed_nibbles(bits(x, 4, 15)); }
+inline void add_flat8(Wide& acc, const Four& x, const Bytes& w) {
+    for (int i = 0; i < 16; ++i)
+        for (int k = 0; k < 4; ++k) acc.v[i] += static_cast<std::int8_t>(w.v[4 * i + k]) * x.v[k];
+}
+inline void add_flat4(Wide& acc, const Four& x, const Bytes& w) { add_flat8(acc, x, w); }
+inline Wide shift_down(Wide x, int) { return x; }
+inline Wide load_wide(const std::int32_t* p) {
+    Wide r;
+    std::memcpy(r.v, p, sizeof r.v);
+    return r;
 }
 
 }  // namespace forerun::FORERUN_ISA

@@ -6,6 +6,8 @@
 //   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines a group of 32
 //   5 and 6 bits: the low 4 bits likewise; then lines of 2-bit tops, each the tops of 16 inputs
 //   8 bits: inputs k..k+3, code + 128
+// Tiles for flattened rows begin with 16 fp32 scales and 16 int32 of -128 times the sum of an output's
+// codes; their codes are signed, and nothing stands between them.
 // Float formats store 16 outputs per input. The order of every float sum is part of the format:
 // groups ascending, and for float formats even and odd inputs apart.
 
@@ -179,6 +181,56 @@ struct SuperTile {
     }
 };
 
+// Signed codes times flattened rows: one integer sum over all inputs, exact in any order.
+struct Flat4 {
+    static constexpr int nbytes = 256, shift = kNibbleShift;
+    static constexpr bool is_offset = kIsOffset4;
+    template <int M, int T, int P>
+    static inline void dot(const std::uint8_t* w, std::size_t tile_nbytes, const std::uint8_t* x,
+                           Wide (&acc)[P][T][M]) {
+#pragma GCC unroll 4
+        for (int line = 0; line < 4; ++line) {
+            Bytes low[T], high[T];
+#pragma GCC unroll 2
+            for (int t = 0; t < T; ++t) {
+                const Bytes codes = load_bytes(w + t * tile_nbytes + 64 * line);
+                low[t] = low_codes(codes);
+                high[t] = high_codes(codes);
+            }
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+                const std::uint8_t* row = x + m * kGroup + 8 * line;
+                const Four first = four(row), second = four(row + 4);
+#pragma GCC unroll 2
+                for (int t = 0; t < T; ++t) {
+                    add_flat4(acc[line % P][t][m], first, low[t]);
+                    add_flat4(acc[line % P][t][m], second, high[t]);
+                }
+            }
+        }
+    }
+};
+
+struct Flat8 {
+    static constexpr int nbytes = 512, shift = 0;
+    static constexpr bool is_offset = kIsOffset8;
+    template <int M, int T, int P>
+    static inline void dot(const std::uint8_t* w, std::size_t tile_nbytes, const std::uint8_t* x,
+                           Wide (&acc)[P][T][M]) {
+#pragma GCC unroll 8
+        for (int line = 0; line < 8; ++line) {
+            Bytes codes[T];
+            for (int t = 0; t < T; ++t) codes[t] = load_bytes(w + t * tile_nbytes + 64 * line);
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+                const Four here = four(x + m * kGroup + 4 * line);
+#pragma GCC unroll 2
+                for (int t = 0; t < T; ++t) add_flat8(acc[line % P][t][m], here, codes[t]);
+            }
+        }
+    }
+};
+
 struct Float32 {
     using type = float;
     static F at(const float* p) { return load(p); }
@@ -214,17 +266,22 @@ struct FloatTile {
     }
 };
 
+template <int M>
+void put(const Linear& linear, int tile, F (&sum)[M], const Output& output, float* out) {
+    for (int m = 0; m < M; ++m) {
+        if (linear.bias) sum[m] = add(sum[m], load(linear.bias + tile * kTile));
+        float* to = out + m * output.stride;
+        store(to, output.accumulate ? fma(splat(output.multiplier), sum[m], load(to)) : sum[m]);
+    }
+}
+
 template <class Tile, int M>
 void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
                  float* out) {
     const std::uint8_t* w = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
     F acc[M] = {};
     Tile::sum(linear, w, rows, row, acc);
-    for (int m = 0; m < M; ++m) {
-        if (linear.bias) acc[m] = add(acc[m], load(linear.bias + tile * kTile));
-        float* to = out + m * output.stride;
-        store(to, output.accumulate ? fma(splat(output.multiplier), acc[m], load(to)) : acc[m]);
-    }
+    put(linear, tile, acc, output, out);
 }
 
 template <class Tile>
@@ -245,6 +302,64 @@ void linear_tiles(const Linear& linear, int tile, int num_tiles, const Rows& row
     }
 }
 
+// T tiles of M flattened rows, with so many sums that none waits for the one before.
+template <class Code, int M, int T>
+void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
+               float* out) {
+    const std::uint8_t* head = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
+    const std::uint8_t* w = head + kFlatHead;
+    const auto* x = reinterpret_cast<const std::uint8_t*>(rows.q) + rows.first_group(row) * kGroup;
+    constexpr int parts = M * T >= 8 ? 1 : M * T >= 3 ? 2 : 4;
+    Wide acc[parts][T][M];
+    for (auto& part : acc)
+        for (auto& tile_sums : part)
+            for (Wide& sum : tile_sums) sum = zero_wide();
+    for (int g = 0; g < linear.num_in / kGroup; ++g, w += Code::nbytes) {
+        if constexpr (M < 8) prefetch(w, Code::nbytes / 64);
+        Code::dot(w, linear.tile_nbytes, x, acc);
+        x += kRowsAside * kGroup;
+    }
+    for (int t = 0; t < T; ++t, head += linear.tile_nbytes, out += kTile) {
+        const F scale = load(reinterpret_cast<const float*>(head));
+        const Wide offset = load_wide(reinterpret_cast<const std::int32_t*>(head + 64));
+        F sum[M] = {};
+        for (int m = 0; m < M; ++m) {
+            Wide total = acc[0][t][m];
+            for (int p = 1; p < parts; ++p) total = add(total, acc[p][t][m]);
+            total = shift_down(total, Code::shift);
+            if constexpr (Code::is_offset) total = add(total, offset);
+            sum[m] = mul(to_float(total), scale);
+        }
+        put(linear, tile + t, sum, output, out);
+    }
+}
+
+template <class Code>
+void flat_tiles(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
+                int num_rows, const Output& output) {
+    const int stop = row + num_rows;
+    for (int i = 0, step; i < num_tiles; i += step) {
+        // Few rows are read once each anyway, and one stream of weights is read faster.
+        step = num_rows >= 8 && num_tiles - i >= kTilesAside ? kTilesAside : 1;
+        float* out = output.out + i * kTile;
+        int m = row;
+        if constexpr (kRowTile >= 8)
+            for (; stop - m >= 8; m += 8, out += 8 * output.stride)
+                (step == kTilesAside ? flat_tile<Code, 8, kTilesAside> : flat_tile<Code, 8, 1>)(
+                    linear, tile + i, rows, m, output, out);
+        const auto rest = [&]<int M>() {
+            (step == kTilesAside ? flat_tile<Code, M, kTilesAside> : flat_tile<Code, M, 1>)(
+                linear, tile + i, rows, m, output, out);
+            m += M;
+            out += M * output.stride;
+        };
+        while (stop - m >= 4) rest.template operator()<4>();
+        if (stop - m == 3) rest.template operator()<3>();
+        if (stop - m == 2) rest.template operator()<2>();
+        if (stop - m == 1) rest.template operator()<1>();
+    }
+}
+
 inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
                    int num_rows, const Output& output) {
     constexpr decltype(&forerun::FORERUN_ISA::linear) kernels[] = {
@@ -259,7 +374,9 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
         linear_tiles<IntegerTile<Code5, Scales::Half>>,
         linear_tiles<IntegerTile<Code5, Scales::HalfMin>>,
         linear_tiles<IntegerTile<Code6, Scales::Half>>,
-        linear_tiles<IntegerTile<Code8, Scales::Half>>};
+        linear_tiles<IntegerTile<Code8, Scales::Half>>,
+        flat_tiles<Flat4>,
+        flat_tiles<Flat8>};
     kernels[static_cast<int>(linear.format->tile)](linear, tile, num_tiles, rows, row, num_rows,
                                                    output);
 }

@@ -84,6 +84,32 @@ inline void quantize(const float* x, const Rows& rows, int row, int column, int 
     }
 }
 
+// Columns column..column+count of one row, which is flattened. Numbers beyond the range are cut to
+// it, also infinite ones; NaN becomes its lower end.
+inline void flatten(const float* x, const Flattening& flat, const Rows& rows, int row, int column,
+                    int count) {
+    auto* codes = reinterpret_cast<std::uint8_t*>(rows.q);
+    const std::size_t first = rows.first_group(row);
+    const auto place = [&](int p) {
+        return codes + (first + p / kGroup * kRowsAside) * kGroup + p % kGroup;
+    };
+    const F low = splat(-flat.limit), high = splat(flat.limit), zero = splat(kCodeZero);
+    for (int i = 0; i < count; i += kTile) {
+        const F code = round(mul(load(x + i), load(flat.inverse + column + i)));
+        store_uint8(place(column + i), add(min(max(code, low), high), zero));
+    }
+    for (int i = flat.first[column / kGroup]; i < flat.first[(column + count) / kGroup]; ++i) {
+        const float code = __builtin_nearbyintf(x[flat.source[i] - column] *
+                                                flat.inverse[flat.source[i]]);
+        const auto within = [&](float limit) {
+            const float above = code > -limit ? code : -limit;
+            return above < limit ? above : limit;
+        };
+        const float more = within(flat.high[i]) - within(flat.low[i]);
+        *place(flat.num_in + i) = static_cast<std::uint8_t>(static_cast<int>(more) + kCodeZero);
+    }
+}
+
 inline void norm(const float* x, const Norm& norm, int width, float* out) {
     const float count = static_cast<float>(width);
     F mean = splat(0.0f);

@@ -15,6 +15,7 @@ constinit const Kernels kernels = {
     .name = FORERUN_NAME(FORERUN_ISA),
     .linear = linear,
     .quantize = quantize,
+    .flatten = flatten,
     .norm = norm,
     .activate = activate,
     .gate = gate,

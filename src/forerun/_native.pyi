@@ -115,6 +115,18 @@ class Decoder:
         mins: NDArray[np.float32] | None,
         bias: NDArray[np.float32] | None,
     ) -> None: ...
+    def set_flat(
+        self,
+        name: str,
+        format: str,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.float32],
+        inverse: NDArray[np.float32],
+        pieces: NDArray[np.int32],
+        limit: int,
+        is_even: bool,
+        bias: NDArray[np.float32] | None,
+    ) -> None: ...
     def set_blank(
         self,
         name: str,

@@ -92,6 +92,14 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
         (("--format", "gguf"), "unknown format 'gguf'"),
         (("--calib", "missing.txt"), "no such file: missing.txt"),
         (("--calib-tokens", 3), "calib_tokens must be at least 512"),
+        (("--method", "flatten"), "method flatten needs a text to calibrate on: give --calib FILE"),
+        (("--method", "flatten", "--bits", 3), "--bits is 3, but flatten has 4 or 8"),
+        (("--method", "flatten", "--group", 32), "--group 32 has no meaning for --method flatten"),
+        (("--method", "flatten", "--split", "evn"), "unknown split 'evn': did you mean 'even'?"),
+        (("--method", "flatten", "--row-bits", 5), "--row-bits is 5, but must be 4 or 8"),
+        (("--method", "flatten", "--widen", -1), "--widen is -1, but must be 0 to 4"),
+        (("--method", "flatten", "--bound", -1), "--bound is -1, but must not be negative"),
+        (("--bound", 1), "--bound 1.0 is for --method flatten"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -102,6 +110,18 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert message in " ".join(error.split())
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_flattened_folder_answers(forerun, model: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("quantize", "-m", model, "--method", "flatten", "--calib", text)
+    code, printed, _ = forerun(*arguments, "--calib-tokens", 512, "-o", out)
+    assert code == 0
+    assert "of multiplications in 4 bits" in printed
+    assert "with 8 bits" in printed
+    code, printed, _ = forerun("generate", "-m", out, "--raw", "--max-tokens", 3, "--json", "hello")
+    assert code == 0
+    assert the_json(printed)
 
 
 def test_rounding_to_nearest_needs_no_text(forerun, model: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
+from forerun.formats.flat import FlatParts, FlatRows, FlatTensor, Split
 from forerun.formats.gguf_blocks import BlockTensor, quantize
 from forerun.formats.weights import FORMATS, StoredTensor
 from forerun.nn.backends.native import NativeDecoder
@@ -66,6 +67,22 @@ def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return data.reshape(shape[0], -1)
 
 
+def flat(
+    name: str, shape: tuple[int, int], form: str, split: Split = "spill", limit: int = 127
+) -> FlatTensor:
+    """A random flattened matrix; matrices with as many inputs flatten them alike."""
+    random = np.random.default_rng(shape[1])
+    pieces = np.where(random.random(shape[1]) < 0.2, random.integers(2, 5, shape[1]), 1)
+    steps = random.uniform(4, 6, shape[1]).astype(np.float32) / limit
+    rows = FlatRows(steps, pieces.astype(np.int32), limit, split)
+    most = 2 ** (FORMATS[form].bits - 1) - 1
+    codes = random.integers(-most, most + 1, shape).astype(np.int8)
+    scales = random.uniform(0.5, 2, shape[0]).astype(np.float32) / (2 * limit * most)
+    parts = FlatParts(codes, scales, rows)
+    data = np.zeros((shape[0], shape[1]), np.uint8)
+    return FlatTensor(name, shape, FORMATS[form], data, lambda: parts)
+
+
 def random_weights(
     config: ModelConfig, dtype: str = "f32", *, has_biases: bool = False, seed: int = 0
 ) -> dict[str, StoredTensor]:
@@ -75,7 +92,11 @@ def random_weights(
     for name, shape in weight_shapes(config).items():
         values = random.standard_normal(shape) * (0.3 if len(shape) == 2 else 1)
         is_matrix = len(shape) == 2 and name != "positions"
-        weights[name] = stored(name, values, dtype if is_matrix else "f32")
+        if dtype.endswith("_c") and is_matrix and name.startswith("layers."):
+            weights[name] = flat(name, shape, dtype)
+        else:
+            plain = "q8_0" if dtype.endswith("_c") else dtype
+            weights[name] = stored(name, values, plain if is_matrix else "f32")
         is_norm = len(shape) == 1
         short = name.rpartition(".")[2]
         wants_bias = (

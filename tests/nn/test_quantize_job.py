@@ -41,7 +41,8 @@ def job(
     recipe = Recipe("awq" if method == "awq" else "rtn", grid, chosen)
     checkpoint = open_checkpoint(source)
     calibration = TEXTS[:4] if method == "awq" else []
-    return QuantizeJob(checkpoint, recipe, calibration, TEXTS[4:], out, {"recipe": repr(recipe)})
+    origin = {"recipe": repr(recipe)}
+    return QuantizeJob(checkpoint, calibration, TEXTS[4:], out, origin, recipe=recipe)
 
 
 def finished(*arguments: Any) -> tuple[Path, dict[str, float], QuantizeJob]:
@@ -159,7 +160,7 @@ def test_other_options_do_not_continue_a_job(folders: dict[str, Path], tmp_path:
 def test_awq_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
     recipe = Recipe("awq", Grid(4, 32), "awq")
     with pytest.raises(ConfigError, match="give --calib FILE"):
-        QuantizeJob(open_checkpoint(folders["llama"]), recipe, [], [], tmp_path / "out", {})
+        QuantizeJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {}, recipe=recipe)
 
 
 def test_weights_that_are_no_numbers_are_named(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,10 @@ from forerun.core.errors import ConfigError, unknown
 from forerun.core.textfile import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from forerun.formats.checkpoint import Checkpoint
+    from forerun.nn.flatten_job import FlattenJob, FlattenRecipe
     from forerun.nn.quantize_job import QuantizeJob, Recipe
 
 TEXT_TOKENS = 512
@@ -26,9 +29,15 @@ def command(
         str, typer.Option("-m", "--model", help="A GGUF file, a Hugging Face folder, or a name.")
     ] = DEFAULT_MODEL,
     method: Annotated[
-        str, typer.Option("--method", help="awq (needs --calib), or rtn: round to nearest.")
+        str,
+        typer.Option(
+            "--method", help="awq or flatten (both need --calib), or rtn: round to nearest."
+        ),
     ] = "awq",
-    bits: Annotated[int, typer.Option("--bits", help="Of a weight: 3, 4 or 8.")] = 4,
+    bits: Annotated[
+        int | None,
+        typer.Option("--bits", help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice."),
+    ] = None,
     group: Annotated[
         str | None,
         typer.Option(
@@ -41,6 +50,33 @@ def command(
         typer.Option(
             "--format", help="awq or compressed-tensors; default: awq where it holds the result."
         ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", help="flatten: how a large input is spread, even or spill (default)."
+        ),
+    ] = None,
+    widen: Annotated[
+        float | None,
+        typer.Option("--widen", help="flatten: how much wider rows may become; default: 0.05."),
+    ] = None,
+    row_bits: Annotated[
+        int | None,
+        typer.Option(
+            "--row-bits", help="flatten: of activations where weights have 4; default: 8."
+        ),
+    ] = None,
+    bound: Annotated[
+        float | None,
+        typer.Option(
+            "--bound",
+            help="flatten: nats that matrices of 4 bits may cost together; default: 0.01.",
+        ),
+    ] = None,
+    gptq: Annotated[
+        bool | None,
+        typer.Option("--gptq/--no-gptq", help="flatten: let columns of 4 bits make up for others."),
     ] = None,
     calib: Annotated[
         Path | None,
@@ -67,13 +103,20 @@ def command(
     from forerun.core import sizes
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
-    from forerun.nn.quantize_job import QuantizeJob, peak_nbytes
 
     if out is None:
         raise ConfigError("name the new folder: -o DIR")
     opt.check_least("calib_tokens", calib_tokens, TEXT_TOKENS)
     checkpoint = open_checkpoint(resolve(model))
-    recipe = _recipe(checkpoint, method, bits, group, format)
+    recipe: Recipe | FlattenRecipe
+    own = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound, "gptq": gptq}
+    own = {key: value for key, value in own.items() if value is not None}
+    if method == "flatten":
+        _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
+        recipe = _flatten_recipe(bits, own)
+    else:
+        _refuse(own, "is for --method flatten")
+        recipe = _recipe(checkpoint, method, bits or 4, group, format)
     calibration, held = _texts(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
         calibration = []
@@ -83,38 +126,73 @@ def command(
         "recipe": repr(recipe),
         "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
     }
-    job = QuantizeJob(checkpoint, recipe, calibration, held, out, origin)
-    num_tokens = sum(map(len, (*calibration, *held, *held)))
-    stated = peak_nbytes(job.config, recipe.method, num_tokens)
-    width = recipe.grid.group or "channel"
+    job, stated = _job(checkpoint, recipe, calibration, held, out, origin)
+    what = _described(recipe)
     if not as_json:
+        shown = ", ".join(f"{key} {value}" for key, value in what.items())
         console.report().print(
-            f"{recipe.method}, {bits} bits, group {width}, format {recipe.layout}; takes about "
-            f"{sizes.shown(stated)} of memory beside the program's own"
+            f"{shown}; takes about {sizes.shown(stated)} of memory beside the program's own"
         )
     begin_s, before = time.perf_counter(), _peak_nbytes()
     _watch(job)
     with console.working("writing"):
         figures = job.finish()
     seconds, peak = time.perf_counter() - begin_s, _peak_nbytes() - before
-    errors = _errors(job)
     if as_json:
-        named = {"model": model, "method": method, "bits": bits, "group": width}
-        named |= {"format": recipe.layout, "out": str(out), "seconds": round(seconds, 1)}
+        named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
         named |= {"peak_mb": round(peak / 1e6, 1), "stated_mb": round(stated / 1e6, 1)}
-        console.print_json(named | figures | {"errors": job.errors})
+        console.print_json(named | figures | _details(job))
         return
-    report = console.report()
-    report.print(console.table(("matrix", "error", "worst", "in layer"), errors))
-    if "ppl_before" in figures:
-        report.print(
-            f"perplexity {figures['ppl_before']:.4f} before, {figures['ppl_after']:.4f} after "
-            f"({len(held)} texts of {len(held[0])} tokens)"
-        )
-    report.print(
+    _print(job, figures)
+    console.report().print(
         f"{out}: {sizes.shown(figures['nbytes'])}, {seconds:.0f} s, "
         f"{sizes.shown(max(0, peak))} of memory at most"
     )
+
+
+def _print(job: QuantizeJob | FlattenJob, figures: Mapping[str, float]) -> None:
+    from forerun.cli import _console as console
+
+    report = console.report()
+    report.print(console.table(("matrix", "error", "worst", "in layer"), _errors(job)))
+    if "share_4bit" in figures:
+        report.print(
+            f"{figures['share_4bit']:.1%} of multiplications in 4 bits, rows {figures['widening']:.3f} times as wide, "
+            f"fp16 weights {figures['fp16_over_codes']:.2f} times the codes"
+        )
+    if "ppl_before" in figures:
+        eight = f"{figures['ppl_eight']:.4f} with 8 bits, " if "ppl_eight" in figures else ""
+        report.print(
+            f"perplexity {figures['ppl_before']:.4f} before, {eight}{figures['ppl_after']:.4f} after "
+            f"({len(job.held)} texts of {len(job.held[0])} tokens)"
+        )
+
+
+def _details(job: QuantizeJob | FlattenJob) -> dict[str, object]:
+    from forerun.nn.flatten_job import FlattenJob
+
+    found: dict[str, object] = {"errors": job.errors}
+    return found | {"divergences": job.divergences} if isinstance(job, FlattenJob) else found
+
+
+def _job(
+    checkpoint: Checkpoint,
+    recipe: Recipe | FlattenRecipe,
+    calibration: list[list[int]],
+    held: list[list[int]],
+    out: Path,
+    origin: Mapping[str, object],
+) -> tuple[QuantizeJob | FlattenJob, int]:
+    """The job, and about how much memory it takes."""
+    from forerun.nn import flatten_job, quantize_job
+
+    num_tokens = sum(map(len, (*calibration, *held, *held)))
+    if isinstance(recipe, flatten_job.FlattenRecipe):
+        flatten = flatten_job.FlattenJob(checkpoint, calibration, held, out, origin, recipe=recipe)
+        num_tokens += sum(map(len, held))
+        return flatten, flatten_job.peak_nbytes(flatten.config, recipe, num_tokens)
+    job = quantize_job.QuantizeJob(checkpoint, calibration, held, out, origin, recipe=recipe)
+    return job, quantize_job.peak_nbytes(job.config, recipe.method, num_tokens)
 
 
 def _files(checkpoint: Checkpoint) -> list[Path]:
@@ -134,13 +212,50 @@ def _recipe(
     from forerun.quant.grid import grid_for
 
     if method not in METHODS:
-        raise ConfigError(unknown("method", method, METHODS))
+        raise ConfigError(unknown("method", method, (*METHODS, "flatten")))
     config, _ = read_config(checkpoint)
     shapes = weight_shapes(config).items()
     widths = {shape[1] for name, shape in shapes if name.rpartition(".")[2] in MATRICES}
     grid = grid_for(bits, group, widths)
     layout = layout_for(format, bits, grid.group)
     return Recipe("awq" if method == "awq" else "rtn", grid, layout)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for key, value in given.items():
+        if value is not None:
+            shown = f"--{key.replace('_', '-')}" + ("" if isinstance(value, bool) else f" {value}")
+            raise ConfigError(f"{shown} {why}: leave it out")
+
+
+def _flatten_recipe(bits: int | None, given: Mapping[str, Any]) -> FlattenRecipe:
+    from forerun.formats.flat import SPLITS
+    from forerun.nn.flatten_job import FlattenRecipe
+
+    recipe = FlattenRecipe(**given, bits=None if bits is None else 4 if bits == 4 else 8)
+    if bits not in (None, 4, 8):
+        raise ConfigError(f"--bits is {bits}, but flatten has 4 or 8: leave it out for its choice")
+    if recipe.row_bits not in (4, 8):
+        raise ConfigError(f"--row-bits is {recipe.row_bits}, but must be 4 or 8")
+    if recipe.split not in SPLITS:
+        raise ConfigError(unknown("split", recipe.split, SPLITS))
+    if not 0 <= recipe.widen <= 4:
+        raise ConfigError(f"--widen is {recipe.widen:g}, but must be 0 to 4")
+    if not recipe.bound >= 0:
+        raise ConfigError(f"--bound is {recipe.bound:g}, but must not be negative")
+    return recipe
+
+
+def _described(recipe: Recipe | FlattenRecipe) -> dict[str, object]:
+    """What a recipe says of itself, in the report."""
+    from forerun.nn.flatten_job import FlattenRecipe
+
+    if not isinstance(recipe, FlattenRecipe):
+        grid = recipe.grid
+        group = grid.group or "channel"
+        return {"method": recipe.method, "bits": grid.bits, "group": group, "format": recipe.layout}
+    bits = recipe.bits or "4 or 8"
+    return {"method": "flatten", "bits": bits, "split": recipe.split, "row-bits": recipe.row_bits}
 
 
 def _texts(
@@ -170,25 +285,25 @@ def _texts(
     return texts[:count], held[:HELD_TEXTS]
 
 
-def _watch(job: QuantizeJob) -> None:
+def _watch(job: QuantizeJob | FlattenJob) -> None:
     """Run the job, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
     from forerun.cli import _console as console
 
-    done, total = 0, job.config.num_layers
+    done, total = 0, job.num_steps
     try:
         with console.counter("quantizing", total) as show:
             for done in job.run():
                 show(done)
     except KeyboardInterrupt:
         console.stderr().print(
-            f"{done} of {total} blocks are in {job.partial}; the same command goes on", style="dim"
+            f"{done} of {total} steps are in {job.partial}; the same command goes on", style="dim"
         )
         raise
     except OSError as error:
         raise ConfigError(f"{job.partial} cannot be written: {error}") from error
 
 
-def _errors(job: QuantizeJob) -> list[tuple[str, str, str, str]]:
+def _errors(job: QuantizeJob | FlattenJob) -> list[tuple[str, str, str, str]]:
     """Of each kind of matrix: the mean of its relative errors, the worst, and where that is."""
     kinds: dict[str, list[tuple[float, str]]] = {}
     for name, error in job.errors.items():

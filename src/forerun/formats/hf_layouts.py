@@ -12,6 +12,7 @@ import numpy as np
 
 from forerun.core.errors import ConfigError, unknown
 from forerun.formats.coded import Parts
+from forerun.formats.flat import FlatParts, Split
 from forerun.formats.int_words import pack, pack_awq
 
 Layout = Literal["awq", "compressed-tensors"]
@@ -59,6 +60,31 @@ def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str,
             "weight_zero_point": np.ascontiguousarray(pack(zeros.T, bits).T),
         }
     return {f"{layer}.{part}": array for part, array in named.items()}
+
+
+def flat_tensors(layer: str, parts: FlatParts) -> dict[str, np.ndarray]:
+    """The tensors of a flattened layer; codes within -7..7 are packed as 4 bits."""
+    rows = parts.rows
+    named: dict[str, np.ndarray] = {
+        "weight_scale": parts.scales,
+        "input_step": rows.steps.copy(),  # matrices share them
+        "input_pieces": rows.pieces.astype(np.int32),
+        "input_limit": np.array([rows.limit], np.int32),
+    }
+    if np.abs(parts.codes).max(initial=0) <= 7 and parts.codes.shape[1] % 8 == 0:
+        named["weight_packed"] = pack((parts.codes + np.int8(8)).view(np.uint8), 4)
+    else:
+        named["weight"] = parts.codes
+    return {f"{layer}.{part}": array for part, array in named.items()}
+
+
+def flat_config(split: Split, left_alone: Sequence[str]) -> dict[str, object]:
+    """The `quantization_config` of a folder of flattened layers."""
+    return {
+        "quant_method": "flatten",
+        "split": split,
+        "modules_to_not_convert": list(left_alone) or None,
+    }
 
 
 def config_of(

@@ -1,4 +1,4 @@
-"""Hugging Face folders whose weights others have quantized: AWQ, GPTQ, compressed-tensors.
+"""Hugging Face folders whose weights are quantized: AWQ, GPTQ, compressed-tensors, and our own of FlattenQuant.
 
 The tensors of each linear layer become one `<layer>.weight`, so that nothing above this file sees the difference.
 Layouts are those of AutoAWQ (modules/linear), AutoGPTQ (qlinear), and compressed-tensors (compressors).
@@ -17,6 +17,7 @@ import numpy as np
 from forerun.core.errors import LoadError, shown, unknown
 from forerun.formats import int_words
 from forerun.formats.coded import CodedTensor, Parts, format_of
+from forerun.formats.flat import SPLITS, FlatParts, FlatRows, FlatTensor, Split, flat_format
 from forerun.formats.int_words import Bytes, Words
 from forerun.formats.weights import StoredTensor
 
@@ -268,11 +269,40 @@ def _scheme(layer: PackedLayer) -> Config:
     return weights
 
 
+def _flatten(layer: PackedLayer, split: Split) -> FlatTensor:
+    """Weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step and input_pieces (K,), input_limit."""
+    bits = 4 if layer.has("weight_packed") else 8
+    part = "weight_packed" if bits == 4 else "weight"
+    if bits == 4:
+        num_out, num_in = layer.words(part).shape[0], 8 * layer.words(part).shape[1]
+    else:
+        num_out, num_in = layer.bytes(part).shape
+    layer.need("weight_scale", (num_out,))
+    layer.need("input_step", (num_in,))
+    layer.need("input_pieces", (num_in,))
+    layer.need("input_limit", (1,))
+    for name in ("input_pieces", "input_limit"):
+        layer.words(name)
+
+    def read() -> FlatParts:
+        if bits == 4:
+            codes = (int_words.unpack(layer.words(part), 4, num_in) - np.uint8(8)).view(np.int8)
+        else:
+            codes = layer.bytes(part).view(np.int8)
+        pieces = layer.words("input_pieces").reshape(-1)
+        limit = int(layer.words("input_limit").reshape(-1)[0])
+        steps = layer.floats("input_step")
+        return FlatParts(codes, layer.floats("weight_scale"), FlatRows(steps, pieces, limit, split))
+
+    data = layer.tensor(part).data
+    return FlatTensor(f"{layer.name}.weight", (num_out, num_in), flat_format(bits), data, read)
+
+
 _AWQ_VERSIONS = {"gemm": _awq_gemm, "gemv": _awq_gemv}
 _FORMATS = ("pack-quantized", "int-quantized")
 
 
-def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], CodedTensor]]:
+def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], StoredTensor]]:
     """The tensors that mark a quantized layer, and what reads it. Raises LoadError for an unknown method."""
     method = config.get("quant_method")
     if method == "awq":
@@ -288,8 +318,15 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], Co
         if format not in _FORMATS:
             raise LoadError(unknown("format of compressed-tensors", format, _FORMATS))
         return ("weight_packed", "weight_scale"), _compressed
+    if method == "flatten":
+        split = config.get("split")
+        if split not in SPLITS:
+            raise LoadError(unknown("split", str(split), SPLITS))
+        return ("input_step",), partial(_flatten, split="even" if split == "even" else "spill")
     raise LoadError(
-        unknown("quantization method", str(method), ("awq", "gptq", "compressed-tensors"))
+        unknown(
+            "quantization method", str(method), ("awq", "gptq", "compressed-tensors", "flatten")
+        )
     )
 
 

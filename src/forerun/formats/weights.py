@@ -26,11 +26,12 @@ class WeightFormat:
     """How numbers are stored. A row is a sequence of blocks of `block` weights in `block_nbytes` bytes.
 
     With a group g, weight w of a row is `scale[w // g] * code[w] + min[w // g]`, or with zero points
-    `scale[w // g] * (code[w] - zero[w // g])`; without a group it is a floating-point number.
+    `scale[w // g] * (code[w] - zero[w // g])`; without a group it is a floating-point number, or a code with a scale
+    a row (`q4_c`, `q8_c`, of flattened inputs).
     """
 
     name: str
-    """In lower case, as GGUF spells it; GGUF has no zero points, so `q4_z` is our name."""
+    """In lower case, as GGUF spells it; GGUF has no zero points and no scales a row: `q4_z`, `q*_c` are our names."""
     bits: int
     """Of one code, or of one floating-point number."""
     group: int | None = None
@@ -60,9 +61,11 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("q4_k", 4, 32, True, 256, 144),
         WeightFormat("q5_k", 5, 32, True, 256, 176),
         WeightFormat("q6_k", 6, 16, False, 256, 210),
+        WeightFormat("q4_c", 4, None, False, 32, 16),
+        WeightFormat("q8_c", 8, None, False, 32, 32),
     )
 }
-"""The formats that can be read, by name; safetensors files have the first three, GGUF all but `q4_z`."""
+"""The formats that can be read, by name; safetensors files have the first three, GGUF all but `q4_z` and `q*_c`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Codes:
 class StoredTensor:
     """A tensor as stored, row by row, so that taking rows keeps their quantization exactly.
 
-    This one holds f32, f16 or bf16 numbers; `gguf_blocks.BlockTensor` and `coded.CodedTensor` hold codes.
+    This one holds f32, f16 or bf16 numbers; `BlockTensor`, `CodedTensor` and `FlatTensor` hold codes.
     """
 
     name: str

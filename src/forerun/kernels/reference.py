@@ -37,6 +37,36 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return functional.linear(x, weight, bias)
 
 
+def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each place of a flattened row (K',): its input, and which of the input's places it is.
+
+    The first places of all K inputs, whose numbers are `pieces` (K,), then the others of each.
+    """
+    first = torch.arange(len(pieces))
+    source = torch.cat((first, torch.repeat_interleave(first, pieces.long() - 1)))
+    seen = torch.cat((torch.zeros(1).long(), (pieces.long() - 1).cumsum(0)))
+    nth = torch.arange(len(source) - len(pieces)) - seen[source[len(pieces) :]] + 1
+    return source, torch.cat((torch.zeros(len(pieces)).long(), nth))
+
+
+def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int, is_even: bool) -> Tensor:
+    """Codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
+
+    An even split has the same code in all places of an input; else a place has what is beyond the one before.
+    """
+    source, nth = places(pieces)
+    codes = torch.round(x * inverse)[:, source]
+    low = nth * (0 if is_even else limit)
+    inner = torch.minimum(torch.maximum(codes, -low), low)
+    return torch.minimum(torch.maximum(codes, -low - limit), low + limit) - inner
+
+
+def flat_linear(codes: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply codes (R, K') by codes of weights (out, K'), exactly, then by scales (out,): (R, out)."""
+    out = (codes.double() @ weight.double().T).to(torch.float32) * scales
+    return out if bias is None else out + bias
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Divide x (..., D) by its root mean square, times weight (D,). arXiv 1910.07467."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight

@@ -9,13 +9,14 @@ import numpy as np
 
 from forerun.core.errors import LoadError
 from forerun.formats.coded import Parts
+from forerun.formats.flat import FlatParts
 from forerun.nn.arch._common import Arch
 from forerun.nn.config import ModelConfig
 
 if TYPE_CHECKING:
     from forerun.formats.checkpoint import Checkpoint
 
-Matrix = np.ndarray | Parts
+Matrix = np.ndarray | Parts | FlatParts
 
 _FROM_GGUF = {
     "llama": "LlamaForCausalLM",
@@ -49,6 +50,10 @@ def named(
 def _joined(parts: list[Matrix]) -> Matrix:
     if len(parts) == 1:
         return parts[0]
+    flat = [part for part in parts if isinstance(part, FlatParts)]
+    if flat:  # they read the same inputs
+        codes, scales = ([getattr(p, name) for p in flat] for name in ("codes", "scales"))
+        return FlatParts(np.concatenate(codes), np.concatenate(scales), flat[0].rows)
     coded = [part for part in parts if isinstance(part, Parts)]
     if not coded:
         return np.concatenate(parts)  # type: ignore[arg-type]  # none is coded

@@ -22,6 +22,7 @@ from forerun.nn.loader import stored_weights
 
 _ROWS_AT_A_TIME = 8192
 _TOKENS_AT_A_TIME = 1024
+_LOGITS_AT_A_TIME = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,32 @@ class Outside:
             chosen[here] = logits[here, targets[here] - start]
             stored[name].release()
         return float((total - chosen).double().mean())
+
+    def divergence(self, states: Tensor) -> Tensor:
+        """Mean KL divergence (C - 1,), in nats, of what states[1:] predict from what states[0] do, (C, H, T, D)."""
+        rows = self._norm(states.flatten(1, -2))
+        sums = torch.full(rows.shape[:2], -torch.inf)
+        for logits in self._logits(rows):
+            sums = torch.logaddexp(sums, logits.logsumexp(-1))
+        total = torch.zeros(len(rows) - 1, dtype=torch.float64)
+        for logits in self._logits(rows):
+            logs = logits - sums[..., None]
+            total += (logs[0].exp() * (logs[0] - logs[1:])).sum((-1, -2), dtype=torch.float64)
+        return total / rows.shape[1]
+
+    def _logits(self, rows: Tensor) -> Iterator[Tensor]:
+        """Logits (..., n) of rows (..., D), some tokens at a time."""
+        config = self.config
+        name = "embed" if config.tied_head else "head"
+        stored = dict(stored_weights(self.checkpoint, self.arch, config, name))
+        step = max(1, _LOGITS_AT_A_TIME // max(1, rows[..., 0].numel()))
+        for start in range(0, config.vocab_size, step):
+            part = slice(start, min(start + step, config.vocab_size))
+            logits = rows @ stored[name].rows(part).dequantize().T
+            if f"{name}.bias" in stored:
+                logits += stored[f"{name}.bias"].dequantize()[part]
+            yield logits / config.logits_divisor
+            stored[name].release()
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
         """All of them as fp16, by the name in a Hugging Face folder. Raises LoadError for what fp16 cannot hold."""

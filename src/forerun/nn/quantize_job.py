@@ -10,29 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import safetensors.torch
+import safetensors
 import torch
 from torch import Tensor
 
-from forerun.core import files
-from forerun.core.errors import ConfigError, LoadError
-from forerun.formats.checkpoint import Checkpoint
+from forerun.core.errors import ConfigError
 from forerun.formats.coded import Parts
-from forerun.formats.hf_folder import write_beside
 from forerun.formats.hf_layouts import Layout, config_of, tensors_of
 from forerun.nn.awq_block import MATRICES, clipped, scale
 from forerun.nn.config import ModelConfig, weight_shapes
-from forerun.nn.hf_export import Matrix, config_json, named
-from forerun.nn.loader import read_config, stored_weights
-from forerun.nn.outside import Outside
+from forerun.nn.quantize_folder import QuantizeFolder
 from forerun.nn.whole_block import READERS, Site, WholeBlock
 from forerun.quant.awq import Inputs
 from forerun.quant.grid import Coded, Grid
@@ -41,7 +33,6 @@ Method = Literal["rtn", "awq"]
 METHODS: tuple[Method, ...] = ("rtn", "awq")
 SITE_OF: Mapping[str, Site] = {name: site for site, names in READERS.items() for name in names}
 _STATE = "state.safetensors"
-_ORIGIN = "origin.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +53,32 @@ class BlockStates:
     rounded: Tensor
 
 
-@dataclass
-class QuantizeJob:
-    """One model, one recipe. `calibration` and `held` are texts of the same number of tokens each, perhaps none.
+@dataclass(kw_only=True)
+class QuantizeJob(QuantizeFolder):
+    """One model, one recipe. Raises as QuantizeFolder."""
 
-    Raises ConfigError if the folder exists or an unfinished one is another job's, LoadError for the model.
-    """
-
-    checkpoint: Checkpoint
     recipe: Recipe
-    calibration: Sequence[Sequence[int]]
-    held: Sequence[Sequence[int]]
-    folder: Path
-    origin: Mapping[str, object]
-    """What the result depends on, as JSON."""
     errors: dict[str, float] = field(default_factory=dict)
     """Of each matrix: the error of its outputs (of its weights, without calibration), relative to their size."""
 
     def __post_init__(self) -> None:
-        self.config, self.arch = read_config(self.checkpoint)
+        super().__post_init__()
         if self.recipe.method == "awq" and not self.calibration:
             raise ConfigError("method awq needs a text to calibrate on: give --calib FILE")
-        if self.folder.exists():
-            raise ConfigError(f"{self.folder} exists: choose another folder, or delete it")
-        self.partial = self.folder.with_name(f"{self.folder.name}.partial")
-        self.outside = Outside(self.checkpoint, self.arch, self.config)
-        config_json(self.checkpoint, self.config)  # raises now, not at the end
+
+    @property
+    def num_steps(self) -> int:
+        """How far `run` counts."""
+        return self.config.num_layers
 
     def run(self) -> Iterator[int]:
         """Round all blocks; yields how many are done, those of an earlier start included. Raises OSError."""
-        self._claim()
+        self.claim()
         done, hidden = self._resume()
         yield done
         for layer in range(done, self.config.num_layers):
-            weights = self._weights(layer)
-            self._write(layer, self._round(layer, weights, hidden))
+            rounded = self._round(layer, self.weights(layer), hidden)
+            self.write_block(layer, rounded, self._tensors)
             self._save_state(layer + 1, hidden)
             yield layer + 1
 
@@ -108,26 +90,18 @@ class QuantizeJob:
             targets = torch.tensor(self.held)
             for name, states in (("ppl_before", hidden.held), ("ppl_after", hidden.rounded)):
                 figures[name] = math.exp(self.outside.loss(states, targets))
-        self._save(self._file(-1), {n: torch.from_numpy(a) for n, a in self.outside.tensors()})
-        nbytes = self._write_folder()
-        for name in (_STATE, _ORIGIN):
-            (self.partial / name).unlink()
-        os.replace(self.partial, self.folder)
+        self.save_outside()
+        nbytes = self.write_folder(self._config)
+        (self.partial / _STATE).unlink()
+        self.rename()
         return figures | {"nbytes": nbytes}
 
-    def _claim(self) -> None:
-        """Make the unfinished folder, or take up that of an earlier start. Raises ConfigError."""
-        path = self.partial / _ORIGIN
-        text = json.dumps(self.origin, sort_keys=True)
-        if path.is_file():
-            if path.read_text(encoding="utf-8") != text:
-                raise ConfigError(
-                    f"{self.partial} is an unfinished job with other options or another model: "
-                    "delete it, or choose another folder"
-                )
-            return
-        self.partial.mkdir(parents=True, exist_ok=True)
-        files.replace(path, text.encode())
+    def _tensors(self, name: str, parts: Parts) -> dict[str, np.ndarray]:
+        return tensors_of(name, parts, self.recipe.grid.bits, self.recipe.layout)
+
+    def _config(self, left_alone: list[str]) -> dict[str, object]:
+        grid = self.recipe.grid
+        return config_of(self.recipe.layout, grid.bits, grid.group, left_alone)
 
     def _resume(self) -> tuple[int, BlockStates]:
         path = self.partial / _STATE
@@ -144,20 +118,7 @@ class QuantizeJob:
     def _save_state(self, done: int, hidden: BlockStates) -> None:
         known = {"done": str(done), "errors": json.dumps(self.errors)}
         tensors = {name: getattr(hidden, name) for name in ("calibration", "held", "rounded")}
-        self._save(_STATE, tensors, known)
-
-    def _weights(self, layer: int) -> dict[str, Tensor]:
-        """A block's weights and biases, fp32, by their names without the layer."""
-        start = f"layers.{layer}."
-        stored = stored_weights(self.checkpoint, self.arch, self.config, start)
-        weights = {}
-        for name, tensor in stored:
-            values = tensor.dequantize()
-            if not torch.isfinite(values).all():
-                raise LoadError(f"tensor '{tensor.name}' holds NaN or infinity")
-            weights[name.removeprefix(start)] = values
-            tensor.release()
-        return weights
+        self.save(_STATE, tensors, known)
 
     def _round(
         self, layer: int, weights: dict[str, Tensor], hidden: BlockStates
@@ -191,50 +152,6 @@ class QuantizeJob:
         coded = grid.round(clipped(name, weight, inputs, grid) if is_clipped else weight)
         return coded, inputs.error(coded.values() - weight) / max(inputs.error(weight), 1e-30)
 
-    def _write(self, layer: int, weights: Mapping[str, Tensor | Coded]) -> None:
-        arrays = {name: _array(weight) for name, weight in weights.items()}
-        tensors: dict[str, np.ndarray] = {}
-        for name, matrix in named(self.arch, self.config, layer, arrays).items():
-            if isinstance(matrix, Parts):
-                tensors |= tensors_of(name, matrix, self.recipe.grid.bits, self.recipe.layout)
-            else:
-                tensors[name] = matrix
-        self._save(self._file(layer), {n: torch.from_numpy(a) for n, a in tensors.items()})
-
-    def _file(self, layer: int) -> str:
-        count = self.config.num_layers + 1
-        return f"model-{layer + 2:05}-of-{count:05}.safetensors"
-
-    def _save(
-        self, name: str, tensors: Mapping[str, Tensor], known: Mapping[str, str] | None = None
-    ) -> None:
-        whole = {n: tensor.contiguous() for n, tensor in tensors.items()}
-        data = safetensors.torch.save(whole, {"format": "pt"} | dict(known or {}))
-        files.replace(self.partial / name, data)
-
-    def _write_folder(self) -> int:
-        """The index, config.json and the tokenizer's files; bytes of all weights."""
-        weight_map: dict[str, str] = {}
-        nbytes = 0
-        for layer in range(-1, self.config.num_layers):
-            path = self.partial / self._file(layer)
-            with safetensors.safe_open(path, framework="np") as file:
-                weight_map |= dict.fromkeys(file.keys(), path.name)
-            nbytes += path.stat().st_size
-        index = {"metadata": {"total_size": nbytes}, "weight_map": weight_map}
-        head = [] if self.config.tied_head else [self.arch.source("head", self.config, "hf").name]
-        grid = self.recipe.grid
-        config = config_json(self.checkpoint, self.config)
-        config["quantization_config"] = config_of(self.recipe.layout, grid.bits, grid.group, head)
-        write_beside(self.checkpoint, self.partial)
-        for name, value in (("model.safetensors.index.json", index), ("config.json", config)):
-            files.replace(self.partial / name, (json.dumps(value, indent=2) + "\n").encode())
-        return nbytes
-
-    def discard(self) -> None:
-        """Delete what is unfinished."""
-        shutil.rmtree(self.partial, ignore_errors=True)
-
 
 def advance(block: WholeBlock, states: Tensor, *, with_inputs: bool = True) -> dict[Site, Inputs]:
     """Replace texts' hidden states (S, T, D) by the block's outputs; statistics of what its matrices read."""
@@ -247,21 +164,6 @@ def advance(block: WholeBlock, states: Tensor, *, with_inputs: bool = True) -> d
             sums[site] = (gram, size) if before is None else (before[0] + gram, before[1] + size)
     count = states.shape[0] * states.shape[1]
     return {site: Inputs(size / count, gram / count) for site, (gram, size) in sums.items()}
-
-
-def _array(weight: Tensor | Coded) -> Matrix:
-    """Codes as they are, other numbers as fp16. Raises LoadError for what fp16 cannot hold."""
-    if isinstance(weight, Coded):
-        return Parts(weight.codes.numpy(), weight.scales.numpy(), weight.zeros.numpy())
-    return as_fp16(weight)
-
-
-def as_fp16(weight: Tensor) -> np.ndarray:
-    """Numbers as fp16. Raises LoadError if they are too large."""
-    halves = weight.to(torch.float16)
-    if not torch.isfinite(halves).all():
-        raise LoadError("a norm or bias is too large for fp16, which the layouts ask for")
-    return halves.numpy()
 
 
 def peak_nbytes(config: ModelConfig, method: Method, num_tokens: int) -> int:

@@ -24,6 +24,7 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
 from forerun.formats.coded import CodedTensor
+from forerun.formats.flat import FlatTensor
 from forerun.kernels import native
 from forerun.nn.backends.base import BlankWeight, Progress
 from forerun.nn.config import ModelConfig, weight_shapes
@@ -103,6 +104,20 @@ class NativeDecoder:
         try:
             if len(stored.shape) == 1:
                 self._native.set_norm(name, _floats(stored), offset)
+            elif isinstance(stored, FlatTensor):
+                parts = stored.parts()
+                flat = parts.rows
+                self._native.set_flat(
+                    name,
+                    form,
+                    np.ascontiguousarray(parts.codes),
+                    np.ascontiguousarray(parts.scales),
+                    flat.inverse,
+                    np.ascontiguousarray(flat.pieces),
+                    flat.limit,
+                    flat.split == "even",
+                    offset,
+                )
             elif isinstance(stored, CodedTensor) and stored.format.group is not None:
                 codes = stored.codes()
                 mins = codes.mins if codes.zeros is None else -codes.zeros
@@ -288,7 +303,10 @@ def load(
     if head_bits is not None:
         packable = _with_rounded_head(packable, head_bits, config.tied_head)
     for name, stored, bias in packable:
-        decoder.add(name, quantize_weight(name, stored, quant), bias)
+        rounded = quantize_weight(name, stored, quant)
+        decoder.add(name, rounded, bias)
+        if isinstance(rounded, FlatTensor):
+            packed = None  # its file has no place for what becomes of inputs
         stored.release()
         missing.pop(name, None)
         if progress is not None:

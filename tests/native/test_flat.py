@@ -1,0 +1,217 @@
+"""Flattened rows: the same product before rounding, and kernels that are their reference bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun import _native
+from forerun.core.errors import LoadError
+from forerun.formats.flat import SPLITS, FlatParts, FlatRows, FlatTensor, Split
+from forerun.formats.weights import FORMATS
+from forerun.kernels import reference
+from forerun.nn.backends.native import NativeDecoder
+from forerun.nn.backends.native import load as load_native
+from tests.native.models import GATED, flat, native, prefill, random_weights, same_bits, text
+from tests.native.models import reference as torch_model
+
+ISAS = _native.runnable_isas()
+NUM_OUT, NUM_IN = 128, 160
+WIDE = replace(GATED, hidden_size=NUM_IN)
+FORMS = ["q4_c", "q8_c"]
+
+
+def decoder_with(weight: FlatTensor, isa: str = "auto") -> NativeDecoder:
+    decoder = NativeDecoder(WIDE, num_threads=1, isa=isa)
+    decoder.add("layers.0.q", weight, None)
+    return decoder
+
+
+def apply(decoder: NativeDecoder, x: np.ndarray) -> torch.Tensor:
+    out = np.empty((len(x), NUM_OUT), np.float32)
+    decoder._native.apply("layers.0.q", np.ascontiguousarray(x, np.float32), out)
+    return torch.from_numpy(out)
+
+
+def expected(weight: FlatTensor, x: np.ndarray) -> torch.Tensor:
+    parts = weight.parts()
+    rows = parts.rows
+    pieces = torch.from_numpy(rows.pieces)
+    codes = reference.flatten(
+        torch.from_numpy(x.astype(np.float32)),
+        torch.from_numpy(rows.inverse),
+        pieces,
+        rows.limit,
+        rows.split == "even",
+    )
+    assert codes.abs().max() <= rows.limit
+    wide = torch.from_numpy(parts.codes)[:, reference.places(pieces)[0]]
+    return reference.flat_linear(codes, wide, torch.from_numpy(parts.scales), None)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("form", "limit"), [("q4_c", 7), ("q4_c", 127), ("q8_c", 127)])
+@pytest.mark.parametrize("split", SPLITS)
+def test_kernels_have_the_references_bits_for_any_number_of_rows(
+    isa: str, form: str, limit: int, split: Split
+) -> None:
+    weight = flat("q", (NUM_OUT, NUM_IN), form, split, limit)
+    assert weight.parts().rows.width > NUM_IN
+    decoder = decoder_with(weight, isa)
+    x = np.random.default_rng(0).standard_normal((21, NUM_IN)) * 6  # some inputs are out of range
+    whole = expected(weight, x)
+    for num_rows in (1, 2, 3, 4, 7, 8, 13, 21):
+        assert same_bits(apply(decoder, x[:num_rows]), whole[:num_rows])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("form", FORMS)
+def test_extreme_codes_do_not_overflow(isa: str, form: str) -> None:
+    most = 2 ** (FORMATS[form].bits - 1) - 1
+    pieces = np.full(NUM_IN, 3, np.int32)
+    rows = FlatRows(np.full(NUM_IN, 1 / 127, np.float32), pieces, 127, "spill")
+    for sign in (1, -1):
+        codes = np.full((NUM_OUT, NUM_IN), sign * most, np.int8)
+        parts = FlatParts(codes, np.ones(NUM_OUT, np.float32), rows)
+        weight = FlatTensor(
+            "q", codes.shape, FORMATS[form], codes.view(np.uint8), lambda p=parts: p
+        )
+        for x in (np.full((9, NUM_IN), 99.0), np.full((9, NUM_IN), -99.0)):
+            out = apply(decoder_with(weight, isa), x)
+            assert (out == float(np.sign(x[0, 0]) * sign * most * 3 * 127 * NUM_IN)).all()
+
+
+def test_numbers_out_of_range_are_cut_and_neighbours_are_not_touched() -> None:
+    weight = flat("q", (NUM_OUT, NUM_IN), "q8_c")
+    decoder = decoder_with(weight)
+    x = np.random.default_rng(5).standard_normal((6, NUM_IN))
+    clean = apply(decoder, x)
+    x[2, 7], x[4, 100], x[5, 3] = np.nan, np.inf, -np.inf
+    dirty = apply(decoder, x)
+    x[4, 100], x[5, 3] = 1e9, -1e9
+    assert same_bits(dirty[[4, 5]], apply(decoder, x)[[4, 5]])
+    assert dirty.isfinite().all()
+    assert same_bits(dirty[[0, 1, 3]], clean[[0, 1, 3]])
+
+
+numbers = st.integers(-400, 400)
+
+
+@given(
+    st.lists(st.tuples(numbers, numbers, st.integers(1, 5)), min_size=1, max_size=8),
+    st.sampled_from([7, 127]),
+    st.sampled_from(SPLITS),
+)
+@settings(deadline=None, max_examples=100)
+def test_flattening_is_exact_before_rounding(
+    inputs: list[tuple[int, int, int]], limit: int, split: Split
+) -> None:
+    """In exact arithmetic a widened row times repeated weights is the row times the weights, within range."""
+    total, flattened = Fraction(0), Fraction(0)
+    for x, weight, pieces in inputs:
+        code = max(-pieces * limit, min(pieces * limit, x))
+        total += code * weight
+        if split == "even":
+            flattened += sum(Fraction(code, pieces) * weight for _ in range(pieces))
+            continue
+        many = torch.full((1,), pieces)
+        row = reference.flatten(torch.tensor([[float(x)]]), torch.ones(1), many, limit, False)
+        assert row.abs().max() <= limit
+        flattened += sum(int(place) * weight for place in row[0])
+    assert flattened == total
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_flattened_model_is_close_to_its_weights(form: str) -> None:
+    weights = random_weights(GATED, form)
+    ours, theirs = (
+        prefill(model, text(12)) for model in (native(GATED, form), torch_model(GATED, weights))
+    )
+    assert 0 < (ours - theirs).std() < 0.2 * theirs.std()
+
+
+def test_the_weights_are_those_of_unflattened_inputs() -> None:
+    for split in SPLITS:
+        parts = flat("q", (NUM_OUT, NUM_IN), "q8_c", split).parts()
+        rows = parts.rows
+        x = rows.steps.astype(np.float64)  # each input is one step
+        places = rows.pieces if split == "even" else 1
+        sums = (parts.codes * places).sum(1) * parts.scales
+        np.testing.assert_allclose(x @ parts.values().T.astype(np.float64), sums, rtol=1e-4)
+
+
+class Unwilling:
+    """A file of packed weights that must not be written."""
+
+    def load(self, _decoder: object) -> bool:
+        return False
+
+    def save(self, _decoder: object) -> None:
+        raise AssertionError("the file has no place for what becomes of inputs")
+
+
+def test_packed_weights_of_flattened_models_are_not_kept() -> None:
+    load_native(GATED, random_weights(GATED, "q8_c"), packed=Unwilling())
+
+
+def test_matrices_that_read_the_same_inputs_must_flatten_them_alike() -> None:
+    weights = random_weights(GATED, "q8_c")
+    parts = weights["layers.1.k"].parts()
+    rows = replace(parts.rows, steps=parts.rows.steps * 2)
+    other = replace(weights["layers.1.k"], read=lambda: replace(parts, rows=rows))
+    decoder = load_native(GATED, weights | {"layers.1.k": other})
+    with pytest.raises(
+        ValueError, match="layer 1 that read the same inputs flatten them differently"
+    ):
+        prefill(decoder, text(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"limit": 128}, "'q.input_limit' must hold a number from 1 to 127"),
+        ({"pieces": np.zeros(NUM_IN, np.int32)}, "'q.input_pieces' must hold numbers from 1 on"),
+        ({"pieces": np.full(NUM_IN, 999, np.int32)}, "65536 in all at most"),
+        ({"steps": np.zeros(NUM_IN, np.float32)}, "'q.input_step' must hold positive numbers"),
+        ({"steps": np.full(NUM_IN, np.nan, np.float32)}, "'q.input_step' must hold positive"),
+    ],
+)
+def test_inputs_out_of_range_are_refused(change: dict[str, object], complaint: str) -> None:
+    parts = flat("q", (NUM_OUT, NUM_IN), "q4_c").parts()
+    wrong = replace(parts, rows=replace(parts.rows, **change))
+    weight = replace(flat("q", (NUM_OUT, NUM_IN), "q4_c"), read=lambda: wrong)
+    with pytest.raises(LoadError, match=complaint):
+        decoder_with(weight)
+
+
+def test_codes_and_scales_out_of_range_are_refused() -> None:
+    parts = flat("q", (NUM_OUT, NUM_IN), "q4_c").parts()
+    for change, complaint in (
+        (
+            {"codes": np.full_like(parts.codes, -8)},
+            "'q.weight_packed' must hold codes from -7 to 7",
+        ),
+        ({"scales": np.full_like(parts.scales, np.nan)}, "'q.weight_scale' must hold finite"),
+    ):
+        wrong = replace(parts, **change)
+        weight = replace(flat("q", (NUM_OUT, NUM_IN), "q4_c"), read=lambda w=wrong: w)
+        with pytest.raises(LoadError, match=complaint):
+            decoder_with(weight)
+    with pytest.raises(ValueError, match="cannot read flattened rows"):
+        native(GATED)._native.set_flat(
+            "embed",
+            "q8_c",
+            np.zeros((GATED.vocab_size, 64), np.int8),
+            np.ones(GATED.vocab_size, np.float32),
+            np.ones(64, np.float32),
+            np.ones(64, np.int32),
+            127,
+            False,
+            None,
+        )
