@@ -36,9 +36,9 @@ demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
 	@$(BIN)/forerun pull
 	@$(BIN)/forerun demo
 
-test: $(DEV) ## the fast tests: CPU, offline once the default model is there
+test: $(DEV) ## the fast tests, on up to four cores: CPU, offline once the default model is there
 	@$(BIN)/forerun pull > /dev/null
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 
 browser: $(DEV) ## the tests of the page, in the system's chromium where there is one
 	@if ! command -v chromium chromium-browser > /dev/null; then \

@@ -29,6 +29,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The terminal in which the tests run is none of theirs; readline tells its size to the processes that are started.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 # One thread: for tiny models a second one only waits.
 torch.set_num_threads(1)
 
@@ -37,6 +41,11 @@ def pytest_collection_finish() -> None:
     """What is there now stays: a model that is loaded need not look through it for garbage."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """What is left goes, as without tests."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -71,14 +80,12 @@ def default_model() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random model of two layers, without a chat template, that the native kernels can run."""
-    from tests.formats.test_hf import byte_level_encoder
-    from tests.nn.tiny import hf_model
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a random model of two layers, without a chat template, that the native kernels can run."""
+    from tests.nn.test_lying_files import honest
 
-    path = tmp_path_factory.mktemp("tiny")
-    hf_model("llama", vocab_size=268, head_dim=16).save_pretrained(path)
-    byte_level_encoder().save(str(path / "tokenizer.json"))
+    path = tmp_path_factory.mktemp("tiny") / "model.gguf"
+    path.write_bytes(honest("llama").to_bytes())
     return path
 
 

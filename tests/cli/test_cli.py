@@ -208,11 +208,11 @@ def test_version_is_printed_alone(forerun):
     assert forerun("--version") == (0, f"forerun {package.__version__}\n", "")
 
 
-def test_what_is_lost_without_the_native_kernels_is_said(forerun, tiny_folder, monkeypatch):
+def test_what_is_lost_without_the_native_kernels_is_said(forerun, tiny_gguf, monkeypatch):
     from forerun.kernels import native
 
     monkeypatch.setattr(native, "reason", lambda: "it was not built")
-    code, out, err = forerun("generate", "Hi", "--raw", "-m", tiny_folder, "-n", "4", "-c", "64")
+    code, out, err = forerun("generate", "Hi", "--raw", "-m", tiny_gguf, "-n", "4", "-c", "64")
     assert code == 0, err
     assert out.strip()
     assert "native kernels: no (it was not built)" in err

@@ -38,11 +38,11 @@ HUMANEVAL = {
 
 @pytest.fixture
 def forerun(forerun, default_model):
-    """Run a command on the default model in this process; returns (exit code, stdout, stderr)."""
+    """Run a command in this process, on the default model if none is named: (exit code, stdout, stderr)."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        on_model = ("-m", default_model, "-t", 1) if len(arguments) > 1 else ()
-        return forerun(*arguments, *on_model)
+        on_model = () if "-m" in arguments else ("-m", default_model, "-t", 1)
+        return forerun(*arguments, *(on_model if len(arguments) > 1 else ()))
 
     return run
 
@@ -198,14 +198,14 @@ def test_fidelity_compares_with_fp32_on_texts_of_ones_own(forerun, text, tmp_pat
     assert "none.txt" in err
 
 
-def test_a_peer_that_does_not_start_is_left_out(forerun, text, tmp_path):
+def test_a_peer_that_does_not_start_is_left_out(forerun, text, tiny_gguf, tmp_path):
     home = tmp_path / "llama.cpp"
     (home / "bin").mkdir(parents=True)
     python = home / "bin" / "python"
     python.write_text("#!/bin/sh\necho broken library >&2; exit 3\n")
     python.chmod(0o755)
     (home / "requirements.txt").touch()
-    sizes = ("--limit-tokens", 8, "--peers-dir", tmp_path)
+    sizes = ("--limit-tokens", 8, "--peers-dir", tmp_path, "-m", tiny_gguf)
     code, out, err = forerun("eval", "fidelity", "--text", text, *sizes)
     assert code == 0
     assert "llama.cpp is left out" in err

@@ -258,6 +258,7 @@ def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_truncated_file_is_refused_in_one_line(small: Path, fraction: float) -> None:
     content = small.read_bytes()
     path = small.with_name("truncated.gguf")
+    path.unlink(missing_ok=True)  # writing over a file waits for the disk
     path.write_bytes(content[: int(len(content) * fraction)])
     with pytest.raises(LoadError) as caught:
         open_checkpoint(path)
@@ -271,6 +272,7 @@ def test_a_damaged_file_gives_a_load_error_or_works(small: Path, data: st.DataOb
         at = data.draw(st.integers(0, len(content) - 1))
         content[at] = data.draw(st.integers(0, 255))
     path = small.with_name("damaged.gguf")
+    path.unlink(missing_ok=True)  # writing over a file waits for the disk
     path.write_bytes(content)
     try:
         checkpoint = open_checkpoint(path)

@@ -278,7 +278,8 @@ def test_ctrl_c_on_a_terminal_keeps_the_text_and_exits_130(default_model):
         os.execv(command[0], command)
     seen = b""
     try:
-        while seen.count(b" ") < 80 and (more := os.read(terminal, 1024)):
+        # Behind the last line of those that were shown while it loaded.
+        while seen.rpartition(b"\x1b[2K")[2].count(b" ") < 80 and (more := os.read(terminal, 1024)):
             seen += more
         os.write(terminal, b"\x03")
         while more := os.read(terminal, 1024):

@@ -64,7 +64,7 @@ def test_backend_native_without_a_compiler_says_what_to_install(uncompiled: Path
 
 
 @pytest.mark.parametrize(
-    "model", ["tiny_folder", pytest.param("default_model", marks=pytest.mark.slow)]
+    "model", ["tiny_gguf", pytest.param("default_model", marks=pytest.mark.slow)]
 )
 def test_without_a_compiler_it_answers_and_notes_it_once(
     uncompiled: Path, model: str, request: pytest.FixtureRequest

@@ -102,6 +102,7 @@ def raw(request: pytest.FixtureRequest) -> RawGguf:
 
 def check_bytes(data: bytes, folder: Path) -> str | None:
     path = folder / "model.gguf"
+    path.unlink(missing_ok=True)  # writing over a file waits for the disk
     path.write_bytes(data)
     return check(path)
 
