@@ -295,6 +295,7 @@ void bind_decoder(nb::module_& m) {
         .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)
         .def("move", &Cache::move, "slot"_a, "rows"_a, "start"_a)
         .def("copy_block", &Cache::copy_block, "source"_a, "target"_a)
+        .def("drop_block", &Cache::drop_block, "block"_a)
         .def("memory", &memory)
         .def("nbytes", &Cache::nbytes);
 

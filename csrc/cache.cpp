@@ -148,4 +148,9 @@ void Cache::copy_block(int source, int target) {
         std::memcpy(memory + target * block_nbytes, memory + source * block_nbytes, block_nbytes);
 }
 
+void Cache::drop_block(int block) {
+    need(block >= 0 && block < num_blocks_, "no such cache block");
+    return_pages(memory_.as<std::uint8_t>() + block * block_nbytes, block_nbytes);
+}
+
 }  // namespace forerun

@@ -22,12 +22,14 @@ class Cache {
     std::size_t nbytes() const { return memory_.nbytes(); }
 
     // Makes a block the one at `index` of a slot's table. Throws std::invalid_argument, like the
-    // next three, for a slot or a block that the cache has not.
+    // next four, for a slot or a block that the cache has not.
     void place(int slot, int index, int block);
     void check_slot(int slot) const;
     // Rows start, start + 1, ... of a slot become what `rows` are: ascending and no lower.
     void move(int slot, const std::vector<int>& rows, int start);
     void copy_block(int source, int target);
+    // Gives the memory of a block back to the system: its rows are zeros.
+    void drop_block(int block);
     // Whether the first `rows` rows of a slot have their blocks.
     bool has_rows(int slot, int rows) const;
 

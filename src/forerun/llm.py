@@ -24,7 +24,7 @@ from forerun.cache.base import KVCache
 from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Precision, Quant
 from forerun.core.device import choose_device, return_freed, set_threads
-from forerun.core.errors import ForerunError, RequestError, refuse, shown
+from forerun.core.errors import ForerunError, RequestError, memory_refused, refuse, shown
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.decoding.guidance import Grammars
@@ -90,7 +90,10 @@ class LLM:
             load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
         )
         self.plan = self._planned(self.drafter_spec, checkpoint)
-        self.model = self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
+        with memory_refused("the weights"):
+            self.model = self._load_model(
+                checkpoint, quant=config.quant, head_bits=config.head_bits
+            )
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
         self.subject = self._subject(self.model)
@@ -310,7 +313,8 @@ class LLM:
     def _new_loop(self, turns: Turns) -> EngineLoop:
         config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
         if (plan := self.plan) is not None:
-            load, num_blocks, logit_rows = plan.workload, plan.num_blocks, plan.workload.logit_rows
+            load, num_blocks = plan.workload, plan.cache_blocks
+            logit_rows = load.logit_rows
             config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)

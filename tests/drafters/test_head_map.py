@@ -177,6 +177,7 @@ def test_a_poisoned_buffer_is_noticed_and_given_up(new, monkeypatch) -> None:
     with monkeypatch.context() as patch:  # away from what the target says
         patch.setattr(learner, "_teacher", lambda *given: (1 - says(*given)) / (VOCAB - 1))
         poisoned(drafter)
+        learner._seen = learner.buffer.count
         for _ in range(60):
             learner._owed = _head_map.BATCH
             learner._train()
@@ -290,17 +291,19 @@ def test_runs_never_cross_a_sequence_or_what_was_overwritten() -> None:
     assert torch.equal(run.after[..., 0].long(), following)
     assert torch.equal(run.best, following)
     assert torch.equal(run.log_normaliser.long(), following)
+    assert not len(buffer.starts(depth, buffer.count))
     buffer.clear()
     assert not len(buffer.starts(depth))
 
 
-def test_the_step_is_the_gradient_of_the_loss(new) -> None:
+def test_the_step_is_the_gradient_of_the_loss(new, monkeypatch) -> None:
     drafter = new()
     complete(engine_for(MODEL, drafter), PROMPTS[:4], GREEDY)
     learner = drafter.learner
     starts = learner.buffer.starts(_head_map.DEPTH)
     assert len(starts) > 50
-    learner._some = lambda given: given
+    learner._some = lambda given, _: given
+    learner._seen = learner.buffer.count
     run = learner.buffer.runs(starts, _head_map.DEPTH)
     map = torch.eye(WIDTH, requires_grad=True)
     teacher = learner._teacher(run, learner.head.ids)
@@ -310,7 +313,7 @@ def test_the_step_is_the_gradient_of_the_loss(new) -> None:
         loss = loss - 0.8**index * (teacher[:, index] * log_q).sum(-1).mean()
     loss.backward()
     seen = []
-    learner._adam.step = lambda: seen.append(learner.map.grad)
+    monkeypatch.setattr(learner._adam, "step", lambda: seen.append(learner.map.grad))
     learner._train()
     wanted = map.grad / max(1.0, float(map.grad.norm()))
     assert torch.allclose(seen[0], wanted, atol=1e-5)

@@ -48,13 +48,20 @@ def random_request(rng: random.Random) -> tuple[list[int], SamplingParams]:
     return prompt, params
 
 
+def held_nbytes(engine: Engine) -> int:
+    """Bytes of all pools that share those of the target's."""
+    shared = engine.cache.pool.shared
+    own = ((each.num_blocks - len(each._bare)) * each.block_nbytes for each in shared.pools)
+    return sum(own) + shared.unused
+
+
 def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
     """Random requests, some aborted, some preempted, by a tight and a roomy engine; the tight one is returned."""
     rng = random.Random(seed)
     tight, roomy = new_engine(spec, num_blocks), new_engine(spec, None)
     pairs: list[tuple] = []
     aborted: set[int] = set()
-    pool, draft_cache = tight.cache.pool, getattr(tight.drafter, "cache", None)
+    pool = tight.cache.pool
     while len(pairs) < num_requests or tight.has_work:
         if len(pairs) < num_requests and rng.random() < 0.3:
             prompt, params = random_request(rng)
@@ -66,8 +73,9 @@ def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
             aborted.add(chosen := rng.choice([*tight.requests]))
             tight.abort(chosen)
         tight.step()
-        assert pool.num_used + pool.num_idle + pool.num_free == num_blocks
-        assert draft_cache is None or draft_cache.pool.num_blocks <= num_blocks
+        assert held_nbytes(tight) == num_blocks * pool.block_nbytes
+        if pool.shared.pools == [pool]:
+            assert pool.num_used + pool.num_idle + pool.num_free == num_blocks
     for run, prompt, params in pairs:
         expected = roomy.add(prompt, params)
         drain(roomy)
@@ -164,3 +172,28 @@ def test_logits_in_blocks_give_the_same_answers(extra: dict) -> None:
         assert engine._logits is not None
         assert len(engine._logits) <= max(rows, 1 + 7)
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("spec", ["suffix", "draft_model:model=near"])
+def test_twenty_turns_of_two_chats_in_turn_within_a_fixed_budget(spec: str) -> None:
+    """Each turn finds what the last ones left; what was evicted for the other chat is read again; nothing fails."""
+    tight, roomy = new_engine(spec, 5), new_engine("none", None)
+    params = replace(GREEDY, max_tokens=6, ignore_eos=True)
+    chats, lost, found = ([1], [2]), 0, 0
+    for turn in range(20):
+        for i, chat in enumerate(chats):
+            before = len(chat)
+            chat += [3 + i, turn % 24, 5, 4, 1, 2]
+            (run,), (wanted,) = (complete(engine, [chat], params) for engine in (tight, roomy))
+            assert run.seq.generated == wanted.seq.generated
+            assert run.ttft_s is not None
+            assert run.seq.num_reused <= before
+            if turn:
+                found += run.seq.num_reused == before - 1
+                lost += run.seq.num_reused < before - 1
+            chat += run.seq.generated
+            assert held_nbytes(tight) == 5 * tight.cache.pool.block_nbytes
+    assert found > 5
+    assert lost > 5
+    assert tight.ladder.taken[ladder.EVICTED]
+    assert tight.scheduler.num_preempted == 0

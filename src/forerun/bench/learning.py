@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from forerun.core.params import SamplingParams
 from forerun.engine.loop import EngineLoop
 
+WARM_UP = 8
+"""Tokens that nothing is counted of."""
 WINDOW = 8
 """Requests that a moving tau is the mean of."""
 
@@ -45,7 +47,9 @@ def run(
     prompts: Sequence[tuple[str, Sequence[int]]],
     params: SamplingParams,
 ) -> Iterator[Answered]:
-    """Answer named prompts in their order, in turns first and second."""
+    """Answer named prompts in their order, in turns first and second; before that a few tokens to warm up."""
+    for loop in (fixed, learning):
+        loop.submit(prompts[0][1], replace(params, max_tokens=WARM_UP)).wait()
     for index, (name, tokens) in enumerate(prompts):
         found = {}
         for loop in (fixed, learning)[:: 1 if index % 2 else -1]:

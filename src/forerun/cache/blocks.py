@@ -6,15 +6,19 @@ that a sequence that begins like an earlier one need not compute them again. The
 exact: a row is the same whoever computed it. Idle blocks are given up, least recently used first,
 when free ones run out.
 
+Several pools may share their bytes: a draft model's blocks, of another size, come out of those of its
+target. A block has bytes from when it is first taken, and keeps them when it is free until another
+pool wants them; the idle blocks of all pools are given up in one order.
+
 The tree is the radix tree of SGLang (arXiv 2312.07104) with one block a node; blocks and copy on
 write are those of PagedAttention (arXiv 2309.06180).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 BLOCK_ROWS = 64
 """Rows of a block: the keys of one step of the native attention."""
@@ -36,43 +40,130 @@ class Node:
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class SharedBytes:
+    """Bytes that the blocks of one or more pools lie in."""
+
+    pools: list[BlockPool] = field(default_factory=list)
+    """The first one is the target's."""
+    unused: int = 0
+    """Bytes that no pool has."""
+    set_aside: int = 0
+    """Bytes that only the first pool may take: what its open sequences need next."""
+    num_released: int = 0
+    """How often a sequence has let blocks go: what idle blocks are ordered by."""
+    lenders: list[Callable[[], bool]] = field(default_factory=list)
+    """Each lets rows go that can be done without; False if it has none."""
+
+    def spare(self, pool: BlockPool) -> int:
+        """Bytes that a pool can have without an idle block being given up."""
+        return self.unused + sum(each.free_nbytes for each in self.pools if each is not pool)
+
+    def collect(self, pool: BlockPool) -> bool:
+        """Whether the bytes of one more block could be had for a pool; if so, they are its own."""
+        if self.spare(pool) < pool.block_nbytes:
+            return False
+        for each in self.pools:
+            while each is not pool and each.free_nbytes and self.unused < pool.block_nbytes:
+                self.unused += each.strip()
+        self.unused -= pool.block_nbytes
+        return True
+
+    def take_back(self) -> bool:
+        """Whether rows that can be done without were let go."""
+        return any(let_go() for let_go in self.lenders)
+
+
 class BlockPool:
     """Blocks 0 to `num_blocks`, and the prefix tree over those whose tokens are known."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, block_nbytes: int = 1) -> None:
         self.num_blocks = num_blocks
+        self.block_nbytes = block_nbytes
         self.num_evicted = 0
         """Idle blocks given up so far because free ones had run out."""
         self.root = Node(-1, (), None)
+        self.shared = SharedBytes([self])
+        self.drop: Callable[[int], None] = lambda block: None
+        """Gives a block's memory back to the system."""
         self._free = [*range(num_blocks)]
         """A heap: the lowest is taken first, so that what is in use lies close together and in order."""
+        self._bare: list[int] = []
+        """A heap: blocks whose bytes other pools may have."""
         self._num_holders = [0] * num_blocks
         self._nodes: dict[int, Node] = {}
-        self._idle: dict[int, None] = {}
-        """Least recently used first. A child is always before its parent."""
+        self._idle: dict[int, int] = {}
+        """Least recently used first, with `num_released` then. A child is always before its parent."""
+
+    def join(self, host: BlockPool) -> None:
+        """From now on have no bytes but those of another pool. Nothing was taken yet."""
+        self.shared = host.shared
+        self.shared.pools.append(self)
+        self._free, self._bare = [], [*range(self.num_blocks)]
 
     @property
     def num_free(self) -> int:
-        """Blocks that hold nothing."""
-        return len(self._free)
+        """Blocks that hold nothing, as far as there are bytes for them."""
+        if not self._bare:
+            return len(self._free)
+        return len(self._free) + min(len(self._bare), self.shared.spare(self) // self.block_nbytes)
 
     @property
     def num_idle(self) -> int:
         """Blocks that no sequence holds, but which may be found again: given up when needed."""
-        return len(self._idle)
+        others = sum(
+            len(each._idle) * each.block_nbytes for each in self.shared.pools if each is not self
+        )
+        bare = len(self._bare) - (self.num_free - len(self._free))
+        return len(self._idle) + min(bare, others // self.block_nbytes)
 
     @property
     def num_used(self) -> int:
         """Blocks that sequences hold, each counted once."""
-        return self.num_blocks - self.num_free - self.num_idle
+        return self.num_blocks - len(self._free) - len(self._bare) - len(self._idle)
+
+    @property
+    def free_nbytes(self) -> int:
+        """Bytes of the free blocks that have them."""
+        return len(self._free) * self.block_nbytes
 
     def take(self) -> int | None:
         """A block for one holder, free or else the least recently used idle one; None if all are held."""
-        if not self._free and not self.evict(1):
+        if not self._free and not self._obtain():
             return None
         block = heappop(self._free)
         self._num_holders[block] = 1
         return block
+
+    def _obtain(self) -> bool:
+        """Make a block free, with bytes that are not in use or else those of the blocks least recently used."""
+        shared, is_host = self.shared, self.shared.pools[0] is self
+        if not is_host and self._available() < shared.set_aside + self.block_nbytes:
+            return False
+        while not self._free:
+            if self._bare and shared.collect(self):
+                heappush(self._free, heappop(self._bare))
+                break
+            pools = [each for each in (shared.pools if self._bare else [self]) if each._idle]
+            if not pools:
+                return False
+            min(pools, key=lambda each: next(iter(each._idle.values()))).evict(1)
+        return True
+
+    def _available(self) -> int:
+        """Bytes that could be had for this pool, idle blocks included."""
+        return self.shared.spare(self) + sum(
+            len(each._idle) * each.block_nbytes for each in self.shared.pools
+        )
+
+    def strip(self) -> int:
+        """Take the highest free block its bytes; how many they were."""
+        block = max(self._free)
+        self._free.remove(block)
+        heapify(self._free)
+        heappush(self._bare, block)
+        self.drop(block)
+        return self.block_nbytes
 
     def evict(self, count: int) -> int:
         """Make up to `count` idle blocks free, least recently used first; how many there were."""
@@ -92,12 +183,13 @@ class BlockPool:
 
     def release(self, blocks: Iterable[int]) -> None:
         """A sequence lets its last blocks go, given in order: the last of them are given up first."""
+        self.shared.num_released += 1
         for block in reversed([*blocks]):
             self._num_holders[block] -= 1
             if self._num_holders[block]:
                 continue
             if block in self._nodes:
-                self._idle[block] = None
+                self._idle[block] = self.shared.num_released
             else:
                 heappush(self._free, block)
 

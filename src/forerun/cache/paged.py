@@ -30,6 +30,8 @@ class PagedCache(KVCache):
         """Raises ValueError for fewer blocks than one sequence of `max_len` rows takes."""
         super().__init__(num_slots, max_len)
         self.blocks_per_slot = blocks_of(max_len)
+        self.is_limited = num_blocks is not None
+        """Whether it has fewer or more blocks than its slots can fill."""
         if num_blocks is None:
             num_blocks = num_slots * self.blocks_per_slot
         if num_blocks < self.blocks_per_slot:
@@ -45,6 +47,12 @@ class PagedCache(KVCache):
     @abstractmethod
     def block_nbytes(self) -> int:
         """Bytes of one block: keys and values of BLOCK_ROWS rows of all layers."""
+
+    def join(self, host: PagedCache) -> None:
+        """Have no memory but that of another cache's pool, whose blocks may have another size. None is in use yet."""
+        for cache in (self, host):
+            cache.pool.block_nbytes, cache.pool.drop = cache.block_nbytes, cache._drop_block
+        self.pool.join(host.pool)
 
     def nbytes(self) -> int:
         """Bytes of all blocks; the system commits them as they are first written."""
@@ -74,6 +82,7 @@ class PagedCache(KVCache):
         for block in table:
             self._append(slot, block)
         self._lengths[slot] = length
+        self._set_aside()
         return slot, length
 
     def close(self, slot: int, tokens: Sequence[int]) -> None:
@@ -86,6 +95,7 @@ class PagedCache(KVCache):
         if length > (start := whole * BLOCK_ROWS):
             self._enter_last_block(slot, tuple(tokens[start:length]))
         self._free_table(slot, 0)
+        self._set_aside()
 
     def reserve(self, slot: int, rows: int) -> bool:
         """Whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone."""
@@ -191,6 +201,12 @@ class PagedCache(KVCache):
             del table[num_blocks:]
             del self._nodes[slot][num_blocks:]
 
+    def _set_aside(self) -> None:
+        """Keep a block for every open slot of the cache that others have their memory of."""
+        shared = self.pool.shared
+        if shared.pools[0] is self.pool:
+            shared.set_aside = (self.num_slots - len(self._free_slots)) * self.pool.block_nbytes
+
     def _append(self, slot: int, block: int) -> None:
         self._tables[slot].append(block)
         self._place(slot, len(self._tables[slot]) - 1, block)
@@ -198,6 +214,9 @@ class PagedCache(KVCache):
     def _place(self, slot: int, index: int, block: int) -> None:
         """Make a block the one at `index` of a slot's table."""
         self._tables[slot][index] = block
+
+    def _drop_block(self, block: int) -> None:
+        """Give the memory of a block that holds nothing back to the system, where that can be done."""
 
     @abstractmethod
     def _copy_block(self, source: int, target: int) -> None:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 
 class ForerunError(Exception):
@@ -32,6 +33,18 @@ class LoadError(ForerunError):
 
 class CapacityError(ForerunError):
     """Something does not fit: the context, the memory budget, the cache."""
+
+
+@contextmanager
+def memory_refused(what: str) -> Iterator[None]:
+    """Say what there is no memory for: the system's refusal is a CapacityError."""
+    try:
+        yield
+    except MemoryError as error:
+        raise CapacityError(
+            f"the system refuses the memory for {what}: `forerun plan` says how much is needed; take fewer "
+            "--max-num-seqs, a shorter --max-model-len or a --memory-budget"
+        ) from error
 
 
 class RequestError(ForerunError):

@@ -39,6 +39,8 @@ STEP_S = 0.05
 VISITS = 2.0
 """How often a row is learned from."""
 RATE, BETAS, CLIP, STEP_WEIGHT = 1e-3, (0.9, 0.99), 1.0, 0.8
+LEAST_RATE = 1 / 8
+"""Of the rate, after it was given up several times."""
 MOST_HEARD = 512
 """Tokens that the head did not ship with."""
 PUBLISH = 8
@@ -165,22 +167,15 @@ class HeadMap:
 
     def step(self) -> bool:
         """One small step; whether there is more to do."""
-        start_s = time.perf_counter()
         num_new = self.buffer.count - self._seen
-        if num_new >= BATCH:
-            self._measure(num_new)
-        elif self._owed >= BATCH and self._unpublished < PUBLISH:
-            self._train()
+        if self._owed >= self._batch and self._unpublished < PUBLISH:
+            self._train_in_time()
         elif self._unpublished:
             self._publish()
-            return self._owed >= BATCH
+        elif num_new >= BATCH:
+            self._measure(num_new)
         else:
             return False
-        took_s = time.perf_counter() - start_s
-        if took_s > STEP_S:
-            self._batch = max(LEAST_BATCH, self._batch // 2)
-        elif took_s < STEP_S / 3:
-            self._batch = min(BATCH, self._batch * 2)
         return True
 
     def keep(self) -> None:
@@ -190,8 +185,9 @@ class HeadMap:
             self.kept.keep(matrix.numpy(), [*self._heard], self.num_steps + self.num_returns)
 
     def nbytes(self) -> int:
-        """The ring, the map with its moments, and the network's weights in fp32."""
-        return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes()
+        """The ring, the map with its moments, the network's weights in fp32, and rows of tokens that were added."""
+        head = self.shipped.rows.nbytes * (1 + MOST_HEARD / len(self.shipped.ids))
+        return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes() + round(head)
 
     def _begin(self) -> None:
         self.head = self.shipped
@@ -228,7 +224,7 @@ class HeadMap:
         if not len(starts):
             return
         self._owed = min(self._owed + VISITS * num_new, VISITS * ROWS)
-        run = self.buffer.runs(self._some(starts), DEPTH)
+        run = self.buffer.runs(self._some(starts, BATCH), DEPTH)
         states = self.cell.unroll(run.first, run.tokens)
         mapped = [state @ self.map.detach().T for state in states]
         figures = (
@@ -241,14 +237,26 @@ class HeadMap:
         else:
             self._widen()
 
+    def _train_in_time(self) -> None:
+        """A step of A, and how large the next one may be."""
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
+        self._train()
+        # Of the two the shorter: time that other processes took shrinks no batch.
+        took_s = min(time.perf_counter() - start_s, time.process_time() - start_cpu_s)
+        if took_s > STEP_S:
+            self._batch = max(LEAST_BATCH, self._batch // 2)
+        elif took_s < STEP_S / 3:
+            self._batch = min(BATCH, self._batch * 2)
+
     @torch.no_grad()
     def _train(self) -> None:
         """One step of A."""
         starts = self.buffer.starts(DEPTH)
+        starts = starts[starts < self._seen]  # measured
         self._owed -= self._batch
         if not len(starts):
             return
-        run = self.buffer.runs(self._some(starts), DEPTH)
+        run = self.buffer.runs(self._some(starts, self._batch), DEPTH)
         states, teacher = self.cell.unroll(run.first, run.tokens), self._teacher(run, self.head.ids)
         slope = torch.zeros_like(self.map)
         for index, state in enumerate(states):
@@ -257,6 +265,9 @@ class HeadMap:
             error = torch.addcmul(-p, q, p.sum(-1, keepdim=True)) @ self.head.rows
             slope += STEP_WEIGHT**index / len(state) * error.T @ state
         self.map.grad = slope * min(1.0, CLIP / (float(slope.norm()) + 1e-12))
+        for group in self._adam.param_groups:
+            # A row moves A as far in small steps as in large ones; what had to be given up, less far.
+            group["lr"] = RATE * self._batch / BATCH * max(0.5**self.num_returns, LEAST_RATE)
         self._adam.step()
         self.num_steps, self._unpublished = self.num_steps + 1, self._unpublished + 1
 
@@ -299,6 +310,6 @@ class HeadMap:
             total = total + right
         return float(total.mean())
 
-    def _some(self, starts: Tensor) -> Tensor:
-        chosen = torch.randint(len(starts), (self._batch,), generator=self._random)
+    def _some(self, starts: Tensor, num: int) -> Tensor:
+        chosen = torch.randint(len(starts), (num,), generator=self._random)
         return starts[chosen]

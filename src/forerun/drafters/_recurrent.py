@@ -217,9 +217,8 @@ class TorchNetwork:
 
     def nbytes(self) -> int:
         """See `StateNetwork`; the head is the target's own."""
-        return sum(
-            tensor.nbytes for tensor in (*self.tensors.values(), *self.weights.tensors.values())
-        )
+        every = (*self.tensors.values(), *self.weights.tensors.values())
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in every}.values())
 
     def _at(self, name: str, depth: int) -> Tensor:
         return next(

@@ -87,7 +87,8 @@ class StateBuffer:
     def starts(self, depth: int, since: int = 0) -> Tensor:
         """The numbers (R,) of rows from `since` on that a run begins with."""
         size = len(self._states)
-        numbers = torch.arange(max(since, self.count - size, 0), max(self.count - depth, 0))
+        first = max(since, self.count - size, 0)
+        numbers = torch.arange(first, max(self.count - depth, first))
         chunk = self._chunk[numbers % size]
         return numbers[(chunk >= 0) & (chunk == self._chunk[(numbers + depth) % size])]
 

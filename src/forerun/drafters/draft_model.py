@@ -1,6 +1,7 @@
 """A smaller model guesses for a larger one: classic speculative decoding, as a chain or as a tree.
 
-The draft has its own cache and reads the text itself: whatever of `seq.tokens` its cache lacks is
+The draft has its own cache, whose blocks come out of the target's memory where that is limited, and
+reads the text itself: whatever of `seq.tokens` its cache lacks is
 fed before it guesses, be it a prompt, a token the target chose, or all that happened while the
 sequence was preempted. Its tree grows level by level over scratch rows; the rows of accepted nodes
 stay, so nothing is computed twice. It accepts nothing: `decoding.verify` does.
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from forerun.cache.blocks import BLOCK_ROWS, blocks_of
+from forerun.cache.paged import PagedCache
 from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
@@ -137,10 +139,10 @@ class DraftModel(ModelDrafter):
         listed = _listed(options, target, self.vocab_size, listed)
         self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
-        # What fits the target's blocks fits as many of the draft's.
-        pool = getattr(target.cache, "pool", None)
-        num_blocks = None if pool is None else pool.num_blocks
-        self.cache = model.new_cache(target.max_num_seqs, max_len, num_blocks=num_blocks)
+        self.cache = model.new_cache(target.max_num_seqs, max_len)
+        if isinstance(target.cache, PagedCache) and target.cache.is_limited:
+            self.cache.join(target.cache)
+            self.cache.pool.shared.lenders.append(self._let_go)
         self.kv_block_nbytes = self.cache.block_nbytes
         self._slots: dict[int, Slot] = {}
 
@@ -157,6 +159,14 @@ class DraftModel(ModelDrafter):
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
             self.cache.close(slot.index, seq.tokens)
+
+    def _let_go(self) -> bool:
+        """Free the rows of the text begun last, which is not drafted for any more; False if there is none."""
+        if not self._slots:
+            return False
+        _, slot = self._slots.popitem()
+        self.cache.close(slot.index, ())
+        return True
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""

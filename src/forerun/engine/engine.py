@@ -257,6 +257,8 @@ class Engine:
     def _make_room(self, seq: Seq, rows: int) -> bool:
         """Preempt the youngest sequences until another has room for its rows; False if it was its own turn."""
         while not self.cache.reserve(seq.slot, rows):
+            if self.ladder.take_back():
+                continue
             youngest = self.scheduler.running[-1]
             assert youngest is not seq or len(self.scheduler.running) > 1, (
                 "one sequence always fits"

@@ -1,7 +1,7 @@
 """When blocks of keys and values run short: drafts bend first, tokens never.
 
-The rungs, each logged once and counted: smaller draft trees, shorter drafts, evicted prefixes, preempted sequences,
-and sequences that wait. Nothing of it changes a token.
+The rungs, each logged once and counted: smaller draft trees, shorter drafts, evicted prefixes, a draft model's rows,
+preempted sequences, and sequences that wait. Nothing of it changes a token.
 
 Committed rows come first: the blocks that every running sequence needs for its own next token are set aside before a
 draft gets any. What is left goes to drafts by expected tokens a block. A draft that finds no free block is cut to the
@@ -11,7 +11,8 @@ rows its sequence's last block still has, unless evicting a shared prefix for it
         >  chance that the prefix is found again x its rows x seconds of reading a row of a prompt
 
 All of these are measured as the engine runs. Preempting, which throws away rows that are certainly needed again, is
-left for rows that must be there, and takes the youngest sequence (`Engine._make_room`).
+left for rows that must be there, and takes the youngest sequence (`Engine._make_room`); before, a draft model frees
+what it has read of the youngest.
 
 Source: SpecMemo (arXiv 2506.01986) shrinks the speculation to a memory budget; the choice by expected tokens over
 expected time is ours.
@@ -36,12 +37,14 @@ from forerun.engine.stats import SpecStats
 SMALLER_TREES = "smaller_trees"
 SHORTER_DRAFTS = "shorter_drafts"
 EVICTED = "evicted_prefixes"
+UNDRAFTED = "draft_model_rows"
 PREEMPTED = "preempted"
 QUEUED = "queued"
 RUNGS = {
     SMALLER_TREES: "draft trees are cut",
     SHORTER_DRAFTS: "drafts are shortened",
     EVICTED: "shared prefixes are evicted",
+    UNDRAFTED: "the draft model's rows of the youngest sequences are freed",
     PREEMPTED: "the youngest sequences are preempted, and go on later",
     QUEUED: "sequences wait until others have ended",
 }
@@ -82,7 +85,8 @@ class Ladder:
         What the cache and the scheduler did by themselves is counted.
         """
         if self.cache is not None:
-            self.note(EVICTED, self.cache.pool.num_evicted - self.taken[EVICTED])
+            evicted = sum(pool.num_evicted for pool in self.cache.pool.shared.pools)
+            self.note(EVICTED, evicted - self.taken[EVICTED])
         self.note(PREEMPTED, self.scheduler.num_preempted - self.taken[PREEMPTED])
         self.note(QUEUED, self.scheduler.num_queued - self.taken[QUEUED])
         if num_prompt_rows:
@@ -117,6 +121,12 @@ class Ladder:
             else:
                 left, idle = left - extra[i] + evicted, idle - evicted
         return drafts
+
+    def take_back(self) -> bool:
+        """Whether a draft model's rows of a sequence were freed, which is decoded without drafts from here on."""
+        found = self.cache is not None and self.cache.pool.shared.take_back()
+        self.note(UNDRAFTED, found)
+        return found
 
     def note(self, rung: str, count: int = 1) -> None:
         """A rung was taken; the first time it is told."""

@@ -135,6 +135,12 @@ class MemoryPlan:
         return self.workload.blocks
 
     @property
+    def cache_blocks(self) -> int:
+        """As many blocks of the model's own as have the bytes of its and the drafter's, which share them."""
+        block = self.components["kv"] // self.num_blocks
+        return self.num_blocks * (block + self.drafter.kv_block) // block
+
+    @property
     def generation(self) -> int:
         """Bytes beyond what does not depend on generating: SpecMemo's generation memory."""
         fixed = ("weights", "drafter_weights", "tokenizer", "program")

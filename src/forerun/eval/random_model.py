@@ -14,7 +14,7 @@ from forerun.nn.model import Model
 
 
 def random_config(
-    vocab_size: int = 24, num_layers: int = 2, max_position: int = 512
+    vocab_size: int = 24, num_layers: int = 2, max_position: int = 512, head_dim: int = 16
 ) -> ModelConfig:
     """A llama of a few thousand parameters, with grouped queries and a tied head."""
     return ModelConfig(
@@ -25,9 +25,9 @@ def random_config(
         num_layers=num_layers,
         num_heads=4,
         num_kv_heads=2,
-        head_dim=16,
+        head_dim=head_dim,
         max_position=max_position,
-        rope=RopeConfig(theta=10_000.0, rotary_dim=16),
+        rope=RopeConfig(theta=10_000.0, rotary_dim=head_dim),
         tied_head=True,
     )
 

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from forerun.cache.forms import check_head_dim
 from forerun.cache.paged import PagedCache
 from forerun.core.config import Precision
+from forerun.core.errors import memory_refused
 from forerun.nn.config import ModelConfig
 
 
 class NativeCache(PagedCache):
-    """Keys and values of `num_slots` sequences in `num_blocks` blocks, stored as `kv` says; `auto` is fp16."""
+    """Keys and values of `num_slots` sequences in `num_blocks` blocks, stored as `kv` says; `auto` is fp16.
+
+    Raises CapacityError where the system refuses the memory.
+    """
 
     def __init__(
         self,
@@ -27,7 +31,8 @@ class NativeCache(PagedCache):
         check_head_dim(kv, config.head_dim)
         shape = config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len
         form = "fp16" if kv == "auto" else kv
-        self.native = _native.Cache(*shape, form, self.pool.num_blocks)
+        with memory_refused(f"{self.pool.num_blocks} blocks of keys and values"):
+            self.native = _native.Cache(*shape, form, self.pool.num_blocks)
 
     @property
     def block_nbytes(self) -> int:
@@ -43,3 +48,6 @@ class NativeCache(PagedCache):
 
     def _copy_block(self, source: int, target: int) -> None:
         self.native.copy_block(source, target)
+
+    def _drop_block(self, block: int) -> None:
+        self.native.drop_block(block)

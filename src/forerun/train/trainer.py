@@ -284,9 +284,11 @@ class Trainer:
         return "lk" if done > 1 - self.settings.decay else "kl"
 
     def _broken(self) -> ForerunError:
+        path = self.folder / CHECKPOINT
+        left = f"{path} is as it was" if path.exists() else "nothing was written"
         return ForerunError(
-            f"the loss is not a number after {self.progress.tokens} tokens: start again from the last checkpoint in "
-            f"another -o with a smaller --lr; {self.folder / CHECKPOINT} is as it was"
+            f"the loss is not a number after {self.progress.tokens} tokens: start again with a smaller --lr and "
+            f"another -o; {left}"
         )
 
 

@@ -1,0 +1,74 @@
+"""Long chats: conversations that take turns in one cache, and how long the first token of every turn takes.
+
+Every turn sends the whole conversation again. Its earlier rows are found as long as they were not evicted; then they
+are read again. Nothing fails as long as the conversation fits the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from forerun.engine.engine import Engine
+from forerun.engine.ladder import EVICTED
+from forerun.engine.outputs import RequestOutput
+
+Talk = list[dict[str, str]]
+"""Messages with `role` and `content`."""
+
+QUESTIONS = (
+    "Name three rivers and the seas they flow into.",
+    "Write a short poem about a lighthouse.",
+    "Why is the sky blue? Answer in a few sentences.",
+    "Write a Python function that adds two numbers.",
+    "Tell me more about the last one.",
+    "Give an example.",
+    "Explain that to a child.",
+    "Summarize what you have said so far.",
+)
+"""What users say, in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of one conversation."""
+
+    turn: int
+    """From 1."""
+    conversation: int
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt, that were not read again."""
+    new_tokens: int
+    ttft_ms: float
+    answer: tuple[int, ...]
+    evicted_blocks: int
+    """Of all idle prefixes, given up during the turn."""
+
+
+def run(
+    answer_to: Callable[[Talk], RequestOutput],
+    engine: Engine,
+    num_turns: int,
+    num_conversations: int,
+) -> Iterator[Turn]:
+    """Each conversation's first turn, then each one's second, and so on; `answer_to` answers with that engine."""
+    talks: list[Talk] = [[] for _ in range(num_conversations)]
+    for turn in range(1, num_turns + 1):
+        for i, talk in enumerate(talks):
+            question = QUESTIONS[(turn - 1 + 3 * i) % len(QUESTIONS)]
+            talk.append({"role": "user", "content": f"{question} ({i + 1})"})
+            before = engine.ladder.taken[EVICTED]
+            output = answer_to(talk)
+            (answer,) = output.outputs
+            talk.append({"role": "assistant", "content": answer.text})
+            yield Turn(
+                turn,
+                i + 1,
+                prompt_tokens=len(output.prompt_token_ids),
+                cached_tokens=output.num_cached_tokens,
+                new_tokens=len(answer.token_ids),
+                ttft_ms=round(1e3 * (answer.ttft_s or 0.0), 3),
+                answer=answer.token_ids,
+                evicted_blocks=engine.ladder.taken[EVICTED] - before,
+            )
