@@ -215,6 +215,7 @@ void bind_networks(nb::module_& m) {
             },
             "frequencies"_a.noconvert())
         .def("clear", &EagleNetwork::clear, "slot"_a)
+        .def("reuse", &EagleNetwork::reuse, "slot"_a, "source"_a, "rows"_a)
         .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert())
         .def("draft", &draft_slots, "slots"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a,
              "texts"_a = nullptr, "min_doubt"_a = 0.0);

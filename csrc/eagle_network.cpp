@@ -54,6 +54,19 @@ void EagleNetwork::clear(int slot) {
     lengths_[slot] = 0;
 }
 
+void EagleNetwork::reuse(int slot, int source, int rows) {
+    const std::scoped_lock lock(runtime_.busy);
+    cache_.check_slot(slot);
+    cache_.check_slot(source);
+    if (rows < 0 || rows > lengths_[source])
+        throw std::invalid_argument("the slot has not so many rows");
+    const int each = (cache_.max_len + kChunk - 1) / kChunk;  // each slot has blocks of its own
+    if (slot != source)
+        for (int block = 0; block * kChunk < rows; ++block)
+            cache_.copy_block(source * each + block, slot * each + block);
+    lengths_[slot] = rows;
+}
+
 void EagleNetwork::feed(int slot, std::span<const int> tokens, const float* states) {
     const std::scoped_lock lock(runtime_.busy);
     if (!fc_) check();

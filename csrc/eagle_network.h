@@ -32,6 +32,8 @@ class EagleNetwork : public DraftNetwork {
     }
     // A slot without rows.
     void clear(int slot);
+    // A slot begins with the first `rows` rows of a slot, which may be the same.
+    void reuse(int slot, int source, int rows);
     int length(int slot) const { return lengths_.at(slot); }
     // More rows of a slot: the tokens, and the target's states (rows, 3 x state size) before them.
     void feed(int slot, std::span<const int> tokens, const float* states);

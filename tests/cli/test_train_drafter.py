@@ -152,6 +152,7 @@ def test_a_draft_is_cut_from_the_model_and_drafts(
     document = the_json(out)
     assert document["layers"] == [0, 29]
     assert 0.04 < document["held_out"]["cost"] <= 0.08
+    assert 0 < document["held_out"]["measured_cost"] < 1
     assert document["held_out"]["all"]["tau"] >= 1
     answer = ("generate", "-m", default_model, "-n", 12, "The capital of France is")
     _, plain, _ = forerun(*answer, "-d", "none")

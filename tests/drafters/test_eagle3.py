@@ -136,6 +136,9 @@ def test_rows_are_fed_with_the_tokens_after_them():
         def clear(self, slot):
             fed.append("clear")
 
+        def reuse(self, slot, source, rows):
+            fed.append(("reuse", slot, source, rows))
+
         def feed(self, slot, tokens, states):
             fed.append((tokens, states[:, 0].tolist()))
 
@@ -150,12 +153,57 @@ def test_rows_are_fed_with_the_tokens_after_them():
     drafter.observe([seq], [draft], [Outcome((1,), (9,), hidden=rows)])  # cut
     drafter.begin(seq, Outcome((), (9,), hidden=rows[:2]))  # preempted, with a reused prefix
     assert fed == [
+        "clear",
         ([2, 3, 4, 5], [0, 1, 2, 3]),
         ([7, 8], [0, 2]),
         ([9], [0]),
-        "clear",
+        ("reuse", 1, 1, 5),
         ([8, 9], [0, 1]),
     ]
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends, backend, monkeypatch):
+    """As if all of the prompt had been read: a network that learned to look at a text's first rows finds them."""
+    monkeypatch.setattr("tests.tiny.BACKEND", backend)
+    shared, rest = [*range(1, 19)], [[20, 21, 22], [23, 22, 3]]
+    states = torch.randn(24, 3 * WIDTH, generator=torch.Generator().manual_seed(4))
+    trees = []
+    for num_reused in (0, 18, 17):
+        drafter = build(Options(model="untrained", bits=16, min_chance=0), target())
+        first = Seq(0, [*shared, *rest[0]], None, 0)
+        drafter.begin(first, Outcome((), (22,), hidden=states[:20]))
+        if ends:
+            drafter.end(first)
+        second = Seq(1, [*shared, *rest[1]], None, 0)
+        own = torch.cat([states[:17], states[20:23]])
+        drafter.begin(second, Outcome((), (3,), hidden=own[num_reused:]))
+        trees.append(drafter.network.draft([drafter._slots[1]], [8], 4, 0.0)[0])
+        assert drafter._texts[drafter._slots[1]] == second.tokens
+    whole, at_its_end, before = trees
+    assert before[:2] == whole[:2]
+    assert before[2] == pytest.approx(whole[2], abs=1e-5)
+    # One row has the other text's token: nearly the same, where it cannot be the same.
+    chances = [dict(zip(tree[0][:2], tree[2][:2])) for tree in (whole, at_its_end)]
+    assert max(chances[0].values()) == pytest.approx(max(chances[1].values()), abs=0.2)
+
+
+def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():
+    drafter = build(Options(model="untrained", bits=16), target())
+    states = torch.randn(8, 3 * WIDTH)
+
+    def begin(number, tokens, num_computed):
+        outcome = Outcome((), tokens[-1:], hidden=states[:num_computed])
+        drafter.begin(Seq(number, tokens, None, 0), outcome)
+        return drafter._texts[drafter._slots[number]]
+
+    assert begin(0, [1, 2, 3, 4, 5, 6], 4) == [1]  # the first row is missing
+    assert begin(1, [1, 2, 3, 4, 5], 4) == [1, 2, 3, 4, 5]
+    drafter.end(Seq(1, [], None, 0))
+    assert begin(2, [1, 2, 3, 9, 9, 9, 9, 8], 1) == [1, 2, 3, 9]  # three rows, then a gap
+    drafter.end(Seq(2, [], None, 0))
+    assert begin(3, [1, 2, 3, 4, 6, 6], 3) == [1, 2, 3, 4, 6, 6]  # all is there again
 
 
 def without(name):

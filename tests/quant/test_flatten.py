@@ -39,7 +39,7 @@ def test_rows_are_no_wider_than_allowed_and_hold_what_was_seen(split: Split) -> 
         assert rows.pieces.sum() <= 64 * (1 + widen)
         reach = rows.steps * rows.limit * (rows.pieces if split == "spill" else 1)
         if widen:
-            assert (torch.from_numpy(reach) >= inputs.largest * 0.99).all()
+            assert (torch.from_numpy(reach) >= inputs.largest * 1.4).all()  # and more
     assert rows_of(split, 1.0).width > 64
 
 

@@ -17,6 +17,7 @@ from forerun.train import draft_model
 from forerun.train.draft_model import DraftModelLearner, shape_for
 from forerun.train.states import StateReader
 from forerun.train.trainer import Trainer
+from tests.tiny import tiny_model
 from tests.train.test_trainer import FIRST, IDS, LENGTH, SETTINGS, VOCAB, counted, counting_model
 
 DEPTH = 2
@@ -95,6 +96,14 @@ def test_as_many_layers_are_kept_as_the_cost_allows() -> None:
 def test_what_cannot_be_is_told(config, num_layers, max_cost, message) -> None:
     with pytest.raises(ConfigError, match=message):
         shape_for(config, config, 8, num_layers, max_cost)
+
+
+def test_what_a_step_costs_is_measured() -> None:
+    """Twelve times the layers take longer, on any machine."""
+    target, draft = tiny_model(1, num_layers=12), tiny_model(2, num_layers=1)
+    ids = torch.arange(8)
+    assert 0 < draft_model.measured_cost(target, draft, ids) < 0.9
+    assert draft_model.measured_cost(draft, target, ids) > 1.1
 
 
 def test_memory_bound_speed_up() -> None:

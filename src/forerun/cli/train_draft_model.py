@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,11 +15,14 @@ from forerun.core.config import EngineConfig
 if TYPE_CHECKING:
     from forerun.cli._training import Data
     from forerun.formats.checkpoint import Checkpoint
+    from forerun.llm import LLM
     from forerun.train.draft_model import DraftModelLearner
     from forerun.train.trainer import Trainer
 
 RATE = 0.005
 """Of Muon: the weights are not new, so a step is small."""
+QUANT: Literal["int8"] = "int8"
+"""The draft is measured with: its file is fp16."""
 
 
 @opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
@@ -118,10 +121,11 @@ def command(
             shared.say_needs(trainer, data)
         shared.train(trainer, data, is_first)
         if is_first:
-            _finish(trainer, learner, data, checkpoint, shared.command_of(context), as_json)
+            _finish(llm, trainer, learner, data, checkpoint, shared.command_of(context), as_json)
 
 
 def _finish(
+    llm: LLM,
     trainer: Trainer,
     learner: DraftModelLearner,
     data: Data,
@@ -133,19 +137,23 @@ def _finish(
     from forerun.cli import _console as console
     from forerun.cli import _training as shared
     from forerun.core.errors import ForerunError
+    from forerun.drafters.draft_model import Options, load
     from forerun.train import draft_model, simulated, trained
 
     folder, shape, depth = trainer.folder, learner.shape, trainer.depth
     learner.net.load_state_dict(trainer.best)
     parts = trainer.measure(data.held_out)
     found = simulated.by_domain(parts)
-    gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
-    figures = {"cost": shape.cost, "mbsu": gain} | {n: asdict(a) for n, a in found.items()}
-    record = shared.record_of(trainer, data, figures, command)
     num_tokens = sum(reply.num_learned for reply in data.train)
     named = (data.vocabulary, num_tokens, data.model)
     try:
         draft_model.write(folder, checkpoint, trainer.best, data.ids, *named)
+        small = load(Options(model=str(folder / draft_model.MODEL), quant=QUANT), llm.target())
+        cost = draft_model.measured_cost(llm.model, small, data.ids)
+        gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
+        figures = {"cost": shape.cost, "measured_cost": cost, "mbsu": gain}
+        measured = figures | {n: asdict(a) for n, a in found.items()}
+        record = shared.record_of(trainer, data, measured, command)
         trained.write_record(folder, record, trainer.progress.history)
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
@@ -156,7 +164,10 @@ def _finish(
     report = console.report()
     report.print(shared.table(found, depth))
     report.print(
-        f"layers {', '.join(map(str, shape.layers))}; a step reads {shape.cost:.3f} of a pass; with {depth} "
-        f"tokens tau {found['all'].tau:.3f}, memory-bound speed-up {gain:.2f}"
+        f"layers {', '.join(map(str, shape.layers))}; a step reads {shape.cost:.3f} of a pass's weights and takes "
+        f"{cost:.3f} of its CPU time in {QUANT}; with {depth} tokens tau {found['all'].tau:.3f}, memory-bound "
+        f"speed-up {gain:.2f}; {record['cpu_s']} s of CPU"
     )
-    report.print(f"{folder}: use it with -d draft_model:model={folder},num_draft={depth}")
+    report.print(
+        f"{folder}: use it with -d draft_model:model={folder},num_draft={depth},quant={QUANT}"
+    )

@@ -66,6 +66,10 @@ class AnyEagleNetwork(Protocol):
         """Forget the rows of a slot."""
         ...
 
+    def reuse(self, slot: int, source: int, rows: int) -> None:
+        """A slot begins with the first rows of a slot, which may be the same; `feed` goes on from there."""
+        ...
+
     def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
         """More rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
         ...
@@ -145,6 +149,10 @@ class NativeEagle:
         """See `AnyEagleNetwork`."""
         self._native.clear(slot)
 
+    def reuse(self, slot: int, source: int, rows: int) -> None:
+        """See `AnyEagleNetwork`."""
+        self._native.reuse(slot, source, rows)
+
     def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
         """See `AnyEagleNetwork`."""
         self._native.feed(slot, tokens, floats(states))
@@ -205,6 +213,13 @@ class TorchEagle:
     def clear(self, slot: int) -> None:
         """See `AnyEagleNetwork`."""
         self.slots.pop(slot, None)
+
+    def reuse(self, slot: int, source: int, rows: int) -> None:
+        """See `AnyEagleNetwork`."""
+        held = self.slots[source].keys
+        assert held is not None
+        keys = Keys(held.keys[:, :, :rows], held.values[:, :, :rows])
+        self.slots[slot] = _Rows(keys, rows)
 
     def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
         """See `AnyEagleNetwork`."""

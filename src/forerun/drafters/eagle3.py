@@ -82,12 +82,35 @@ class Eagle3Drafter(BaseDrafter):
         self.is_native = isinstance(network, NativeEagle)
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
+        self._texts: dict[int, list[int]] = {}
+        """By slot: the first token of a text, and those that its first rows have read, none of them missing."""
+        self._complete = set[int]()
+        """The slots in which no row is missing."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Read the prompt's rows that were computed; where a prefix was reused, the layer sees what came after it."""
+        """Read the prompt's rows that were computed. Where a prefix was reused, so are rows of a slot that began alike.
+
+        What no slot has read is missing: the layer does not see it.
+        """
         self.end(seq)
-        self._slots[seq.id] = self._free.pop()
         assert outcome.hidden is not None, "asked for by `features`"
+        num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
+        # The last of these rows may have read another token than this text has there: near enough.
+        rows = {
+            slot: min(_num_common(text, seq.tokens), len(text) - 1, num_reused)
+            for slot, text in self._texts.items()
+        }
+        source = max(rows, key=lambda slot: rows[slot], default=None)
+        num_rows = 0 if source is None else rows[source]
+        self._slots[seq.id] = slot = self._take(source if num_rows else None)
+        if source is not None and num_rows:
+            self.network.reuse(slot, source, num_rows)
+        else:
+            self.network.clear(slot)
+        self._texts[slot] = [*seq.tokens[: num_rows + 1]]
+        self._complete.discard(slot)
+        if num_rows == num_reused:
+            self._complete.add(slot)
         self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
@@ -115,11 +138,10 @@ class Eagle3Drafter(BaseDrafter):
             self._feed(seq, outcome.emitted, outcome.hidden[[*rows]])
 
     def end(self, seq: Seq) -> None:
-        """Give the slot back."""
+        """Give the slot back; its rows stay for a text that begins alike."""
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
-            self.network.clear(slot)
-            self._free.append(slot)
+            self._free.insert(0, slot)  # taken last: it is the one read last
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """The weights, and keys and values of the rows."""
@@ -130,5 +152,22 @@ class Eagle3Drafter(BaseDrafter):
         rows = num_seqs * (max_len + MAX_STEPS)
         return DrafterBytes(self.network.nbytes(), rows * self.network.row_nbytes())
 
+    def _take(self, wanted: int | None) -> int:
+        """A free slot: the wanted one, if it is free."""
+        slot = self._free[-1] if wanted is None or wanted not in self._free else wanted
+        self._free.remove(slot)
+        return slot
+
     def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
-        self.network.feed(self._slots[seq.id], list(tokens), states)
+        slot = self._slots[seq.id]
+        self.network.feed(slot, list(tokens), states)
+        if slot in self._complete:
+            self._texts[slot] += tokens
+
+
+def _num_common(text: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens with which both begin."""
+    for i, (a, b) in enumerate(zip(text, other)):
+        if a != b:
+            return i
+    return min(len(text), len(other))

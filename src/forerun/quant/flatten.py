@@ -16,9 +16,11 @@ from torch import Tensor
 
 from forerun.formats.flat import FlatParts, FlatRows, Split
 
-ALPHAS = (0.0, 0.15, 0.3, 0.5, 0.7)
+ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
 _SHRINK, _THRESHOLDS = 0.9, 32
+_REACH = {8: (1.5,), 4: (1.0, 0.6, 0.3)}
+"""Of the largest input that was seen, what places must hold, by bits: coarse codes gain by cutting the rarest."""
 _CLIPS = tuple(1 - 0.06 * i for i in range(8))
 _DAMPING = 0.01
 _COLUMNS = 64
@@ -41,7 +43,7 @@ def limit_of(bits: int) -> int:
 
 def rounded(rows: FlatRows, x: Tensor) -> Tensor:
     """What flattened codes of x (..., K) stand for, in the same numbers as the kernels' codes."""
-    reach = torch.from_numpy(rows.pieces if rows.split == "spill" else np.ones_like(rows.pieces))
+    reach = torch.tensor(rows.pieces if rows.split == "spill" else np.ones_like(rows.pieces))
     most = reach * float(rows.limit)
     codes = torch.round(x * torch.from_numpy(rows.inverse))
     return torch.minimum(torch.maximum(codes, -most), most) * torch.from_numpy(rows.steps)
@@ -58,14 +60,17 @@ def search_rows(
     reach = weight.abs().amax(0).clamp(min=_LEAST)
     largest = inputs.largest.clamp(min=_LEAST)
     exact = inputs.sample @ weight.T
+    # Each row counts alike: a few with huge inputs would hide what becomes of all others.
+    share = 1 / exact.square().sum(1).clamp(min=1e-30)
     best, least = None, torch.inf
     for alpha in ALPHAS:
         smooth = largest**alpha / reach ** (1 - alpha) if alpha else torch.ones_like(largest)
         smooth = smooth / smooth.log().mean().exp()
-        rows = _threshold(inputs, smooth, weight, row_bits, split, widen)
+        rows = _threshold(inputs, smooth, weight, share, row_bits, split=split, widen=widen)
         factors = torch.from_numpy(rows.factors)
         near = _nearest(weight * factors, bits) / factors
-        error = float((rounded(rows, inputs.sample) @ near.T - exact).square().sum())
+        difference = rounded(rows, inputs.sample) @ near.T - exact
+        error = float(difference.square().sum(1) @ share)
         if error < least:
             best, least = rows, error
     assert best is not None
@@ -73,27 +78,35 @@ def search_rows(
 
 
 def _threshold(
-    inputs: FlatInputs, smooth: Tensor, weight: Tensor, bits: int, split: Split, widen: float
+    inputs: FlatInputs,
+    smooth: Tensor,
+    weight: Tensor,
+    share: Tensor,
+    bits: int,
+    *,
+    split: Split,
+    widen: float,
 ) -> FlatRows:
     """Rows of smoothed inputs x / smooth: the threshold is the largest value of one place."""
-    largest, limit = inputs.largest / smooth, limit_of(bits)
-    most = int(len(smooth) * (1 + widen)) // 32 * 32
+    limit = limit_of(bits)
+    most = max(int(len(smooth) * (1 + widen)) // 32 * 32, len(smooth))
     salience = weight.square().sum(0)
-    top = float(largest.max().clamp(min=_LEAST))
     best, least = None, torch.inf
-    for i in range(_THRESHOLDS):
-        threshold = top * _SHRINK**i
-        pieces = torch.ceil(largest / threshold - 1e-4).clamp(min=1)
-        if widen <= 0:
-            pieces = torch.ones_like(pieces)
-        if float(pieces.sum()) > max(most, len(smooth)):
-            break
-        steps = smooth * (threshold / limit) * (pieces if split == "even" else 1)
-        rows = FlatRows(steps.numpy(), pieces.to(torch.int32).numpy(), limit, split)
-        difference = rounded(rows, inputs.sample) - inputs.sample
-        error = float((difference.square().mean(0) * salience).sum())
-        if error < least:
-            best, least = rows, error
+    for reach in _REACH[bits]:
+        largest = (reach * inputs.largest / smooth).clamp(min=_LEAST)
+        for i in range(_THRESHOLDS):
+            threshold = float(largest.max()) * _SHRINK**i
+            pieces = torch.ceil(largest / threshold - 1e-4).clamp(min=1)
+            if widen <= 0:
+                pieces = torch.ones_like(pieces)
+            if float(pieces.sum()) > most:
+                break
+            steps = smooth * (threshold / limit) * (pieces if split == "even" else 1)
+            rows = FlatRows(steps.numpy(), pieces.to(torch.int32).numpy(), limit, split)
+            difference = rounded(rows, inputs.sample) - inputs.sample
+            error = float(share @ difference.square() @ salience)
+            if error < least:
+                best, least = rows, error
     assert best is not None
     return best
 

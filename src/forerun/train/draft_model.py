@@ -7,14 +7,17 @@ step may cost: the weights it reads as a share of a pass, its head cut to the dr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.drafters import _trimmed
 from forerun.drafters._network_folder import write as write_folder
@@ -30,6 +33,7 @@ from forerun.train.batches import TrainBatch
 
 MODEL = "model"
 """The folder of the whole draft, below the one that names its tokens."""
+CONTEXT, REPEATS = 128, 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,29 @@ def write(
 def _half(weight: Tensor) -> np.ndarray:
     array: np.ndarray = weight.detach().half().numpy()
     return array
+
+
+def measured_cost(target: Model, draft: Model, ids: Tensor) -> float:
+    """CPU time of a step of the draft, its head cut to `ids`, as a share of a pass of the target: one row each.
+
+    Steps and passes by turns, above a context of `CONTEXT` rows; medians.
+    """
+    part = draft.head_part(ids)
+    heads: dict[Model, Callable[[Tensor], object]] = {target: target.head, draft: part}
+    caches = {model: model.new_cache(1, CONTEXT + 1) for model in heads}
+    tokens = tuple((ids[torch.arange(CONTEXT) % len(ids)]).tolist())
+    for model, cache in caches.items():
+        model.forward(Batch((Segment(0, 0, tokens),)), cache, ())
+        cache.keep(0, range(CONTEXT))
+    times: dict[Model, list[float]] = {target: [], draft: []}
+    for _ in range(REPEATS):
+        for model, cache in caches.items():
+            start_s = time.process_time()
+            hidden = model.forward(Batch((Segment(0, CONTEXT, tokens[:1]),)), cache, ())
+            heads[model](hidden.last)
+            times[model].append(time.process_time() - start_s)
+            cache.truncate(0, CONTEXT)
+    return median(times[draft]) / median(times[target])
 
 
 def mbsu(tau: float, cost: float, num_draft: int) -> float:
