@@ -11,7 +11,7 @@ fall below what it brings, A is one again and the ring is empty. Only a running 
 are taken when there is none, so no request sees it change.
 
 Source: Online Speculative Decoding (Liu et al., arXiv 2310.07177), which learns from rejected positions alone; here all
-measured better (docs/learning.md).
+that were verified count.
 
 R rows of a batch, K steps, p width of the cell, V' tokens of the head, D width of the target.
 """
