@@ -122,7 +122,7 @@ def llama(
 
 
 def _free_port() -> int:
-    """A port that nobody listens on."""
+    """A port on which no one listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
