@@ -84,7 +84,7 @@ def stored(name: str, num_rows: int = 5, width: int = 512) -> StoredTensor:
     return kind("w", (num_rows, width), format, data & 0xBB)
 
 
-BLOCKS = [name for name in FORMATS if not name.endswith("_c")]  # those with scales a row are no blocks
+BLOCKS = [name for name in FORMATS if not name.endswith("_c")]  # those have scales a row
 READ = [name for name in BLOCKS if not FORMATS[name].has_zero]
 """The formats that GGUF has."""
 QUANTIZED = [name for name in READ if FORMATS[name].group is not None]
