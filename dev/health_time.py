@@ -7,12 +7,13 @@ Both are processes of their own, in turns, with files cached by the system after
 
 from __future__ import annotations
 
-import socket
 import statistics
 import subprocess
 import sys
 import time
 from http.client import HTTPConnection
+
+from forerun.bench.servers import free_port
 
 LIMIT_S = 1.5
 """The goal, for the default model."""
@@ -27,8 +28,7 @@ def import_s() -> float:
 
 def health_s() -> float:
     """Seconds from the start of a server to its first answer of 200."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     start_s = time.perf_counter()
     command = [sys.executable, "-m", "forerun", "serve", "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.bench.learning import Answered, moving, summary
+from forerun.bench.learning import RequestPair, moving, summary
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_a_drafter_that_learns_nothing_is_a_line(forerun) -> None:
 
 def test_figures_are_of_tokens_over_passes() -> None:
     answered = [
-        Answered(f"p{i}", (10, 10 - i), (20, 20), (1.0, 1.0), 0.5, 3, 0.01 * i, i != 2)
+        RequestPair(f"p{i}", (10, 10 - i), (20, 20), (1.0, 1.0), 0.5, 3, 0.01 * i, i != 2)
         for i in range(4)
     ]
     found = summary(answered)

@@ -96,7 +96,7 @@ def test_drafts_get_better_and_tokens_stay(new, params, bits) -> None:
     assert drafter.learner.num_steps > 20
     assert drafter.learner.num_returns == 0
     assert tau(drafter) > before + 0.1
-    assert drafter.learner.gauge.learned.value > drafter.learner.gauge.shipped.value
+    assert drafter.learner.benefit.learned.value > drafter.learner.benefit.shipped.value
 
 
 @pytest.mark.parametrize("bits", [8, pytest.param(16, marks=SLOW)])

@@ -20,7 +20,7 @@ WINDOW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class RequestPair:
     """One request, by both."""
 
     name: str
@@ -46,7 +46,7 @@ def run(
     learning: EngineLoop,
     prompts: Sequence[tuple[str, Sequence[int]]],
     params: SamplingParams,
-) -> Iterator[Answered]:
+) -> Iterator[RequestPair]:
     """Answer named prompts in their order, in turns first and second; before that a few tokens to warm up."""
     for loop in (fixed, learning):
         loop.submit(prompts[0][1], replace(params, max_tokens=WARM_UP)).wait()
@@ -59,7 +59,7 @@ def run(
             found[loop] = handle.runs[0], time.process_time() - start_s
         (one, one_s), (other, other_s) = found[fixed], found[learning]
         start_s, times = time.process_time(), [*_learn(learning)]
-        yield Answered(
+        yield RequestPair(
             name,
             (one.stats.passes, other.stats.passes),
             (one.stats.emitted, other.stats.emitted),
@@ -71,7 +71,7 @@ def run(
         )
 
 
-def moving(answered: Sequence[Answered], window: int = WINDOW) -> list[tuple[float, float]]:
+def moving(answered: Sequence[RequestPair], window: int = WINDOW) -> list[tuple[float, float]]:
     """Tau over the last `window` requests, without learning and with it."""
     found = []
     for stop in range(1, len(answered) + 1):
@@ -80,7 +80,7 @@ def moving(answered: Sequence[Answered], window: int = WINDOW) -> list[tuple[flo
     return found
 
 
-def summary(answered: Sequence[Answered]) -> dict[str, object]:
+def summary(answered: Sequence[RequestPair]) -> dict[str, object]:
     """Tau of the first and the second half, and what learning took."""
     half = len(answered) // 2
     halves = {"first_half": answered[:half], "second_half": answered[half:]}
@@ -108,6 +108,6 @@ def _learn(loop: EngineLoop) -> Iterator[float]:
             yield time.perf_counter() - start_s
 
 
-def _tau(part: Sequence[Answered], which: int) -> float:
+def _tau(part: Sequence[RequestPair], which: int) -> float:
     passes = sum(each.passes[which] for each in part)
     return sum(each.emitted[which] for each in part) / passes if passes else 1.0

@@ -86,7 +86,7 @@ def ours(
     model: str, *, places: int, threads: int, max_len: int | None, more: Sequence[str]
 ) -> AbstractContextManager[Remote]:
     """`forerun serve` in a process of its own, with `places` sequences at once."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "forerun", "serve", model, "--port", str(port)]
     command += ["--max-num-seqs", str(places), "--threads", str(threads)]
     if max_len is not None:
@@ -98,7 +98,7 @@ def llama(
     model: Path, *, places: int, threads: int, max_len: int, folder: Path
 ) -> AbstractContextManager[Remote]:
     """llama-server if it is on the PATH, else the one of llama-cpp-python in the peers' folder, which has one place."""
-    port = _free_port()
+    port = free_port()
     if (found := shutil.which(LLAMA)) is not None:
         command = [found, "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
         command += ["-np", str(places), "-c", str(places * max_len), "-t", str(threads)]
@@ -121,7 +121,7 @@ def llama(
     return running(LLAMA, [str(python), "-m", "llama_cpp.server", *words], port)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port on which no one listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -16,7 +16,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
-    from forerun.bench.learning import Answered
+    from forerun.bench.learning import RequestPair
     from forerun.llm import LLM
 
 
@@ -32,9 +32,7 @@ def command(
         str, typer.Option("--task", help="builtin, or a file of prompts (.jsonl, or one a line).")
     ] = "builtin",
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many.")] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Complete the prompts, without the chat template.")
-    ] = False,
+    raw: opt.Raw = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="JSON of the results; a plot is drawn beside it.")
     ] = None,
@@ -67,7 +65,7 @@ def command(
         )
         fixed, learner = both
         named = [(prompt.id, _encoded(llm, prompt.turns[0], raw=raw)) for prompt in prompts]
-        answered: list[Answered] = []
+        answered: list[RequestPair] = []
         with console.counter("answering", len(named)) as show:
             for each in learning.run(fixed.loop, learner.loop, named, params):
                 answered.append(each)
@@ -102,7 +100,7 @@ def _encoded(llm: LLM, text: str, *, raw: bool) -> Sequence[int]:
     return llm.encode([{"role": "user", "content": text}] if is_chat else text)
 
 
-def _print(found: dict[str, object], answered: Sequence[Answered]) -> None:
+def _print(found: dict[str, object], answered: Sequence[RequestPair]) -> None:
     """Both halves, and what it took."""
     from forerun.cli import _console as console
 

@@ -40,7 +40,7 @@ LOSSES = ("kl", "lk", "ce", "kl+lk")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class WrittenForm:
     """How a drafter is written, and the command that makes it."""
 
     command: str = ""
@@ -122,7 +122,7 @@ def command(
     from forerun.train.trainer import TrainSettings
 
     check_choice("kind", kind, KINDS)
-    form = Form(command_of(context), int8)
+    form = WrittenForm(command_of(context), int8)
     for name, value in (
         ("depth", depth),
         ("draft-vocab", vocab),
@@ -160,7 +160,7 @@ def command(
 
 
 def _write(
-    trainer: Trainer, data: Data, form: Form, parts: Sequence[SimulatedReply] | None
+    trainer: Trainer, data: Data, form: WrittenForm, parts: Sequence[SimulatedReply] | None
 ) -> None:
     """The best weights so far; with `parts`, what was measured of them."""
     from forerun.train import simulated, trained
@@ -186,7 +186,9 @@ def _write(
     trained.write(trainer.folder, *what, int8=form.int8)
 
 
-def finish(trainer: Trainer, data: Data, form: Form = Form()) -> dict[str, Acceptance]:
+def finish(
+    trainer: Trainer, data: Data, form: WrittenForm = WrittenForm()
+) -> dict[str, Acceptance]:
     """Measure the best weights on all replies that are held out, and write them; what was found, by domain."""
     from forerun.train import simulated
 
@@ -196,7 +198,7 @@ def finish(trainer: Trainer, data: Data, form: Form = Form()) -> dict[str, Accep
     return simulated.by_domain(parts)
 
 
-def _report(trainer: Trainer, data: Data, form: Form, as_json: bool) -> None:
+def _report(trainer: Trainer, data: Data, form: WrittenForm, as_json: bool) -> None:
     """Measure the best weights by domain, write them, and show both."""
     from forerun.cli import _console as console
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from forerun.core.means import DecayedMean
 from forerun.core.types import Outcome, Seq
 from forerun.drafters._learned import LearnedMap
-from forerun.drafters._state_buffer import Run, StateBuffer
+from forerun.drafters._state_buffer import StateBuffer, TextRuns
 from forerun.nn.model import Model
 
 ROWS, DEPTH = 4096, 3
@@ -73,7 +73,7 @@ class MappedNetwork(Protocol):
         ...
 
 
-class Head(NamedTuple):
+class HeadRows(NamedTuple):
     """What guesses are read off."""
 
     rows: Tensor
@@ -82,7 +82,7 @@ class Head(NamedTuple):
     """(V',) int64, ascending."""
 
 
-class Weights(Protocol):
+class HeadedWeights(Protocol):
     """Of a network that drafts."""
 
     @property
@@ -101,7 +101,7 @@ class Weights(Protocol):
         ...
 
 
-class Gauge:
+class Benefit:
     """Tokens a pass that the learned and the shipped network would bring on new rows, of late."""
 
     def __init__(self) -> None:
@@ -124,16 +124,18 @@ class Gauge:
 class HeadMap:
     """Learns A for one network."""
 
-    def __init__(self, cell: Cell, network: MappedNetwork, target: Model, weights: Weights) -> None:
+    def __init__(
+        self, cell: Cell, network: MappedNetwork, target: Model, weights: HeadedWeights
+    ) -> None:
         """`weights` are what the network drafts with; they have a head of their own."""
         self.cell, self.network, self.target = cell, network, target
         self._head_map, rows = weights.head_map, weights.tensors["head.0"].float()
         all_ids = torch.arange(target.config.vocab_size)
-        self.shipped = Head(rows, all_ids if weights.tokens is None else weights.tokens)
+        self.shipped = HeadRows(rows, all_ids if weights.tokens is None else weights.tokens)
         self._is_shipped = torch.zeros(len(all_ids), dtype=torch.bool)
         self._is_shipped[self.shipped.ids] = True
         self.buffer = StateBuffer(ROWS, target.config.hidden_size)
-        self.gauge = Gauge()
+        self.benefit = Benefit()
         self.num_steps = self.num_returns = 0
         """Steps that were taken, and how often what was learned was given up."""
         self.kept: LearnedMap | None = None
@@ -215,7 +217,7 @@ class HeadMap:
         assert self._head_map is not None
         unit = torch.eye(self.target.config.hidden_size, device=self.cell.device)
         rows = self.target.head_rows(unit, more.to(unit.device)).float().cpu().T @ self._head_map
-        self.head = Head(torch.cat([self.shipped.rows, rows])[order], ids)
+        self.head = HeadRows(torch.cat([self.shipped.rows, rows])[order], ids)
 
     def _measure(self, num_new: int) -> None:
         """The newest rows, by what was learned and by what shipped; they may be learned from next."""
@@ -231,8 +233,8 @@ class HeadMap:
             self._tokens_a_pass(*each, run)
             for each in ((mapped, self.head), (states, self.shipped))
         )
-        self.gauge.add(*figures)
-        if self.gauge.has_fallen:
+        self.benefit.add(*figures)
+        if self.benefit.has_fallen:
             self._return()
         else:
             self._widen()
@@ -287,18 +289,18 @@ class HeadMap:
         _log.info("what was learned of the model's drafts did not help: it starts anew")
         self._begin()
         self.buffer.clear()
-        self.gauge, self._owed, self._unpublished = Gauge(), 0.0, 0
+        self.benefit, self._owed, self._unpublished = Benefit(), 0.0, 0
         self.num_returns += 1
         self.network.set_head(*self.shipped)
 
-    def _teacher(self, run: Run, ids: Tensor) -> Tensor:
+    def _teacher(self, run: TextRuns, ids: Tensor) -> Tensor:
         """What the target said of some tokens: probabilities (R, K, V')."""
         states = run.after.flatten(0, 1).to(self.cell.device)
         logits = self.target.head_rows(states, ids.to(states.device)).cpu()
         chances = (logits - run.log_normaliser.flatten()[:, None]).exp_()
         return chances.view(*run.best.shape, -1)
 
-    def _tokens_a_pass(self, states: Sequence[Tensor], head: Head, run: Run) -> float:
+    def _tokens_a_pass(self, states: Sequence[Tensor], head: HeadRows, run: TextRuns) -> float:
         """Mean of greedy decoding's and of sampling's, of chains of K guesses."""
         teacher, right = self._teacher(run, head.ids), torch.ones(2, len(run.first))
         total = right.clone()

@@ -19,7 +19,7 @@ CHUNK = 64
 """Rows of a sequence that are laid down together; a run does not cross the border."""
 
 
-class Run(NamedTuple):
+class TextRuns(NamedTuple):
     """Rows to learn from: the state before the first guess, and what followed."""
 
     first: Tensor
@@ -92,12 +92,12 @@ class StateBuffer:
         chunk = self._chunk[numbers % size]
         return numbers[(chunk >= 0) & (chunk == self._chunk[(numbers + depth) % size])]
 
-    def runs(self, starts: Tensor, depth: int) -> Run:
+    def runs(self, starts: Tensor, depth: int) -> TextRuns:
         """The runs that begin there."""
         size = len(self._states)
         after = (starts[:, None] + torch.arange(1, depth + 1)) % size
         before = (starts[:, None] + torch.arange(depth)) % size
-        return Run(
+        return TextRuns(
             self._states[starts % size].float(),
             self._tokens[before],
             self._states[after].float(),

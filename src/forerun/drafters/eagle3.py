@@ -16,6 +16,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from forerun.cache.blocks import common_prefix
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters import _eagle_files, _eagle_gguf
 from forerun.drafters._best_first import MAX_STEPS, NetworkOptions, drafts_of
@@ -97,7 +98,7 @@ class Eagle3Drafter(BaseDrafter):
         num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
         # The last of these rows may have read another token than this text has there: near enough.
         rows = {
-            slot: min(_num_common(text, seq.tokens), len(text) - 1, num_reused)
+            slot: min(common_prefix(text, seq.tokens), len(text) - 1, num_reused)
             for slot, text in self._texts.items()
         }
         source = max(rows, key=lambda slot: rows[slot], default=None)
@@ -163,11 +164,3 @@ class Eagle3Drafter(BaseDrafter):
         self.network.feed(slot, list(tokens), states)
         if slot in self._complete:
             self._texts[slot] += tokens
-
-
-def _num_common(text: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens with which both begin."""
-    for i, (a, b) in enumerate(zip(text, other)):
-        if a != b:
-            return i
-    return min(len(text), len(other))

@@ -23,7 +23,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
-from forerun.engine.metrics import Served
+from forerun.engine.metrics import RequestCounts
 from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_token
 from forerun.engine.request import RequestState
 
@@ -76,7 +76,7 @@ class EngineLoop:
         """
         self.engine = engine
         self.turns = turns or Turns()
-        self.served = Served()
+        self.served = RequestCounts()
         self.spell = spell
         self._new_text = new_text
         self._num_requests = 0

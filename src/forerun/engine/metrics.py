@@ -42,7 +42,7 @@ Metric = Counter | Gauge | Vector
 
 
 @dataclass(slots=True)
-class Served:
+class RequestCounts:
     """Tokens read and written for requests, and how many sequences ended for which reason."""
 
     prompt_tokens: int = 0
@@ -58,7 +58,7 @@ class Served:
             self.finished[event.finish_reason] += 1
 
 
-def read(engine: Engine, served: Served, model: str) -> list[Metric]:
+def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
     """The metrics at this moment, labelled with the model's name. Nothing may step the engine meanwhile."""
     labels = {"model_name": model, "engine": "0"}
     stats, cache, scheduler = engine.stats, engine.cache, engine.scheduler

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.formats.int_words import Bytes
-from forerun.formats.weights import FORMATS, Codes, Rows, StoredTensor, WeightFormat
+from forerun.formats.weights import FORMATS, Codes, Rows, StoredTensor, WeightFormat, left_of
 
 LARGEST_SCALE = 65504.0
 """Scales are held as fp16."""
@@ -59,9 +59,7 @@ class CodedTensor(StoredTensor):
 
     def rows(self, index: Rows) -> Self:
         """Some rows: the same codes and scales."""
-        left = np.arange(self.shape[0]) if self.index is None else self.index
-        assert isinstance(left, np.ndarray)
-        left = left[index]
+        left = left_of(self.index, self.shape[0], index)
         return replace(self, shape=(len(left), self.shape[1]), index=left)
 
     def codes(self) -> Codes:

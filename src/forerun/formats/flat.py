@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.errors import LoadError
-from forerun.formats.weights import FORMATS, Rows, StoredTensor, WeightFormat
+from forerun.formats.weights import FORMATS, Rows, StoredTensor, WeightFormat, left_of
 
 Split = Literal["even", "spill"]
 SPLITS: tuple[Split, ...] = ("even", "spill")
@@ -77,9 +77,7 @@ class FlatTensor(StoredTensor):
 
     def rows(self, index: Rows) -> Self:
         """Some rows: the same codes, scales and inputs."""
-        left = np.arange(self.shape[0]) if self.index is None else self.index
-        assert isinstance(left, np.ndarray)
-        left = left[index]
+        left = left_of(self.index, self.shape[0], index)
         return replace(self, shape=(len(left), self.shape[1]), index=left)
 
     def parts(self) -> FlatParts:

@@ -92,6 +92,13 @@ class Codes:
         return values.reshape(self.codes.shape)
 
 
+def left_of(index: Rows | None, num_rows: int, more: Rows) -> NDArray[np.int64]:
+    """The numbers of the rows that are left of those in `index`, None for all."""
+    left = np.arange(num_rows) if index is None else index
+    assert isinstance(left, np.ndarray)
+    return left[more]
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor as stored, row by row, so that taking rows keeps their quantization exactly.

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from forerun.formats.flat import FlatParts
 from forerun.nn.config import ModelConfig
-from forerun.nn.whole_block import READERS, Site, WholeBlock
+from forerun.nn.whole_block import Site, WholeBlock
 from forerun.quant.flatten import FlatInputs, rounded
 
-SITE_OF: Mapping[str, Site] = {name: site for site, names in READERS.items() for name in names}
 _SAMPLED = 128
 
 

@@ -8,7 +8,6 @@ writes them, while held-out texts run through the chosen blocks and through thos
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,11 +23,10 @@ from forerun.formats.hf_layouts import flat_config
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.flat_block import FlatBlock, observe
 from forerun.nn.quantize_folder import QuantizeFolder
-from forerun.nn.whole_block import READERS, Site, WholeBlock
+from forerun.nn.whole_block import READERS, Site, WholeBlock, advance
 from forerun.quant.flatten import product_error, round_weights, search_rows
 
 WIDTHS = (8, 4)
-_STATE = "state.safetensors"
 _PROBES, _PROBE_TOKENS = 2, 96
 
 Bits = Literal[4, 8] | None
@@ -120,7 +118,6 @@ class FlattenJob(QuantizeFolder):
         for layer in range(self.config.num_layers):
             (self.partial / _candidates(layer)).unlink(missing_ok=True)
         figures["nbytes"] = self.write_folder(lambda kept: flat_config(self.recipe.split, kept))
-        (self.partial / _STATE).unlink()
         self.rename()
         return figures
 
@@ -235,32 +232,18 @@ class FlattenJob(QuantizeFolder):
     # --- what lies in the folder meanwhile ---
 
     def _resume(self) -> tuple[int, FlattenStates]:
-        path = self.partial / _STATE
-        if not path.is_file():
-            calibration, held = map(self.outside.embed, (self.calibration, self.held))
-            probes = calibration[:_PROBES, :_PROBE_TOKENS][None].clone()
-            eight = held.clone() if self.recipe.bits is None else held[:0].clone()
-            return 0, FlattenStates(calibration, held, held.clone(), eight, probes)
-        with safetensors.safe_open(path, framework="pt") as file:
-            known = file.metadata()
-            self.errors = json.loads(known["errors"])
-            self.divergences = json.loads(known["divergences"])
-            tensors = {name: file.get_tensor(name) for name in _state_names()}
-            return int(known["done"]), FlattenStates(**tensors)
+        if (state := self.load_state()) is not None:
+            known, tensors = state
+            self.errors, self.divergences = known["errors"], known["divergences"]
+            return known["done"], FlattenStates(**tensors)
+        calibration, held = map(self.outside.embed, (self.calibration, self.held))
+        probes = calibration[:_PROBES, :_PROBE_TOKENS][None].clone()
+        eight = held.clone() if self.recipe.bits is None else held[:0].clone()
+        return 0, FlattenStates(calibration, held, held.clone(), eight, probes)
 
     def _save_states(self, done: int, states: FlattenStates) -> None:
-        known = {
-            "done": str(done),
-            "errors": json.dumps(self.errors),
-            "divergences": json.dumps(self.divergences),
-        }
-        self.save(_STATE, {name: getattr(states, name) for name in _state_names()}, known)
-
-
-def advance(block: WholeBlock, states: Tensor) -> None:
-    """Replace texts' hidden states (S, T, D) by the block's outputs."""
-    for i in range(len(states)):
-        states[i] = block(states[i])[0]
+        known = {"done": done, "errors": self.errors, "divergences": self.divergences}
+        self.save_state(known, vars(states))
 
 
 def site_sizes(config: ModelConfig) -> dict[Site, int]:
@@ -283,10 +266,6 @@ def peak_nbytes(config: ModelConfig, recipe: FlattenRecipe, num_tokens: int) -> 
     site = max(site_sizes(config).values())
     searching = 4 * sum(block) + 4 * 5 * site + grams + 8 * 5 * max(width, inner) ** 2
     return states + max(searching, 3 * 2 * math.prod(shapes["embed"]))
-
-
-def _state_names() -> tuple[str, ...]:
-    return ("calibration", "held", "rounded", "eight", "probes")
 
 
 def _candidates(layer: int) -> str:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -29,7 +30,7 @@ from forerun.nn.loader import read_config, stored_weights
 from forerun.nn.outside import Outside
 from forerun.quant.grid import Coded
 
-_ORIGIN = "origin.json"
+_ORIGIN, _STATE = "origin.json", "state.safetensors"
 
 
 @dataclass
@@ -113,6 +114,19 @@ class QuantizeFolder:
         data = safetensors.torch.save(whole, {"format": "pt"} | dict(known or {}))
         files.replace(self.partial / name, data)
 
+    def save_state(self, known: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
+        """Write how far the job is: `known` as JSON, and hidden states."""
+        self.save(_STATE, tensors, {name: json.dumps(value) for name, value in known.items()})
+
+    def load_state(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """What was saved last, None before."""
+        path = self.partial / _STATE
+        if not path.is_file():
+            return None
+        with safetensors.safe_open(path, framework="pt") as file:
+            known = {n: json.loads(text) for n, text in file.metadata().items() if n != "format"}
+            return known, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
     def write_folder(self, quantization: Callable[[list[str]], Mapping[str, object]]) -> int:
         """The index, config.json and the tokenizer's files; bytes of all weights.
 
@@ -136,7 +150,8 @@ class QuantizeFolder:
 
     def rename(self) -> None:
         """Give the folder its name."""
-        (self.partial / _ORIGIN).unlink()
+        for name in (_STATE, _ORIGIN):
+            (self.partial / name).unlink()
         os.replace(self.partial, self.folder)
 
     def discard(self) -> None:

@@ -8,14 +8,12 @@ too, which gives the perplexity before and after in the same pass.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import safetensors
 import torch
 from torch import Tensor
 
@@ -25,14 +23,13 @@ from forerun.formats.hf_layouts import Layout, config_of, tensors_of
 from forerun.nn.awq_block import MATRICES, clipped, scale
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.quantize_folder import QuantizeFolder
-from forerun.nn.whole_block import READERS, Site, WholeBlock
+from forerun.nn.whole_block import READERS, Site, WholeBlock, advance
 from forerun.quant.awq import Inputs
 from forerun.quant.grid import Coded, Grid
 
 Method = Literal["rtn", "awq"]
 METHODS: tuple[Method, ...] = ("rtn", "awq")
 SITE_OF: Mapping[str, Site] = {name: site for site, names in READERS.items() for name in names}
-_STATE = "state.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,8 @@ class QuantizeJob(QuantizeFolder):
         for layer in range(done, self.config.num_layers):
             rounded = self._round(layer, self.weights(layer), hidden)
             self.write_block(layer, rounded, self._tensors)
-            self._save_state(layer + 1, hidden)
+            known = {"done": layer + 1, "errors": self.errors}
+            self.save_state(known, vars(hidden))
             yield layer + 1
 
     def finish(self) -> dict[str, float]:
@@ -92,7 +90,6 @@ class QuantizeJob(QuantizeFolder):
                 figures[name] = math.exp(self.outside.loss(states, targets))
         self.save_outside()
         nbytes = self.write_folder(self._config)
-        (self.partial / _STATE).unlink()
         self.rename()
         return figures | {"nbytes": nbytes}
 
@@ -104,28 +101,19 @@ class QuantizeJob(QuantizeFolder):
         return config_of(self.recipe.layout, grid.bits, grid.group, left_alone)
 
     def _resume(self) -> tuple[int, BlockStates]:
-        path = self.partial / _STATE
-        if not path.is_file():
-            states = [self.outside.embed(texts) for texts in (self.calibration, self.held)]
-            return 0, BlockStates(states[0], states[1], states[1].clone())
-        with safetensors.safe_open(path, framework="pt") as file:
-            known = file.metadata()
-            self.errors = json.loads(known["errors"])
-            return int(known["done"]), BlockStates(
-                *(file.get_tensor(n) for n in ("calibration", "held", "rounded"))
-            )
-
-    def _save_state(self, done: int, hidden: BlockStates) -> None:
-        known = {"done": str(done), "errors": json.dumps(self.errors)}
-        tensors = {name: getattr(hidden, name) for name in ("calibration", "held", "rounded")}
-        self.save(_STATE, tensors, known)
+        if (state := self.load_state()) is not None:
+            known, tensors = state
+            self.errors = known["errors"]
+            return known["done"], BlockStates(**tensors)
+        states = [self.outside.embed(texts) for texts in (self.calibration, self.held)]
+        return 0, BlockStates(states[0], states[1], states[1].clone())
 
     def _round(
         self, layer: int, weights: dict[str, Tensor], hidden: BlockStates
     ) -> dict[str, Tensor | Coded]:
         """The block's weights for the folder; the hidden states become its outputs."""
-        inputs = advance(WholeBlock(self.config, weights), hidden.calibration)
-        advance(WholeBlock(self.config, weights), hidden.held, with_inputs=False)
+        inputs = observe(WholeBlock(self.config, weights), hidden.calibration)
+        advance(WholeBlock(self.config, weights), hidden.held)
         if self.recipe.method == "awq":
             weights, inputs = scale(self.config, weights, inputs, self.recipe.grid)
         written: dict[str, Tensor | Coded] = dict(weights)
@@ -137,7 +125,7 @@ class QuantizeJob(QuantizeFolder):
                 written[name] = coded
         if len(hidden.rounded):
             values = {n: w.values() if isinstance(w, Coded) else w for n, w in written.items()}
-            advance(WholeBlock(self.config, values), hidden.rounded, with_inputs=False)
+            advance(WholeBlock(self.config, values), hidden.rounded)
         return written
 
     def _round_matrix(
@@ -153,12 +141,12 @@ class QuantizeJob(QuantizeFolder):
         return coded, inputs.error(coded.values() - weight) / max(inputs.error(weight), 1e-30)
 
 
-def advance(block: WholeBlock, states: Tensor, *, with_inputs: bool = True) -> dict[Site, Inputs]:
+def observe(block: WholeBlock, states: Tensor) -> dict[Site, Inputs]:
     """Replace texts' hidden states (S, T, D) by the block's outputs; statistics of what its matrices read."""
     sums: dict[Site, tuple[Tensor, Tensor]] = {}
     for i in range(len(states)):
         states[i], sites = block(states[i])
-        for site, x in sites.items() if with_inputs else ():
+        for site, x in sites.items():
             gram, size = x.T @ x, x.abs().sum(0)
             before = sums.get(site)
             sums[site] = (gram, size) if before is None else (before[0] + gram, before[1] + size)

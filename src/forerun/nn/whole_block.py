@@ -86,3 +86,9 @@ def _sees(num_tokens: int, window: int | None) -> Tensor:
     """Which keys (columns) a query (row) sees."""
     distance = torch.arange(num_tokens)[:, None] - torch.arange(num_tokens)
     return (distance >= 0) & (distance < (window or num_tokens))
+
+
+def advance(block: WholeBlock, states: Tensor) -> None:
+    """Replace texts' hidden states (S, T, D) by the block's outputs."""
+    for i in range(len(states)):
+        states[i] = block(states[i])[0]

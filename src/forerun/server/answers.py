@@ -117,7 +117,7 @@ def _chat_logprob(one: TokenLogprob, words: Words) -> Document:
 
 
 @dataclass(slots=True)
-class Head:
+class DocumentHead:
     """The fields that every document of an answer begins with."""
 
     style: Style

@@ -15,7 +15,7 @@ import forerun
 from forerun.formats.prompt import Encoded, encode_chat
 from forerun.server import messages as anthropic
 from forerun.server import responses as openai
-from forerun.server.answers import CHAT, COMPLETION, Head, Words
+from forerun.server.answers import CHAT, COMPLETION, DocumentHead, Words
 from forerun.server.blocks import BlockWriter, Dialect
 from forerun.server.errors import ApiError
 from forerun.server.forms import check_depth
@@ -56,7 +56,7 @@ async def completions(service: Service, request: Request) -> Response:
 
     prompts = await service.encode(encode)
     running = await service.submit(prompts, params, stream=body.stream)
-    head = Head(COMPLETION, name, forerun.__version__)
+    head = DocumentHead(COMPLETION, name, forerun.__version__)
     writer = _writer(service, running, body, head, with_prompt=body.echo)
     return await _written(request, running, writer, stream=body.stream)
 
@@ -67,7 +67,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     body, typed = read(ChatRequest, given)
     name = service.name(body.model)
     running, has_tools = await _submit(service, body, typed)
-    head = Head(CHAT, name, forerun.__version__)
+    head = DocumentHead(CHAT, name, forerun.__version__)
     writer = _writer(service, running, body, head, with_tools=has_tools)
     return await _written(request, running, writer, stream=body.stream)
 
@@ -157,7 +157,7 @@ def _writer(
     service: Service,
     running: AsyncRequest,
     body: CompletionRequest | ChatRequest,
-    head: Head,
+    head: DocumentHead,
     *,
     with_prompt: bool = False,
     with_tools: bool = False,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.request import RequestState
-from forerun.server.answers import Document, Head, Words, prompt_logprobs, timings, usage
+from forerun.server.answers import Document, DocumentHead, Words, prompt_logprobs, timings, usage
 from forerun.server.errors import of_stream
 from forerun.server.http import to_json
 from forerun.server.parts import Reader, whole
@@ -23,7 +23,7 @@ class Writer:
     """One request's answer. `observe` is called with all that comes."""
 
     request: AsyncRequest
-    head: Head
+    head: DocumentHead
     drafter: str
     words: Words
     observe: Callable[[News], object]

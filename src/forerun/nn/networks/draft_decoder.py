@@ -18,7 +18,7 @@ from forerun.nn.config import ModelConfig
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 
-class Norm(nn.RMSNorm):
+class FloatNorm(nn.RMSNorm):
     """An RMS norm in fp32, whatever autocast multiplies in."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class DecoderLayer(nn.Module):
                 linear.bias = nn.Parameter(bias.reshape(-1).clone())
             self.add_module(name, linear)
         for name in ("attn_norm", "mlp_norm"):
-            norm = Norm(config.hidden_size, config.norm_eps)
+            norm = FloatNorm(config.hidden_size, config.norm_eps)
             norm.weight = nn.Parameter(weights[name].reshape(-1).clone())
             self.add_module(name, norm)
 
@@ -82,7 +82,7 @@ class DraftDecoder(nn.Module):
             )
             for i in kept
         )
-        self.norm = Norm(config.hidden_size, config.norm_eps)
+        self.norm = FloatNorm(config.hidden_size, config.norm_eps)
         self.norm.weight = nn.Parameter(weights["norm"].reshape(-1).clone())
 
     def forward(self, embedded: Tensor) -> Tensor:
