@@ -25,7 +25,7 @@ QUANT: Literal["int8"] = "int8"
 """The draft is measured with: its file is fp16."""
 
 
-@opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
+@opt.engine(without=opt.DRAFTER, max_model_len=2048)
 def command(
     context: typer.Context,
     config: EngineConfig,

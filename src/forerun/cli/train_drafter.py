@@ -47,7 +47,7 @@ class WrittenForm:
     int8: bool = False
 
 
-@opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
+@opt.engine(without=opt.DRAFTER, max_model_len=2048)
 def command(
     context: typer.Context,
     config: EngineConfig,
