@@ -100,6 +100,8 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
         (("--method", "flatten", "--widen", -1), "--widen is -1, but must be 0 to 4"),
         (("--method", "flatten", "--bound", -1), "--bound is -1, but must not be negative"),
         (("--bound", 1), "--bound 1.0 is for --method flatten"),
+        (("--method", "rtn", "--gptq"), "--gptq needs a text to calibrate on"),
+        (("--bits", 0), "--bits is 0, but must be one of 3, 4, 8"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(

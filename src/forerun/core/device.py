@@ -13,6 +13,8 @@ import logging
 import os
 import platform
 import re
+import resource
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +89,25 @@ def return_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
+
+
+def resident_nbytes() -> int:
+    """The process's memory now; where the system does not tell, the most it has been."""
+    return _status_nbytes("VmRSS")
+
+
+def peak_nbytes() -> int:
+    """The most memory the process has had. Linux's `ru_maxrss` would begin at what its parent had."""
+    return _status_nbytes("VmHWM")
+
+
+def _status_nbytes(field: str) -> int:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+    except (OSError, StopIteration):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most
 
 
 def native_problem() -> str | None:
