@@ -288,7 +288,7 @@ def _packed(flat: Mapping[str, FlatParts]) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for name, parts in flat.items():
         rows = parts.rows
-        arrays = {"codes": parts.codes, "scales": parts.scales}
+        arrays: dict[str, np.ndarray] = {"codes": parts.codes, "scales": parts.scales}
         arrays |= {"steps": rows.steps, "pieces": rows.pieces, "limit": np.array([rows.limit])}
         tensors |= {f"{name}.{part}": array for part, array in arrays.items()}
     return tensors
