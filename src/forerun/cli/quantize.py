@@ -78,7 +78,8 @@ def command(
         bool | None,
         typer.Option(
             "--gptq/--no-gptq",
-            help="Let columns make up for those rounded before them (default, but for rtn).",
+            help="Let columns make up for those rounded before them.",
+            show_default="on, but for rtn",
         ),
     ] = None,
     calib: Annotated[
