@@ -37,7 +37,7 @@ MODEL = ModelNumbers(
     threads=2,
     kv_blocks={"fp16": 64 * 23040},
 )
-ROUNDING = replace(MODEL, kv_blocks=MODEL.kv_blocks | {"int8": 64 * 12240})
+ROUNDING = replace(MODEL, kv_blocks=MODEL.kv_blocks | {"int8": 64 * 12240, "k8v4": 64 * 9790})
 DRAFTERS = (
     DrafterNumbers(name="large", tables=16 * MB, tables_seq=60_000, num_nodes=7),
     DrafterNumbers(name="small", tables=2 * MB, tables_seq=60_000, num_nodes=7),
@@ -95,6 +95,36 @@ def test_keys_are_rounded_before_the_drafter_is_smaller_if_they_may_be() -> None
         found = memory.fit(model, DRAFTERS, load, budget)
         assert found is not None
         assert (found.workload.precision, found.drafter.name) == (precision, drafter)
+
+
+def test_values_are_rounded_to_four_bits_only_where_nothing_else_works() -> None:
+    load = Workload(num_seqs=8, max_len=4096, precision="fp16", prefill_rows=256)
+    least = memory.smallest(ROUNDING, DRAFTERS, load)
+    eight = replace(
+        ROUNDING, kv_blocks={each: ROUNDING.kv_blocks[each] for each in ("fp16", "int8")}
+    )
+    for budget in range(least.total, least.total + 50 * MB, MB // 2):
+        found = memory.fit(ROUNDING, DRAFTERS, load, budget)
+        without = memory.fit(eight, DRAFTERS, load, budget)
+        assert found is not None
+        assert found.total <= budget
+        assert (found.workload.precision == "k8v4") == (without is None)
+        if without is not None:
+            assert found == without
+
+
+def test_what_is_learned_is_given_up_before_the_drafter() -> None:
+    load = Workload(num_seqs=2, max_len=512, precision="fp16", prefill_rows=256)
+    learning = replace(DRAFTERS[0], tables=62 * MB, learns=True)
+    drafters = (learning, *DRAFTERS)
+    whole = memory.plan(MODEL, learning, load).total
+    for budget, learns in ((whole, True), (whole - 40 * MB, False)):
+        found = memory.fit(MODEL, drafters, load, budget)
+        assert found is not None
+        assert (found.drafter.name, found.drafter.learns) == ("large", learns)
+    rungs = {rung.name: rung.frees for rung in memory.rungs(MODEL, drafters, load)}
+    assert rungs[memory.UNLEARNED] == 46 * MB
+    assert rungs["drafter small"] == 60 * MB
 
 
 def test_each_rung_frees_what_it_says() -> None:

@@ -26,7 +26,7 @@ MEANINGS = {
 }
 
 
-@opt.engine(without=("learn", "min_draft", "controller", "weight_cache"))
+@opt.engine(without=("min_draft", "controller", "weight_cache"))
 def command(config: EngineConfig, as_json: opt.Json = False) -> None:
     """Say what a model takes in memory, by component, without loading it; with a budget, what is given up for it.
 

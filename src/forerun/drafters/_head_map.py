@@ -28,6 +28,7 @@ from torch import Tensor
 
 from forerun.core.means import DecayedMean
 from forerun.core.types import Outcome, Seq
+from forerun.drafters._adam import Adam
 from forerun.drafters._learned import LearnedMap
 from forerun.drafters._state_buffer import StateBuffer, TextRuns
 from forerun.nn.model import Model
@@ -151,8 +152,7 @@ class HeadMap:
         self.kept = kept
         held = kept.load(len(self.map), self.target.config.vocab_size)
         if held is not None:
-            with torch.no_grad():
-                self.map += torch.from_numpy(held[0])
+            self.map += torch.from_numpy(held[0])
             self._hear(held[1])
             self._widen()
             self._publish()
@@ -183,7 +183,7 @@ class HeadMap:
     def keep(self) -> None:
         """Write what was learned, if something was since."""
         if self.kept is not None:
-            matrix = self.map.detach() - torch.eye(len(self.map))
+            matrix = self.map - torch.eye(len(self.map))
             self.kept.keep(matrix.numpy(), [*self._heard], self.num_steps + self.num_returns)
 
     def nbytes(self) -> int:
@@ -194,8 +194,8 @@ class HeadMap:
     def _begin(self) -> None:
         self.head = self.shipped
         self._heard: dict[int, None] = {}
-        self.map = torch.eye(self.head.rows.shape[1], requires_grad=True)
-        self._adam = torch.optim.AdamW([self.map], RATE, BETAS, weight_decay=0.0)
+        self.map = torch.eye(self.head.rows.shape[1])
+        self._adam = Adam(BETAS)
 
     def _hear(self, tokens: Sequence[int]) -> None:
         """Tokens that the head did not ship with; those not said for longest give way."""
@@ -228,7 +228,7 @@ class HeadMap:
         self._owed = min(self._owed + VISITS * num_new, VISITS * ROWS)
         run = self.buffer.runs(self._some(starts, BATCH), DEPTH)
         states = self.cell.unroll(run.first, run.tokens)
-        mapped = [state @ self.map.detach().T for state in states]
+        mapped = [state @ self.map.T for state in states]
         figures = (
             self._tokens_a_pass(*each, run)
             for each in ((mapped, self.head), (states, self.shipped))
@@ -266,11 +266,10 @@ class HeadMap:
             q = (state @ self.map.T @ self.head.rows.T).softmax(-1)
             error = torch.addcmul(-p, q, p.sum(-1, keepdim=True)) @ self.head.rows
             slope += STEP_WEIGHT**index / len(state) * error.T @ state
-        self.map.grad = slope * min(1.0, CLIP / (float(slope.norm()) + 1e-12))
-        for group in self._adam.param_groups:
-            # A row moves A as far in small steps as in large ones; what had to be given up, less far.
-            group["lr"] = RATE * self._batch / BATCH * max(0.5**self.num_returns, LEAST_RATE)
-        self._adam.step()
+        gradient = slope * min(1.0, CLIP / (float(slope.norm()) + 1e-12))
+        # A row moves A as far in small steps as in large ones; what had to be given up, less far.
+        rate = RATE * self._batch / BATCH * max(0.5**self.num_returns, LEAST_RATE)
+        self._adam.step(self.map, gradient, rate)
         self.num_steps, self._unpublished = self.num_steps + 1, self._unpublished + 1
 
     @torch.no_grad()

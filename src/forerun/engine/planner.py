@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
 from forerun.cache.blocks import BLOCK_ROWS
+from forerun.cache.forms import has_groups
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
@@ -28,6 +30,8 @@ from forerun.nn.loader import blank_model
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
+NOWHERE = Path("no-such-folder")
+"""What was learned before is not read for a plan."""
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
 
@@ -148,8 +152,8 @@ class Planner:
 
     @cached_property
     def drafters(self) -> list[DrafterNumbers]:
-        """The drafter that is asked for, smaller ones, and none, each once."""
-        return [*{numbers.name: numbers for numbers in self._drafters()}.values()]
+        """The drafter that is asked for, the same if it learns nothing, smaller ones, and none, each once."""
+        return [*{(each.name, each.learns): each for each in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
         """All that is asked for."""
@@ -185,8 +189,11 @@ class Planner:
         words = []
         if got.precision != asked.precision:
             words.append(f"{got.precision} keys and values")
-        if (name := chosen.drafter.name) != self.drafters[0].name:
-            words.append("no drafter" if name == "none" else f"drafter {name}")
+        drafter, wanted = chosen.drafter, self.drafters[0]
+        if drafter.name != wanted.name:
+            words.append("no drafter" if drafter.name == "none" else f"drafter {drafter.name}")
+        if wanted.learns and not drafter.learns and drafter.name != "none":
+            words.append(memory.UNLEARNED)
         if got.logit_rows < asked.logit_rows:
             words.append("logits of one sequence at a time")
         if got.num_seqs != asked.num_seqs:
@@ -197,19 +204,27 @@ class Planner:
 
     def _rounded(self) -> list[Precision]:
         """How a budget may have keys and values kept instead."""
-        return ["int8"] if self.may_round and self.config.kv == "auto" else []
+        if not self.may_round or self.config.kv != "auto":
+            return []
+        return ["int8", "k8v4"] if has_groups(self.model.config.head_dim) else ["int8"]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self._target(), 0
         spec: DrafterSpec | None = self.spec.beside(target)
+        may_learn = self.config.learn and spec.keeps()
         while spec is not None:
-            drafter = spec.build(target)
-            found = drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
-            if found.feature_width:
-                program = memory.NETWORK_NBYTES  # it stays, also where a smaller drafter is taken
-            yield replace(found, program=program)
-            spec = spec.smaller()
+            for learns in (True, False) if may_learn else (False,):
+                found = self._drafter(spec, replace(target, learn=learns))
+                if found.feature_width:
+                    program = (
+                        memory.NETWORK_NBYTES
+                    )  # it stays, also where a smaller drafter is taken
+                yield replace(found, program=program, learns=learns)
+            spec, may_learn = spec.smaller(), False
         yield DrafterNumbers(name="none", program=program)
+
+    def _drafter(self, spec: DrafterSpec, target: Target) -> DrafterNumbers:
+        return drafter_numbers(spec.text(), spec.build(target), self.model, self.workload.max_len)
 
     def _target(self) -> Target:
         max_len, config = self.workload.max_len, self.config
@@ -222,6 +237,7 @@ class Planner:
             cache,
             self._load,
             self.checkpoint.path,
+            learned_in=NOWHERE,
         )
 
     def _load(
