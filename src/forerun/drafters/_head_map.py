@@ -46,6 +46,8 @@ MOST_HEARD = 512
 """Tokens that the head did not ship with."""
 PUBLISH = 8
 """Steps after which the network drafts with what was learned."""
+STEP_HEADS = 3
+"""Heads in fp32 that a step's guesses, or the mapped head with its codes, take: measured."""
 FADE, LEAST_MEASURES, LEAST_SHARE = 0.8, 4, 0.98
 """It goes back to what shipped if it brings less than this share of it, over the measures of late."""
 
@@ -187,8 +189,8 @@ class HeadMap:
             self.kept.keep(matrix.numpy(), [*self._heard], self.num_steps + self.num_returns)
 
     def nbytes(self) -> int:
-        """The ring, the map with its moments, the network's weights in fp32, and rows of tokens that were added."""
-        head = self.shipped.rows.nbytes * (1 + MOST_HEARD / len(self.shipped.ids))
+        """The ring, the map with its moments, the weights in fp32, rows of added tokens, what a step makes of it."""
+        head = self.shipped.rows.nbytes * (1 + MOST_HEARD / len(self.shipped.ids) + STEP_HEADS)
         return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes() + round(head)
 
     def _begin(self) -> None:

@@ -45,6 +45,8 @@ PROGRAM_NBYTES = 28_000_000
 """Measured; hardly depends on what is run."""
 NETWORK_NBYTES = 12_000_000
 """More of it, once a drafting network was built: measured."""
+LEARNING_NBYTES = 13_000_000
+"""More of it, once a network has learned while it served: measured."""
 MAX_PAIRS = 24
 """Rows and query heads that attend together (csrc/types.h)."""
 UNLEARNED = "nothing learned while serving"

@@ -215,11 +215,10 @@ class Planner:
         while spec is not None:
             for learns in (True, False) if may_learn else (False,):
                 found = self._drafter(spec, replace(target, learn=learns))
-                if found.feature_width:
-                    program = (
-                        memory.NETWORK_NBYTES
-                    )  # it stays, also where a smaller drafter is taken
-                yield replace(found, program=program, learns=learns)
+                learning = memory.LEARNING_NBYTES if learns and found.feature_width else 0
+                # What a network was the first to use stays, also where a smaller drafter is taken.
+                program = max(program, memory.NETWORK_NBYTES if found.feature_width else 0)
+                yield replace(found, program=program + learning, learns=learns)
             spec, may_learn = spec.smaller(), False
         yield DrafterNumbers(name="none", program=program)
 
