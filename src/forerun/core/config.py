@@ -30,6 +30,10 @@ class EngineConfig:
     """auto, none, NAME:option=value,... or several joined by + or ++."""
     draft_model: str | None = None
     """A smaller model that drafts; implies -d draft_model."""
+    draft_quant: Quant | None = None
+    """none, int8 or int4: round the weights of a draft model or drafting network. Does not change the answers."""
+    draft_head_bits: int | None = None
+    """4 or 8: round a draft model's output head. Does not change the answers."""
     num_draft: int | None = None
     """Tokens drafted a step, at most; an option of most drafters."""
     draft_options: Mapping[str, object] = field(default_factory=dict)
