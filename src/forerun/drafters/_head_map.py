@@ -36,6 +36,8 @@ ROWS, DEPTH = 4096, 3
 BATCH, LEAST_BATCH = 64, 8
 STEP_S = 0.05
 """A step takes about so long at most: batches shrink until it does."""
+MEASURE = BATCH // 2
+"""Rows of a measure, which takes two networks' guesses and so as long as a step of twice as many."""
 VISITS = 2.0
 """How often a row is learned from."""
 RATE, BETAS, CLIP, STEP_WEIGHT = 1e-3, (0.9, 0.99), 1.0, 0.8
@@ -45,7 +47,7 @@ MOST_HEARD = 512
 """Tokens that the head did not ship with."""
 PUBLISH = 8
 """Steps after which the network drafts with what was learned."""
-FADE, LEAST_MEASURES, LEAST_SHARE = 0.8, 4, 0.98
+FADE, LEAST_MEASURES, LEAST_SHARE = 0.9, 8, 0.98
 """It goes back to what shipped if it brings less than this share of it, over the measures of late."""
 
 _log = logging.getLogger(__name__)
@@ -174,7 +176,7 @@ class HeadMap:
             self._train_in_time()
         elif self._unpublished:
             self._publish()
-        elif num_new >= BATCH:
+        elif num_new >= MEASURE:
             self._measure(num_new)
         else:
             return False
@@ -226,7 +228,7 @@ class HeadMap:
         if not len(starts):
             return
         self._owed = min(self._owed + VISITS * num_new, VISITS * ROWS)
-        run = self.buffer.runs(self._some(starts, BATCH), DEPTH)
+        run = self.buffer.runs(self._some(starts, MEASURE), DEPTH)
         states = self.cell.unroll(run.first, run.tokens)
         mapped = [state @ self.map.detach().T for state in states]
         figures = (
