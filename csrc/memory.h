@@ -98,6 +98,7 @@ class Arena {
         }
         void give(std::uint8_t* part, std::size_t nbytes) {
             const std::scoped_lock lock(busy);
+            return_pages(part, part + nbytes);
             for (std::size_t i = page_of(part); i <= page_of(part + nbytes - 1); ++i)
                 if (--num_parts[i] == 0) return_page(i);
         }

@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.drafters._spec import DrafterSpec
+from forerun.drafters.base import Target
 from forerun.engine import memory
 from forerun.engine.memory import COMPONENTS, DrafterNumbers, ModelNumbers, Workload
-from forerun.engine.planner import Planner
+from forerun.engine.planner import Planner, drafter_numbers
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.kernels import native
 from forerun.nn.loader import blank_model, load_model
+from tests.tiny import tiny_model
 
 MB = 10**6
 MODEL = ModelNumbers(
@@ -111,6 +114,24 @@ def test_values_are_rounded_to_four_bits_only_where_nothing_else_works() -> None
         assert (found.workload.precision == "k8v4") == (without is None)
         if without is not None:
             assert found == without
+
+
+@pytest.mark.parametrize(
+    ("drafter", "num_nodes"),
+    [
+        ("suffix:num_draft=5+recycling:num_draft=9", 9),  # one of the two drafts
+        ("suffix:num_draft=5++prompt_lookup:num_draft=9", 14),
+        (
+            "mlp_speculator:model=untrained,num_draft=6++recycling:table=none",
+            6,
+        ),  # the network's tree
+    ],
+)
+def test_rows_are_planned_for_the_nodes_that_can_be_drafted(drafter: str, num_nodes: int) -> None:
+    model = tiny_model()
+    target = Target(model, None, 2, 64, model.new_cache(2, 64))
+    found = drafter_numbers(drafter, DrafterSpec.of(drafter).build(target), model, 64)
+    assert found.num_nodes == num_nodes
 
 
 def test_what_is_learned_is_given_up_before_the_drafter() -> None:
@@ -247,12 +268,10 @@ def test_the_plan_is_what_becomes_resident(
     measured, planned = found["measured"], found["planned"]
     planned["drafter"] = sum(planned[name] for name in COMPONENTS if name.startswith("drafter"))
     planned["run"] = planned["step_buffers"] + planned["logits"]
-    if (
-        planned["program"] > memory.PROGRAM_NBYTES
-    ):  # measured with the network that is the first to use it
-        planned["drafter"] += planned["program"] - memory.PROGRAM_NBYTES
-        planned["program"] = memory.PROGRAM_NBYTES
     measured["run"] -= max(0, planned["drafter"] - measured["drafter"])
+    # A network is the first to use some of the program: both are measured as it is built.
+    planned["drafter"] += planned["program"] - memory.PROGRAM_NBYTES
+    planned["program"] = memory.PROGRAM_NBYTES
     tolerance = {"run": 6 * MB, "tokenizer": 2 * MB, "program": MB}
     for name in ("program", "tokenizer", "weights", "kv", "drafter", "run", "total"):
         most = 0.05 * planned[name] + tolerance.get(name, 0)

@@ -18,7 +18,10 @@ from forerun.cache.forms import has_groups
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.drafters._fallback import Fallback
+from forerun.drafters._joined import Joined
 from forerun.drafters._spec import DrafterSpec
+from forerun.drafters._union import Union
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target, memory_of
 from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Rung, Workload
@@ -76,6 +79,7 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
     found = DrafterNumbers(
         name=name,
         feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
+        num_nodes=_num_nodes(drafter),
     )
     for part in _parts(drafter):
         fixed, one = (memory_of(part, num_seqs, max_len) for num_seqs in (0, 1))
@@ -87,7 +91,6 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
             kv_block=found.kv_block + kv_block,
             kv_seq=found.kv_seq + (0 if kv_block else one.kv - fixed.kv),
             tables_seq=found.tables_seq + one.tables - fixed.tables + one.weights - fixed.weights,
-            num_nodes=found.num_nodes + _num_nodes(part),
         )
     return found
 
@@ -103,6 +106,12 @@ def _parts(drafter: Drafter) -> Iterator[Drafter]:
 
 def _num_nodes(drafter: Drafter) -> int:
     """Nodes of a draft at most, by the drafter's options."""
+    if isinstance(drafter, Joined):
+        return _num_nodes(drafter.network)  # which grows the tree of both
+    if isinstance(drafter, Fallback):
+        return max(map(_num_nodes, (drafter.first, drafter.second)))
+    if isinstance(drafter, Union):
+        return sum(map(_num_nodes, (drafter.first, drafter.second)))
     options = getattr(drafter, "options", None)
     return int(getattr(options, "num_nodes", getattr(options, "num_draft", 0)))
 
@@ -210,8 +219,9 @@ class Planner:
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self._target(), 0
-        spec: DrafterSpec | None = self.spec.beside(target)
-        may_learn = self.config.learn and spec.keeps()
+        asked = self.spec.beside(target)
+        may_learn = self.config.learn and asked.keeps()
+        spec: DrafterSpec | None = asked
         while spec is not None:
             for learns in (True, False) if may_learn else (False,):
                 found = self._drafter(spec, replace(target, learn=learns))
