@@ -2,10 +2,11 @@
 
     python -m dev.training_table FOLDER --answers REPLIES --truth DATA.jsonl --text TEXT.txt [--only NAME,NAME]
 
-`replies` learns from the model's replies to the prompts that the data sets have answers of their own for; `two stages`
-from text and then those replies, 5:2; `ground truth` from the data sets' own answers, with the model's chances after
-each of their tokens. The kinds learn from all replies, each with about as many weights. All are measured on the same
-replies that were held out. `DATA.jsonl` has `id`, as in the replies' keys, and `response`. Ctrl-C loses nothing.
+`replies` learns from the model's replies to the prompts that the data sets have answers of their own for; `text` from
+plain text; `two stages` from text and then those replies, 5:2; `ground truth` from the data sets' own answers, with the
+model's chances after each of their tokens. The kinds learn from all replies, each with about as many weights. All are
+measured on the same replies that were held out. `DATA.jsonl` has `id`, as in the replies' keys, and `response`. Ctrl-C
+loses nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from forerun.train.states import StateReader
 from forerun.train.trainer import TrainSettings
 
 VOCAB, DEPTH, HOLD_GB = 4096, 3, 2.0
-TWO_STAGES = (train_drafter.TEXT_SHARE, train_drafter.REPLY_SHARE)
 KINDS = {
     "mlp_speculator": Kind("mlp_speculator", DEPTH),
     "eagle3": Kind("eagle3", DEPTH, inner_dim=1088, for_gguf=True),
     "medusa": Kind("medusa", DEPTH, num_layers=4),
 }
 """About 4.3 M weights each with SmolLM2-135M's width."""
-DATA = ("replies", "two stages", "ground truth")
+DATA = ("replies", "text", "two stages", "ground truth")
+STAGES = {"text": (1, 0), "two stages": (train_drafter.TEXT_SHARE, train_drafter.REPLY_SHARE)}
+"""Shares of text and replies; without an entry, replies alone."""
 DOMAINS = ("codegen", "math", "reasoning", "writing", "roleplay", "summary", "translation", "all")
 
 
@@ -51,7 +53,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--only", default=",".join((*DATA, *KINDS)))
     given = parser.parse_args()
-    llm = LLM(given.model, drafter="none", threads=1, max_model_len=2048)
+    llm = LLM(given.model, drafter="none", threads=1, max_model_len=2048, controller=False)
     data = _training.read_data(llm, given.answers, given.text, VOCAB)
     truth = _truth(llm, data, given.truth) if given.truth else {}
     readers: dict[object, StateReader] = {}
@@ -60,7 +62,7 @@ def main() -> None:
         if not (folder / trained.RECORD).exists():
             settings = TrainSettings(
                 given.tokens,
-                stages=TWO_STAGES if name == "two stages" else (0, 1),
+                stages=STAGES.get(name, (0, 1)),
                 batch=given.batch,
                 eval_every=given.tokens // 2,
                 patience=0,
@@ -90,7 +92,7 @@ def _data_of(name: str, data: Data, truth: Mapping[str, Reply]) -> Data:
     """What a run learns from."""
     if name in KINDS:
         return data
-    if not truth or (name == "two stages" and not data.texts):
+    if not truth or (name in STAGES and not data.texts):
         raise SystemExit(f"{name} needs --truth and --text")
     if name == "ground truth":
         return replace(data, train=[*truth.values()])
@@ -117,7 +119,7 @@ def _train(
     trainer.read = readers.setdefault((read.layers, read.whole), read)
     _training.say_needs(trainer, data)
     _training.train(trainer, data, True)
-    train_drafter.finish(trainer, data)
+    train_drafter.finish(llm, trainer, data)
 
 
 def table(folder: Path, domains: Sequence[str] = DOMAINS) -> str:

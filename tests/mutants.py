@@ -100,7 +100,6 @@ CONSTANTS = {
         "TRIAL_STEPS": (1,),
         "PLAIN_EVERY": (4, 10**9),
         "LAST_PASSES": (1, 100),
-        "DOUBT": (1e9,),
         "PLAIN_FIRST": (0,),
     },
 }

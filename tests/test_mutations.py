@@ -22,6 +22,8 @@ CONTROLLER = [
         "-q",
         "-p",
         "no:cacheprovider",
+        "-m",
+        "slow or not slow",
     ),
 ]
 TESTS_FAILED = 1

@@ -55,6 +55,9 @@ def test_a_drafter_is_trained_and_says_where_it_is(
     assert len(config["temperature"]) == 3
     record = json.loads((out_folder / "train.json").read_text())
     assert record["tokens"] >= 400
+    assert {*record["in_engine"]["tau"]} == {*document["held_out"]}
+    assert record["in_engine"] == document["in_engine"]
+    assert err.count("in the engine tau") == 2  # after each measurement
     words = shlex.split(record["command"])
     assert words[:5] == ["forerun", "train", "drafter", "-m", "smollm2-135m-instruct"]
     assert words[words.index("--answers") + 1] == "a.jsonl"
@@ -80,7 +83,9 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
         raise KeyboardInterrupt
 
     data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], torch.arange(3))
-    monkeypatch.setattr("forerun.cli._options.load", lambda config: SimpleNamespace(model=None))
+    monkeypatch.setattr(
+        "forerun.cli._options.load", lambda config, **_: SimpleNamespace(model=None)
+    )
     monkeypatch.setattr("forerun.cli.train_drafter.read_data", lambda *_: data)
     monkeypatch.setattr("forerun.train.learners.new_learner", lambda *_: None)
     monkeypatch.setattr("forerun.cli.train_drafter.new_trainer", new_trainer)
@@ -106,7 +111,9 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
 def test_what_cannot_be_is_told_in_one_line_before_anything_is_loaded(
     forerun, monkeypatch, arguments, message
 ) -> None:
-    monkeypatch.setattr("forerun.cli._options.load", lambda config: pytest.fail("it was loaded"))
+    monkeypatch.setattr(
+        "forerun.cli._options.load", lambda config, **_: pytest.fail("it was loaded")
+    )
     code, out, err = forerun("train", "drafter", *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
@@ -163,7 +170,9 @@ def test_a_draft_is_cut_from_the_model_and_drafts(
 
 @pytest.mark.parametrize("cost", [0, 1, -2])
 def test_a_draft_cannot_cost_more_than_a_pass(forerun, monkeypatch, cost) -> None:
-    monkeypatch.setattr("forerun.cli._options.load", lambda config: pytest.fail("it was loaded"))
+    monkeypatch.setattr(
+        "forerun.cli._options.load", lambda config, **_: pytest.fail("it was loaded")
+    )
     code, _, err = forerun("train", "draft-model", "--max-cost", cost)
     assert (code, err.count("\n")) == (2, 1)
     assert "--max-cost must be between 0 and 1" in err

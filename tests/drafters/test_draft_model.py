@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun import LLM
 from forerun.cache.base import KVCache
 from forerun.core import tree
 from forerun.core.batch import Batch
@@ -19,7 +20,7 @@ from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from forerun.drafters.base import SELF, LoadedModel, Target
-from forerun.drafters.draft_model import Options, build
+from forerun.drafters.draft_model import DraftModel, Options, build
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.nn.decoder import Decoder
 from forerun.nn.loader import load_model
@@ -299,6 +300,28 @@ def test_a_rounded_self_is_smaller(half_folder: Path) -> None:
         for quant in ("none", "int8", "int4")
     ]
     assert target.model.nbytes() == sizes[0] > 1.5 * sizes[1] > sizes[1] > sizes[2]
+
+
+@pytest.mark.parametrize(("quant", "head_bits"), [("int8", None), ("int8", 4), ("int4", 4)])
+def test_a_draft_is_rounded_apart_from_its_target(
+    tiny_gguf: Path, quant: str, head_bits: int | None
+) -> None:
+    sizes = {"max_model_len": 64, "weight_cache": False, "controller": False}
+    target = LLM(tiny_gguf, drafter="none", **sizes)
+    prompts = [{"prompt_token_ids": ids} for ids in ([1, 2, 3], [40, 5], [7, 7])]
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    wanted = [run.outputs[0].token_ids for run in target.generate(prompts, params)]
+    asked = {"draft_model": "self", "draft_quant": quant, "draft_head_bits": head_bits}
+    llm = LLM(tiny_gguf, memory_budget="300MiB", **asked, **sizes)
+    assert [run.outputs[0].token_ids for run in llm.generate(prompts, params)] == wanted
+    stats = llm.engine.stats
+    assert stats.drafted > stats.accepted > 0 < stats.rejected
+    drafter = llm.engine.drafter
+    assert isinstance(drafter, DraftModel)
+    assert llm.plan is not None
+    assert llm.plan.components["drafter_weights"] == drafter.model.nbytes()
+    assert llm.model.nbytes() == target.model.nbytes() > 1.2 * drafter.model.nbytes()
+    assert f"quant={quant}" in llm.drafter_spec.text()
 
 
 def test_self_needs_a_file() -> None:

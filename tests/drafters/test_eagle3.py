@@ -94,7 +94,7 @@ def save(path, config, tensors):
 
 
 def drafts(model, rows=5):
-    drafter = build(Options(model=model, bits=16, min_chance=0), target())
+    drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = torch.randn(rows, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
     drafter.network.feed(0, [*range(rows)], states)
     return drafter.features.layers, drafter.network.draft([0], [8], 4, 0.0)
@@ -171,7 +171,7 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends, backend, mo
     states = torch.randn(24, 3 * WIDTH, generator=torch.Generator().manual_seed(4))
     trees = []
     for num_reused in (0, 18, 17):
-        drafter = build(Options(model="untrained", bits=16, min_chance=0), target())
+        drafter = build(Options(model="untrained", quant="none", min_chance=0), target())
         first = Seq(0, [*shared, *rest[0]], None, 0)
         drafter.begin(first, Outcome((), (22,), hidden=states[:20]))
         if ends:
@@ -190,7 +190,7 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends, backend, mo
 
 
 def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():
-    drafter = build(Options(model="untrained", bits=16), target())
+    drafter = build(Options(model="untrained", quant="none"), target())
     states = torch.randn(8, 3 * WIDTH)
 
     def begin(number, tokens, num_computed):

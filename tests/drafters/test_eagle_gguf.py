@@ -50,7 +50,7 @@ def exported(folder, of_target, config=LLAMA, tensors=TENSORS):
 
 
 def drafts(model):
-    drafter = build(Options(model=model, bits=16, min_chance=0), target())
+    drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = torch.randn(5, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
     drafter.network.feed(0, [*range(5)], states)
     return drafter.features.layers, drafter.network.draft([0], [8], 4, 0.0)[0]

@@ -14,6 +14,7 @@ from forerun.core import files
 from forerun.core.params import SamplingParams
 from forerun.core.types import Outcome, Seq, TopK
 from forerun.drafters import _head_map, _learned, _network_folder
+from forerun.drafters._adam import Adam
 from forerun.drafters._last_state import LastStateDrafter
 from forerun.drafters._recurrent import TorchNetwork
 from forerun.drafters._recurrent_files import read
@@ -47,12 +48,12 @@ def new(tmp_path) -> Callable[..., LastStateDrafter]:
     """A drafter of one network, as a process builds it."""
 
     def make(
-        *, learn: bool = True, bits: int = 16, ids=range(0, VOCAB), **target
+        *, learn: bool = True, quant: str = "none", ids=range(0, VOCAB), **target
     ) -> LastStateDrafter:
         tensors = LSTM_TENSORS | {"draft_ids": torch.tensor([*ids])}
         _network_folder.write(tmp_path / "network", LSTM, tensors)
         here = Target(MODEL, Words(vocab_size=VOCAB), 4, 256, path=PATH, learn=learn, **target)
-        options = Options(model=str(tmp_path / "network"), bits=bits, min_chance=0.01)
+        options = Options(model=str(tmp_path / "network"), quant=quant, min_chance=0.01)
         return build(options, here)
 
     return make
@@ -80,11 +81,12 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("bits", "params"),
-    [(8, GREEDY), (8, SEEDED), *(pytest.param(16, p, marks=SLOW) for p in (GREEDY, SEEDED))],
+    ("quant", "params"),
+    [("int8", GREEDY), ("int8", SEEDED)]
+    + [pytest.param("none", p, marks=SLOW) for p in (GREEDY, SEEDED)],
 )
-def test_drafts_get_better_and_tokens_stay(new, params, bits) -> None:
-    drafter, wanted = new(bits=bits), plain(MODEL, PROMPTS, params)
+def test_drafts_get_better_and_tokens_stay(new, params, quant) -> None:
+    drafter, wanted = new(quant=quant), plain(MODEL, PROMPTS, params)
     before = tau(drafter)
     engine = engine_for(MODEL, drafter)
     for prompt, tokens in zip(PROMPTS, wanted, strict=True):
@@ -99,11 +101,11 @@ def test_drafts_get_better_and_tokens_stay(new, params, bits) -> None:
     assert drafter.learner.benefit.learned.value > drafter.learner.benefit.shipped.value
 
 
-@pytest.mark.parametrize("bits", [8, pytest.param(16, marks=SLOW)])
-def test_tokens_that_the_head_lacks_are_learned_from_the_text(new, bits, monkeypatch) -> None:
+@pytest.mark.parametrize("quant", ["int8", pytest.param("none", marks=SLOW)])
+def test_tokens_that_the_head_lacks_are_learned_from_the_text(new, quant, monkeypatch) -> None:
     monkeypatch.setattr(_head_map, "MOST_HEARD", 10)
     few = range(0, VOCAB, 3)
-    drafter = new(bits=bits, ids=few)
+    drafter = new(quant=quant, ids=few)
     engine = serve(drafter)
     learner = drafter.learner
     said = {token for prompt in plain(MODEL, PROMPTS, GREEDY) for token in prompt}
@@ -122,7 +124,7 @@ def test_tokens_that_the_head_lacks_are_learned_from_the_text(new, bits, monkeyp
     assert {*guessed} <= {*learner.head.ids.tolist()}
     assert engine.stats.drafted > engine.stats.accepted > 0 < engine.stats.rejected
     learner.keep()
-    assert torch.equal(new(bits=bits, ids=few).learner.head.ids, learner.head.ids)
+    assert torch.equal(new(quant=quant, ids=few).learner.head.ids, learner.head.ids)
     learner._return()
     assert learner.head is learner.shipped
 
@@ -313,10 +315,21 @@ def test_the_step_is_the_gradient_of_the_loss(new, monkeypatch) -> None:
         loss = loss - 0.8**index * (teacher[:, index] * log_q).sum(-1).mean()
     loss.backward()
     seen = []
-    monkeypatch.setattr(learner._adam, "step", lambda: seen.append(learner.map.grad))
+    monkeypatch.setattr(learner._adam, "step", lambda map, gradient, rate: seen.append(gradient))
     learner._train()
     wanted = map.grad / max(1.0, float(map.grad.norm()))
     assert torch.allclose(seen[0], wanted, atol=1e-5)
+
+
+def test_steps_are_those_of_torchs_adam() -> None:
+    map, wanted = torch.eye(5), torch.eye(5, requires_grad=True)
+    ours, theirs = Adam((0.9, 0.99)), torch.optim.Adam([wanted], 0.01, (0.9, 0.99))
+    for seed in range(20):
+        gradient = torch.randn(5, 5, generator=torch.Generator().manual_seed(seed))
+        wanted.grad = gradient
+        theirs.step()
+        ours.step(map, gradient, 0.01)
+    assert torch.allclose(map, wanted, atol=1e-6)
 
 
 def test_states_of_many_rows_are_those_of_one(new) -> None:

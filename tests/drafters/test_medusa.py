@@ -91,7 +91,7 @@ def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
 
 def test_a_depth_says_the_same_after_all_tokens(tmp_path):
     """So a step a depth is enough: with three steps, nodes of depth 3 hang below several of depth 2."""
-    network = build(Options(model=ours(tmp_path)[0], bits=16), TARGET).network
+    network = build(Options(model=ours(tmp_path)[0], quant="none"), TARGET).network
     tokens, parents, chances = trees(network, 1, nodes=40, steps=3)[0]
     below = {}
     for i, (token, parent, p) in enumerate(zip(tokens, parents, chances, strict=True)):

@@ -90,7 +90,7 @@ def save(path, config, tensors):
 
 
 def drafts(model, seed=0, nodes=8):
-    options = Options(model=model, bits=16, min_chance=0, num_draft=nodes)
+    options = Options(model=model, quant="none", min_chance=0, num_draft=nodes)
     drafter = build(options, target())
     hidden = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(seed))
     return drafter.network.draft(hidden, [5], [nodes], 6, 0.0)[0]
@@ -234,8 +234,8 @@ def test_what_is_no_folder_of_such_a_network_is_told_before_anything_is_loaded(t
 def test_the_weights_count():
     model = tiny_model(3)
     small, large = (
-        build(Options(model="untrained", bits=bits), target(model)).nbytes(0, 64)
-        for bits in (8, 16)
+        build(Options(model="untrained", quant=quant), target(model)).nbytes(0, 64)
+        for quant in ("int8", "none")
     )
     assert 0 < small < large
     assert isinstance(drafter := build(Options(model="untrained"), target(model)), LastStateDrafter)

@@ -134,6 +134,36 @@ def test_a_drafter_without_the_option_says_who_has_it() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "meant"),
+    [
+        ({"draft_model": "s", "draft_quant": "int4", "draft_head_bits": 8},
+         "draft_model:model=s,quant=int4,head_bits=8"),
+        ({"drafter": "draft_model:model=s,draft_quant=int4"}, "draft_model:model=s,quant=int4"),
+        ({"drafter": "mlp_speculator++recycling", "draft_quant": "int8"}, "mlp_speculator:quant=int8++recycling"),
+        ({"drafter": "suffix+medusa:model=untrained", "draft_quant": "none"},
+         "suffix+medusa:model=untrained,quant=none"),
+    ],
+)  # fmt: skip
+def test_a_draft_is_rounded_by_one_word(config: dict, meant: str) -> None:
+    assert DrafterSpec.of_config(EngineConfig.of(**config)).text() == meant
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"draft_quant": "int8"}, "no option draft_quant='int8' .*: draft_model, eagle3, medusa, mlp_speculator"),
+        ({"drafter": "mlp_speculator", "draft_head_bits": 4}, "no option draft_head_bits=4 .*have it: draft_model"),
+        ({"draft_model": "s", "draft_quant": "int3"}, "'draft_quant' must be none or int8 or int4, got 'int3'"),
+        ({"draft_model": "s", "draft_head_bits": 5}, "option 'draft_head_bits' must be 4 or 8 or none, got 5"),
+        ({"drafter": "draft_model:model=s,quant=int8,draft_quant=int4"}, "give quant or draft_quant, not both"),
+    ],
+)  # fmt: skip
+def test_a_draft_that_cannot_be_rounded_so_is_refused(config: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DrafterSpec.of_config(EngineConfig.of(**config))
+
+
 @given(st.sampled_from([*spellings.METHODS]), st.booleans(), st.booleans())
 def test_a_method_is_read_in_any_case_and_with_either_dash(name, is_upper, is_dashed) -> None:
     typed = name.replace("_", "-") if is_dashed else name.replace("-", "_")

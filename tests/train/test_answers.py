@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -21,11 +21,14 @@ from tests.engine.harness import engine_for, plain
 from tests.tiny import tiny_model
 
 ORIGIN = {"model": "tiny"}
-PROMPTS = [TaskPrompt(f"p{i}", "all", ("ab" * (i + 1), "a second turn")) for i in range(6)]
+PROMPTS = [TaskPrompt(f"p{i}", "all", ("ab" * (i + 1),)) for i in range(6)]
 
 
-def encode(text: str) -> list[int]:
-    return [ord(letter) % 17 for letter in text]
+def encode(conversation) -> list[int]:
+    parts = (
+        [ord(x) % 17 for x in said] if isinstance(said, str) else said for said in conversation
+    )
+    return [*chain.from_iterable(parts)]
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def test_every_prompt_is_answered_in_every_round_by_the_model_itself(loop, tmp_p
         assert temperatures.count(0.0) == 1
         assert {*temperatures} == {0.0, *answers.SAMPLED}
         assert len({tuple(row["answer"]) for _, row in own}) > 1
-        ids = encode(prompt.turns[0])
+        ids = encode(prompt.turns)
         (greedy,) = [r for _, r in own if r["temperature"] == 0.0]
         params = SamplingParams(temperature=0, max_tokens=12)
         assert [list(greedy["answer"])] == plain(loop.engine.model, [ids], params)
@@ -86,6 +89,37 @@ def test_an_interrupted_run_goes_on_and_asks_nothing_twice(loop, tmp_path) -> No
     for key, row in before.items():
         assert [*whole.results[key]["answer"]] == row["answer"]
     assert [*generate(loop, encode, PROMPTS, store, 12 * 6 * 2)] == [counts[-1]]  # all is there
+
+
+@pytest.mark.parametrize("stop_after", [None, 20])
+def test_a_later_turn_is_asked_after_the_models_own_answers(loop, tmp_path, stop_after) -> None:
+    prompts = [TaskPrompt(f"a/p{i}", "ab"[i], ("ab", "c" * (i + 1), "de")[: i + 2]) for i in (0, 1)]
+    store = Store(ORIGIN, tmp_path / "a.jsonl")
+    for done in generate(loop, encode, prompts, store, 12 * 5 * 8):
+        if stop_after is not None and done >= stop_after:
+            break
+    if stop_after is not None:
+        assert 0 < len(store.results) < 12
+        [*generate(loop, encode, prompts, store, 12 * 5 * 8)]
+    lengths = {prompt.id: len(prompt.turns) for prompt in prompts}
+    for prompt in prompts:
+        for round_ in (0, 1):
+            keys = [f"{prompt.id}/{round_}", f"{prompt.id}/{round_}.1", f"{prompt.id}/{round_}.2"]
+            rows = [store.results[key] for key in keys[: lengths[prompt.id]]]
+            assert len({row["temperature"] for row in rows}) == 1
+            said: list[object] = []
+            for text, row in zip(prompt.turns, rows, strict=True):
+                assert [*row["prompt"]] == encode([*said, text])
+                said += [text, [*row["answer"]]]
+                assert row["category"] == prompt.category
+    assert {reply.rpartition("/")[0] for reply in store.results} == {*lengths}
+
+
+def test_a_turn_that_leaves_no_room_ends_its_conversation(loop) -> None:
+    store = Store(ORIGIN)
+    prompts = [TaskPrompt("p", "all", ("ab", "x" * 64, "c"))]
+    [*generate(loop, encode, prompts, store, 30)]
+    assert {*store.results} == {"p/0", "p/1", "p/2"}
 
 
 def test_prompts_that_leave_no_room_are_passed_over(loop) -> None:

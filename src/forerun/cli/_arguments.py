@@ -88,7 +88,7 @@ def as_flags(message: str, typed: Mapping[str, str]) -> str:
     for ours, flag in typed.items():
         message = re.sub(rf"^{ours}(?= must)", flag, message)
     # Drafters have options with names of other fields, such as quant.
-    own = {ours: flag for ours, flag in typed.items() if ours in ("num_draft", "draft_model")}
+    own = {ours: flag for ours, flag in typed.items() if ours in spellings.BESIDE}
     return as_typed(message, own)
 
 

@@ -32,7 +32,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError, RequestError
 from forerun.core.errors import check_least as check_least
 from forerun.core.params import SamplingParams
-from forerun.core.spellings import configuration, known_names, note, plain, read_object
+from forerun.core.spellings import BESIDE, configuration, known_names, note, plain, read_object
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.textfile import read_text
 from forerun.formats.generation import SETTINGS
@@ -61,7 +61,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 """Of fields that have more spellings than their own name."""
 
-DRAFTER = ("drafter", "draft_model", "num_draft", "min_draft")
+DRAFTER = ("drafter", *BESIDE, "min_draft")
 PASSES = (
     *(*DRAFTER, "draft_budget", "controller", "learn"),
     *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
@@ -83,6 +83,7 @@ METAVARS: Mapping[str, str] = {
     "device": "DEVICE",
     "backend": "auto|native|torch",
     "head_bits": "4|8",
+    "draft_head_bits": "4|8",
     "memory_budget": "SIZE",
     "served_model_name": "NAME",
     "allowed_origins": "ORIGIN",

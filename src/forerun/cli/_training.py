@@ -20,6 +20,7 @@ from forerun.core.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from forerun.cli._held_out_run import EngineRun
     from forerun.llm import LLM
     from forerun.train.learners import Learner
     from forerun.train.replies import Reply
@@ -101,11 +102,11 @@ def new_trainer(
 
 
 def train(
-    trainer: Trainer, data: Data, is_first: bool, write: Callable[[], None] | None = None
+    trainer: Trainer, data: Data, is_first: bool, draft: Callable[[], EngineRun] | None = None
 ) -> None:
     """Run to the end, with the time left on stderr; Ctrl-C writes a checkpoint and says how far it came.
 
-    `write` is called after each measurement.
+    After each measurement `draft` runs the engine with the best weights so far.
     """
     from forerun.cli import _console as console
 
@@ -116,9 +117,7 @@ def train(
                 if is_first:
                     show(done.tokens)
                 if is_first and "tau" in done.history[-1]:
-                    if write is not None:
-                        write()
-                    _note(done)
+                    _note(done, None if draft is None else draft())
                 interrupts.check()
     except KeyboardInterrupt:
         if interrupts.is_between_steps:
@@ -158,7 +157,7 @@ class Interrupts:
         self._is_asked = True
 
 
-def _note(done: Progress) -> None:
+def _note(done: Progress, run: EngineRun | None) -> None:
     """A line on stderr for each measurement."""
     from forerun.cli import _console as console
 
@@ -166,7 +165,7 @@ def _note(done: Progress) -> None:
     alphas = " ".join(f"{line[key]:.3f}" for key in line if key.startswith("alpha_"))
     console.stderr().print(
         f"{done.tokens} tokens, {done.cpu_s:.0f} s of CPU: held-out tau {line['tau']:.3f}, at temperature 1 "
-        f"{line['tau_sampled']:.3f} (in training {alphas})",
+        f"{line['tau_sampled']:.3f} (in training {alphas}){f'; {run}' if run else ''}",
         style="dim",
     )
 
@@ -189,7 +188,11 @@ def command_of(context: typer.Context) -> str:
 
 
 def record_of(
-    trainer: Trainer, data: Data, measured: Mapping[str, object], command: str
+    trainer: Trainer,
+    data: Data,
+    measured: Mapping[str, object],
+    command: str,
+    run: EngineRun | None = None,
 ) -> dict[str, object]:
     """How the weights were made."""
     from forerun.core.provenance import commit, now
@@ -207,6 +210,7 @@ def record_of(
         "cpu_s": round(done.cpu_s),
         "target_tokens": trainer.read.num_computed,
         "held_out": measured,
+        "in_engine": run and asdict(run),
     }
 
 
@@ -221,7 +225,7 @@ def draw(trainer: Trainer) -> None:
         console.stderr().print(f"no plot: {error}", style="dim")
 
 
-def table(found: Mapping[str, Acceptance], depth: int) -> Any:
+def table(found: Mapping[str, Acceptance], depth: int, run: EngineRun) -> Any:
     """Of what was measured, by domain."""
     from forerun.cli import _console as console
 
@@ -231,6 +235,7 @@ def table(found: Mapping[str, Acceptance], depth: int) -> Any:
         *(f"guess {i + 1}" for i in range(depth)),
         "tau at 1",
         "alpha",
+        "tau in the engine",
     )
     lines = [
         (
@@ -239,6 +244,7 @@ def table(found: Mapping[str, Acceptance], depth: int) -> Any:
             *(f"{m:.3f}" for m in a.match),
             f"{a.tau_sampled:.3f}",
             f"{a.alpha[0]:.3f}",
+            f"{run.tau[name]:.3f}",
         )
         for name, a in found.items()
     ]

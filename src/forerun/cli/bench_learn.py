@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @opt.engine(
-    without=("num_draft", "draft_model", "max_num_seqs", "memory_budget", "learn"),
+    without=(*opt.BESIDE, "max_num_seqs", "memory_budget", "learn"),
     max_model_len=2048,
 )
 @opt.sampling("max_tokens", "temperature", "seed", max_tokens=128, seed=0)

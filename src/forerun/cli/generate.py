@@ -58,7 +58,7 @@ def command(
     tracer = llm.engine.start_trace() if profile or trace is not None else None
     asked = text if raw else opt.conversation(text, system)
     completion, measured, is_whole = console.answer(llm, asked, asked_for, shown=not as_json)
-    console.stderr().print(measured.line(llm.drafter_spec.name), style="dim")
+    console.stderr().print(measured.line(llm.drafter_spec.text()), style="dim")
     found = tracer.profile() if profile and tracer is not None else None
     if found is not None:
         console.print_profile(found)

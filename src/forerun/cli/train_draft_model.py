@@ -25,7 +25,7 @@ QUANT: Literal["int8"] = "int8"
 """The draft is measured with: its file is fp16."""
 
 
-@opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
+@opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
 def command(
     context: typer.Context,
     config: EngineConfig,
@@ -105,7 +105,7 @@ def command(
         bf16=shared.has_bf16(),
     )
     with shared.processes() as is_first:
-        llm = opt.load(config)
+        llm = opt.load(config, controller=False)
         sibling = llm.model if source is None else load(Options(model=source), llm.target())
         shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
         data = shared.read_data(llm, answers, text or (), vocab)
@@ -135,6 +135,7 @@ def _finish(
 ) -> None:
     """Measure the best weights, write the folder and how it was made, and show the figures."""
     from forerun.cli import _console as console
+    from forerun.cli import _held_out_run
     from forerun.cli import _training as shared
     from forerun.core.errors import ForerunError
     from forerun.drafters.draft_model import Options, load
@@ -153,7 +154,9 @@ def _finish(
         gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
         figures = {"cost": shape.cost, "measured_cost": cost, "mbsu": gain}
         measured = figures | {n: asdict(a) for n, a in found.items()}
-        record = shared.record_of(trainer, data, measured, command)
+        options = {"model": str(folder), "num_draft": depth, "quant": QUANT}
+        run = _held_out_run.measure(llm, data.held_out, "draft_model", **options)
+        record = shared.record_of(trainer, data, measured, command, run)
         trained.write_record(folder, record, trainer.progress.history)
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
@@ -162,11 +165,11 @@ def _finish(
         console.print_json({"drafter": str(folder), **record})
         return
     report = console.report()
-    report.print(shared.table(found, depth))
+    report.print(shared.table(found, depth, run))
     report.print(
         f"layers {', '.join(map(str, shape.layers))}; a step reads {shape.cost:.3f} of a pass's weights and takes "
         f"{cost:.3f} of its CPU time in {QUANT}; with {depth} tokens tau {found['all'].tau:.3f}, memory-bound "
-        f"speed-up {gain:.2f}; {record['cpu_s']} s of CPU"
+        f"speed-up {gain:.2f}; {run}; {record['cpu_s']} s of CPU"
     )
     report.print(
         f"{folder}: use it with -d draft_model:model={folder},num_draft={depth},quant={QUANT}"

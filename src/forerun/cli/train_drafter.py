@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forerun.cli import _held_out_run
 from forerun.cli import _options as opt
+from forerun.cli._held_out_run import EngineRun
 from forerun.cli._training import (
     Data,
     check_choice,
@@ -47,7 +49,7 @@ class WrittenForm:
     int8: bool = False
 
 
-@opt.engine(without=("drafter", "draft_model", "num_draft", "min_draft"), max_model_len=2048)
+@opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
 def command(
     context: typer.Context,
     config: EngineConfig,
@@ -143,7 +145,7 @@ def command(
         bf16=has_bf16(),
     )
     with processes() as is_first:
-        llm = opt.load(config)
+        llm = opt.load(config, controller=False)
         data = read_data(llm, answers, text or (), vocab)
         torch.manual_seed(seed)
         what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
@@ -154,15 +156,28 @@ def command(
         trainer = new_trainer(llm, learner, data, depth, settings, hold_gb, out, origin)
         if is_first:
             say_needs(trainer, data)
-        train(trainer, data, is_first, lambda: _write(trainer, data, form, None))
+        train(trainer, data, is_first, lambda: _try(llm, trainer, data, form))
         if is_first:
-            _report(trainer, data, form, as_json)
+            _report(llm, trainer, data, form, as_json)
+
+
+def _try(
+    llm: LLM, trainer: Trainer, data: Data, form: WrittenForm, parts: Sequence[SimulatedReply] = ()
+) -> EngineRun:
+    """Write the best weights so far, and draft with them."""
+    _write(trainer, data, form, parts)
+    kind = str(trainer.learner.config()["model_type"])
+    return _held_out_run.measure(llm, data.held_out, kind, model=str(trainer.folder))
 
 
 def _write(
-    trainer: Trainer, data: Data, form: WrittenForm, parts: Sequence[SimulatedReply] | None
+    trainer: Trainer,
+    data: Data,
+    form: WrittenForm,
+    parts: Sequence[SimulatedReply] = (),
+    run: EngineRun | None = None,
 ) -> None:
-    """The best weights so far; with `parts`, what was measured of them."""
+    """The best weights so far; with `parts` and `run`, what was measured of them."""
     from forerun.train import simulated, trained
 
     done, shape = trainer.progress, trainer.target.config
@@ -181,38 +196,41 @@ def _write(
         "target": target,
         "temperature": simulated.temperatures(parts) if parts else [1.0] * trainer.depth,
     }
-    record = record_of(trainer, data, measured, form.command)
+    record = record_of(trainer, data, measured, form.command, run)
     what = (config, trainer.best, trainer.ids, record, done.history)
     trained.write(trainer.folder, *what, int8=form.int8)
 
 
 def finish(
-    trainer: Trainer, data: Data, form: WrittenForm = WrittenForm()
-) -> dict[str, Acceptance]:
-    """Measure the best weights on all replies that are held out, and write them; what was found, by domain."""
+    llm: LLM, trainer: Trainer, data: Data, form: WrittenForm = WrittenForm()
+) -> tuple[dict[str, Acceptance], EngineRun]:
+    """Measure the best weights on all replies that are held out, and in the engine; write them, and what was found."""
     from forerun.train import simulated
 
     trainer.learner.net.load_state_dict(trainer.best)
     parts = trainer.measure(data.held_out)
-    _write(trainer, data, form, parts)
-    return simulated.by_domain(parts)
+    run = _try(llm, trainer, data, form, parts)
+    _write(trainer, data, form, parts, run)
+    return simulated.by_domain(parts), run
 
 
-def _report(trainer: Trainer, data: Data, form: WrittenForm, as_json: bool) -> None:
+def _report(llm: LLM, trainer: Trainer, data: Data, form: WrittenForm, as_json: bool) -> None:
     """Measure the best weights by domain, write them, and show both."""
     from forerun.cli import _console as console
 
-    found = finish(trainer, data, form)
+    found, run = finish(llm, trainer, data, form)
     draw(trainer)
     if as_json:
         rows = {name: asdict(each) for name, each in found.items()}
         console.print_json(
             trainer.origin
-            | {"drafter": str(trainer.folder), "tokens": trainer.progress.tokens, "held_out": rows}
+            | {"drafter": str(trainer.folder), "tokens": trainer.progress.tokens}
+            | {"held_out": rows, "in_engine": asdict(run)}
         )
         return
     report = console.report()
-    report.print(table(found, trainer.depth))
+    report.print(table(found, trainer.depth, run))
+    report.print(str(run))
     kind = trainer.learner.config()["model_type"]
     report.print(f"{trainer.folder}: use it with -d {kind}:model={trainer.folder}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,9 +128,14 @@ def fill(llm: LLM, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int)
     from forerun.cli import _console as console
     from forerun.train.answers import generate
 
-    def encode(text: str) -> Sequence[int]:
-        template = llm.tokenizer.chat_template
-        return llm.encode(text if template is None else [{"role": "user", "content": text}])
+    def encode(conversation: Sequence[Sequence[int] | str]) -> Sequence[int]:
+        texts = [
+            said if isinstance(said, str) else llm.tokenizer.decode(said) for said in conversation
+        ]
+        if llm.tokenizer.chat_template is None:
+            return llm.encode("".join(texts))
+        roles = cycle(("user", "assistant"))
+        return llm.encode([{"role": next(roles), "content": text} for text in texts])
 
     done = 0
     try:

@@ -93,12 +93,13 @@ def _flag(why: str, *allowed: str) -> Spelling:
 _ONE_PROCESS = "a model runs in one process, on one device"
 _STORED = "weights are used as they are stored; quant rounds them"
 _REVISION = "the main revision is taken; another one is given by its folder"
-_KV = "keys and values are kept as fp32, fp16, int8 or int4"
+_KV = "keys and values are kept as fp32, fp16, int8, k8v4 or int4"
 _PRECISIONS = {
     "auto": "auto",
     **dict.fromkeys(("fp16", "f16", "float16", "half"), "fp16"),
     **dict.fromkeys(("fp32", "f32", "float32", "float"), "fp32"),
     **dict.fromkeys(("int8", "q8_0"), "int8"),
+    "k8v4": "k8v4",
     **dict.fromkeys(("int4", "q4_1"), "int4"),
 }
 _ON_CPU = "there are no layers on a GPU here; device says where the model runs"
@@ -300,6 +301,14 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
 }
 """Names of drafters' options, in a `speculative_config` and beside it."""
 
+BESIDE: Mapping[str, Spelling] = {
+    "draft_model": _is("model", implies="draft_model"),
+    "num_draft": _is("num_draft"),
+    "draft_quant": _is("quant"),
+    "draft_head_bits": _is("head_bits"),
+}
+"""Fields of `EngineConfig` that are an option of the drafter."""
+
 SHORT: Mapping[str, str] = {
     "-ngl": "n_gpu_layers",
     "--gpu-layers": "n_gpu_layers",
@@ -363,7 +372,7 @@ NOT_YET = ("eagle", "mtp", "nextn", "dflash", "dspark")
 
 _METHODS = {name.replace("-", "_").lower(): ours for name, ours in METHODS.items()}
 _CONFIGURATION = {name: one for names in CONFIGURATION.values() for name, one in names.items()}
-_DRAFTING = {name: one for names in DRAFTING.values() for name, one in names.items()}
+_DRAFTING = {name: one for names in (*DRAFTING.values(), BESIDE) for name, one in names.items()}
 
 
 def configuration(typed: str) -> Spelling | None:
@@ -393,8 +402,10 @@ def known_names(with_drafting: bool = True) -> Collection[str]:
 
 
 def aliases_of(option: str) -> tuple[str, ...]:
-    """Other engines' names of a drafter's option."""
-    return tuple(name for name, one in _DRAFTING.items() if option in one.becomes)
+    """Other names of a drafter's option."""
+    return tuple(
+        name for name, one in _DRAFTING.items() if option in one.becomes and name != option
+    )
 
 
 def is_not_yet(method: str) -> bool:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafters._guess_tree import Evidence, GuessPlace, GuessTree, TextEvidence
+from forerun.quant.rtn import Scheme
 
 MAX_STEPS = 16
 """Steps of a draft."""
@@ -29,6 +30,7 @@ NUM_NEXT = 8
 """Tokens after a step that may become nodes."""
 SHARE = 0.55
 """Of the network in a chance that evidence also gives."""
+_BITS = {"none": 16, "int8": 8, "int4": 4}
 _NO_STATE = -2
 """No step: the network was not asked over the node above."""
 
@@ -55,10 +57,15 @@ class NetworkOptions:
     """Steps of the network in a draft at most: tokens after which it says what may come next."""
     min_chance: float = 0.1
     """Chance that a node is reached, at least."""
-    bits: Literal[4, 8, 16] = 4
-    """Bits of the network's weights; rows of the target's head keep theirs."""
+    quant: Scheme = "int4"
+    """How the network's weights are rounded, none: to fp16; rows of the target's head keep their own way."""
     min_doubt: float = 0.2
     """Beside `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
+
+    @property
+    def bits(self) -> int:
+        """Of a weight of the network."""
+        return _BITS[self.quant]
 
     def __post_init__(self) -> None:
         check_least("num_draft", self.num_draft, 1)

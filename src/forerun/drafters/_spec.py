@@ -83,7 +83,7 @@ class DrafterSpec:
     @classmethod
     def of_config(cls, config: EngineConfig) -> DrafterSpec:
         """The drafter a configuration asks for. Raises ConfigError for its options too, before anything is loaded."""
-        given = {"draft_model": config.draft_model, "num_draft": config.num_draft}
+        given = {name: getattr(config, name) for name in spellings.BESIDE}
         spec = cls.of(config.drafter, **given, **config.draft_options)
         spec.text()
         return spec

@@ -57,8 +57,6 @@ TRIAL_STEPS = 2
 """A drafter's first draft after a pause is slow, it has to read what it missed."""
 PLAIN_EVERY = 64
 """Steps after which a plain pass is worth a trial."""
-DOUBT = 1.3
-"""Of a size hardly measured, a time so far from what was expected may be the machine's: a plain pass tells."""
 LAST_PASSES = 5
 """Their median is the machine's present speed, the fastest until there are so many."""
 PLAIN_FIRST = 2
@@ -287,10 +285,7 @@ class Policy(Controller):
         self._pace_s = (median if len(self._paces_s) == LAST_PASSES else min)(self._paces_s)
         if not self._pace_s:
             return
-        cost, expected = pass_s / self._pace_s, self.pass_cost.predict(num_rows)
-        if not self.pass_cost.knows(num_rows) and not expected / DOUBT <= cost <= expected * DOUBT:
-            self._since_plain = PLAIN_EVERY
-        self.pass_cost.record(num_rows, cost)
+        self.pass_cost.record(num_rows, pass_s / self._pace_s)
         if asked and self._asked_before.issuperset(result.seq_id for result in asked):
             num_nodes = sum(len(self._drafts[i][0]) for i in map(_id, asked) if i in self._drafts)
             cost = max(0.0, draft_s / self._pace_s - self._first_cost.value) / len(asked)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError
-from forerun.formats.flat import FlatParts, FlatRows, Split
+from forerun.formats.flat import FlatParts, FlatRows, Split, num_places
 from forerun.formats.hf_layouts import flat_config
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.flat_block import FlatBlock, observe
@@ -202,8 +202,7 @@ class FlattenJob(QuantizeFolder):
         widths, sizes = self.widths(), site_sizes(self.config)
         work, four, nbytes, total = 0.0, 0.0, 0.0, 0.0
         for (layer, site), bits in widths.items():
-            width = self._flat(layer, {site: bits})[READERS[site][-1]].rows
-            wide = sizes[site] * width.width / len(width.pieces)
+            wide = sizes[site] * self._widening(layer, site, bits)
             work, total = work + wide, total + sizes[site]
             nbytes += wide * bits / 8
             four += wide if bits == 4 else 0
@@ -212,6 +211,12 @@ class FlattenJob(QuantizeFolder):
             "widening": work / total,
             "fp16_over_codes": 2 * total / nbytes,
         }
+
+    def _widening(self, layer: int, site: Site, bits: int) -> float:
+        """How many times as wide a site's rows became."""
+        with safetensors.safe_open(self.partial / _candidates(layer), framework="np") as file:
+            pieces = file.get_tensor(f"{bits}.{READERS[site][-1]}.pieces")
+        return num_places(pieces) / len(pieces)
 
     # --- the second pass ---
 

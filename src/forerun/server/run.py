@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
             return
         places = llm.config.max_num_seqs
         self._say(
-            f"ready: {', '.join(self._service.names)}, drafter {llm.drafter_spec.name}, "
+            f"ready: {', '.join(self._service.names)}, drafter {llm.drafter_spec.text()}, "
             f"{places} sequence{'s' * (places > 1)} of {llm.max_len} tokens"
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from forerun.core import spellings
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.drafters._spec import DrafterSpec
@@ -30,7 +32,8 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
     if config.learn:
         raise ConfigError("give --learn or --no-shared-drafts, not both")
     drafter = ("++" if spec.is_union else "+").join(map(_alone, parts))
-    return replace(config, drafter=drafter, draft_model=None, num_draft=None, draft_options={})
+    unset: dict[str, Any] = dict.fromkeys(spellings.BESIDE)
+    return replace(config, drafter=drafter, draft_options={}, **unset)
 
 
 def _alone(part: DrafterSpec) -> str:

@@ -2,14 +2,17 @@
 
 Every prompt is answered by the target itself through the batched engine, drafting included, and kept as token ids with
 the prompt's. A prompt is answered greedily once, in the first round or the second, and else at several temperatures:
-a served model is asked both ways. Each answer is written at once, so an interrupted run goes on where it was.
+a served model is asked both ways. A prompt of several turns is a conversation: its next turn is asked after the model's
+own answer. Each answer is written at once, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, islice
+from dataclasses import dataclass
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -28,8 +31,8 @@ SAMPLED = (0.7, 1.0)
 MAX_TOKENS = 256
 """Of an answer: after that many tokens it has shown how the model speaks."""
 
-Encode = Callable[[str], Sequence[int]]
-"""Token ids of a user's message, through the chat template where there is one."""
+Encode = Callable[[Sequence[Sequence[int] | str]], Sequence[int]]
+"""Token ids of a conversation: the user's messages, and in between the answers' token ids."""
 
 
 def default_path(model: str) -> Path:
@@ -54,6 +57,41 @@ def kept(store: Store) -> Iterator[Text]:
         yield tuple(prompt), tuple(tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a prompt in one round."""
+
+    prompt: TaskPrompt
+    round: int
+    index: int = 0
+
+    @property
+    def key(self) -> str:
+        """Of its answer in the store."""
+        return f"{self.prompt.id}/{self.round}" + (f".{self.index}" if self.index else "")
+
+    @property
+    def params(self) -> SamplingParams:
+        """How it is answered."""
+        number = zlib.crc32(self.prompt.id.encode())
+        temperature, seed = _temperature(number, self.round), number + self.round
+        return SamplingParams(temperature=temperature, seed=seed, max_tokens=MAX_TOKENS)
+
+    @property
+    def next(self) -> Turn | None:
+        """The turn after it; None after the last."""
+        index = self.index + 1
+        return Turn(self.prompt, self.round, index) if index < len(self.prompt.turns) else None
+
+    def conversation(self, store: Store) -> list[Sequence[int] | str]:
+        """Up to this turn, with the answers that the store holds."""
+        said: list[Sequence[int] | str] = []
+        for index, text in enumerate(self.prompt.turns[: self.index]):
+            answer = store.results[Turn(self.prompt, self.round, index).key]["answer"]
+            said += [text, cast(Sequence[int], answer)]
+        return [*said, self.prompt.turns[self.index]]
+
+
 def generate(
     loop: EngineLoop,
     encode: Encode,
@@ -68,55 +106,68 @@ def generate(
     """
     done = sum(len(tokens) for _, tokens in kept(store))
     yield done
-    prompts = list(prompts)
-    categories = {prompt.id: prompt.category for prompt in prompts}
-    waiting = _requests(loop, encode, prompts, store)
-    running: dict[str, tuple[float, RequestHandle]] = {}
+    follow_ups: deque[Turn] = deque()
+    asked = _submitted(loop, encode, [*prompts], follow_ups, store)
+    running: dict[str, tuple[Turn, RequestHandle]] = {}
     try:
         while done < num_tokens:
             room = 2 * loop.engine.config.max_num_seqs - len(running)
-            running |= {entry[0]: entry[1:] for entry in islice(waiting, room)}
+            running |= {turn.key: (turn, request) for turn, request in islice(asked, room)}
             if not running:
                 return
             loop.step()
-            for key, (temperature, request) in [*running.items()]:
+            for turn, request in [*running.values()]:
                 if request.is_finished:
-                    del running[key]
-                    output = request.output()
-                    answer = output.outputs[0].token_ids
-                    category = categories[key.rpartition("/")[0]]
-                    ids = {"prompt": output.prompt_token_ids, "answer": answer}
-                    store.add(key, {"category": category, "temperature": temperature, **ids})
-                    done += len(answer)
+                    del running[turn.key]
+                    done += _keep(turn, request, store)
+                    if (after := turn.next) is not None:
+                        follow_ups.append(after)
             yield done
     finally:
         for _, request in running.values():
             request.cancel()
 
 
-def _requests(
-    loop: EngineLoop, encode: Encode, prompts: Sequence[TaskPrompt], store: Store
-) -> Iterator[tuple[str, float, RequestHandle]]:
-    """Submit what the store lacks, round after round; ends when no prompt can be answered."""
+def _keep(turn: Turn, request: RequestHandle, store: Store) -> int:
+    """Write an answer; its tokens."""
+    output = request.output()
+    answer = output.outputs[0].token_ids
+    how = {"category": turn.prompt.category, "temperature": turn.params.temperature}
+    store.add(turn.key, {**how, "prompt": output.prompt_token_ids, "answer": answer})
+    return len(answer)
+
+
+def _submitted(
+    loop: EngineLoop,
+    encode: Encode,
+    prompts: Sequence[TaskPrompt],
+    follow_ups: deque[Turn],
+    store: Store,
+) -> Iterator[tuple[Turn, RequestHandle]]:
+    """What the store lacks: turns that follow, then round after round; ends when no prompt can be answered."""
     can_answer = True
     for round_ in count():
         if not can_answer:
             return
         can_answer = False
         for prompt in prompts:
-            key = f"{prompt.id}/{round_}"
-            if key in store.results:
+            first: Turn | None = Turn(prompt, round_)
+            while first is not None and first.key in store.results:
+                can_answer, first = True, first.next
+            for turn in chain(_popped(follow_ups), [first] if first is not None else []):
+                try:
+                    request = loop.submit(
+                        encode(turn.conversation(store)), turn.params, sink=lambda event: None
+                    )
+                except CapacityError:
+                    continue
                 can_answer = True
-                continue
-            number = zlib.crc32(prompt.id.encode())
-            temperature, seed = _temperature(number, round_), number + round_
-            params = SamplingParams(temperature=temperature, seed=seed, max_tokens=MAX_TOKENS)
-            try:
-                request = loop.submit(encode(prompt.turns[0]), params, sink=lambda event: None)
-            except CapacityError:
-                continue
-            can_answer = True
-            yield key, temperature, request
+                yield turn, request
+
+
+def _popped(turns: deque[Turn]) -> Iterator[Turn]:
+    while turns:
+        yield turns.popleft()
 
 
 def _temperature(number: int, round_: int) -> float:
