@@ -114,11 +114,23 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert not (tmp_path / "out.partial").exists()
 
 
+def test_a_text_that_is_too_short_is_refused(
+    forerun, model: Path, text: Path, tmp_path: Path
+) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("hello")
+    for given in (("--calib", short), ("--calib", text, "--eval", short)):
+        code, _, error = forerun("quantize", "-m", model, "-o", tmp_path / "out", *given)
+        assert code == 2
+        assert "short.txt has fewer than 64 tokens: give a longer text" in " ".join(error.split())
+
+
 def test_a_flattened_folder_answers(forerun, model: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("quantize", "-m", model, "--method", "flatten", "--calib", text)
     code, printed, _ = forerun(*arguments, "--calib-tokens", 512, "-o", out)
     assert code == 0
+    assert "512 tokens to calibrate on, 512 others to measure on" in " ".join(printed.split())
     assert "of multiplications in 4 bits" in printed
     assert "with 8 bits" in printed
     code, printed, _ = forerun("generate", "-m", out, "--raw", "--max-tokens", 3, "--json", "hello")

@@ -17,7 +17,7 @@ import torch
 
 def main(model: str, method: str, out: str) -> dict[str, int]:
     gc.collect()
-    from forerun.core.device import peak_nbytes, resident_nbytes, return_freed
+    from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 
     bare = resident_nbytes()
     from forerun.formats.checkpoint import open_checkpoint
@@ -37,6 +37,7 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
         )
         calibration = [] if method == "rtn" else texts[:8]
         job = QuantizeJob(checkpoint, calibration, texts[8:], Path(out), {}, recipe=recipe)
+    return_at_once()
     return_freed()
     stated = resident_nbytes() + job.peak_nbytes()
     for _ in job.run():

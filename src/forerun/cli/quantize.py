@@ -135,9 +135,7 @@ def command(
     what = _described(recipe)
     stated = _state(job, what, is_shown=not as_json)
     begin_s = time.perf_counter()
-    _watch(job)
-    with console.working("writing"):
-        figures = job.finish()
+    figures = _run(job)
     seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
     if as_json:
         named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
@@ -155,16 +153,18 @@ def _state(job: QuantizeJob | FlattenJob, what: Mapping[str, object], *, is_show
     """Say what is to come; the bytes of memory that the process will take at most."""
     from forerun.cli import _console as console
     from forerun.core import sizes
-    from forerun.core.device import resident_nbytes, return_freed
+    from forerun.core.device import resident_nbytes, return_at_once, return_freed
 
+    return_at_once()
     return_freed()
     before = resident_nbytes()
     stated = before + job.peak_nbytes()
     if is_shown:
         shown = ", ".join(f"{key} {value}" for key, value in what.items())
+        texts = (sum(map(len, texts)) for texts in (job.calibration, job.held))
         console.report().print(
-            f"{shown}; takes up to about {sizes.shown(stated)} of memory, "
-            f"{sizes.shown(before)} of it the program's own"
+            "{}; {} tokens to calibrate on, {} others to measure on; ".format(shown, *texts)
+            + f"takes up to about {sizes.shown(stated)} of memory, {sizes.shown(before)} of it the program's own"
         )
     return stated
 
@@ -308,11 +308,13 @@ def _texts(
     if calib is not None and not texts:
         raise ConfigError(f"{calib} has fewer than {length} tokens: give a longer text")
     held = cut(eval_text) if eval_text is not None else texts[count:]
+    if eval_text is not None and not held:
+        raise ConfigError(f"{eval_text} has fewer than {length} tokens: give a longer text")
     return texts[:count], held[:HELD_TEXTS]
 
 
-def _watch(job: QuantizeJob | FlattenJob) -> None:
-    """Run the job, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
+def _run(job: QuantizeJob | FlattenJob) -> dict[str, float]:
+    """Run the job, with the time left on stderr in a terminal; its figures. Ctrl-C says how far it came."""
     from forerun.cli import _console as console
 
     done, total = 0, job.num_steps
@@ -320,6 +322,8 @@ def _watch(job: QuantizeJob | FlattenJob) -> None:
         with console.counter("quantizing", total) as show:
             for done in job.run():
                 show(done)
+        with console.working("writing"):
+            return job.finish()
     except KeyboardInterrupt:
         console.stderr().print(
             f"{done} of {total} steps are in {job.partial}; the same command goes on", style="dim"

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_MMAP_THRESHOLD = -3
+"""An option of glibc's mallopt: larger blocks are mapped and given back one by one. Set, it no longer grows."""
+
 # CPU features (Linux names) that decide which kernels can run, best first.
 _FEATURES = (
     *("amx_int8", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "f16c"),
@@ -89,6 +92,13 @@ def return_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
+
+
+def return_at_once() -> None:
+    """From now on let the C library (glibc) keep no freed memory that was asked for by the megabyte."""
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if set_option is not None:
+        set_option(_MMAP_THRESHOLD, 1 << 20)
 
 
 def resident_nbytes() -> int:
