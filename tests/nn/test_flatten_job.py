@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.formats.checkpoint import open_checkpoint
@@ -132,8 +133,11 @@ def test_a_tensor_that_is_missing_is_named(
     named = f"model.layers.0.mlp.up_proj.{part}"
     index = out / "model.safetensors.index.json"
     known = json.loads(index.read_text())
-    known["weight_map"].pop(named)
+    shard = out / known["weight_map"].pop(named)
     index.write_text(json.dumps(known))
+    tensors = safetensors.numpy.load_file(shard)
+    del tensors[named]
+    safetensors.numpy.save_file(tensors, shard)
     missing = named.replace("weight_packed", "weight")
     with pytest.raises(LoadError, match=f"no tensor '{missing}'"):
         load_torch(open_checkpoint(out))
