@@ -100,6 +100,15 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
         (("--method", "flatten", "--widen", -1), "--widen is -1, but must be 0 to 4"),
         (("--method", "flatten", "--bound", -1), "--bound is -1, but must not be negative"),
         (("--bound", 1), "--bound 1.0 is for --method flatten"),
+        (("--no-gptq",), "--no-gptq is for --method flatten"),
+        (
+            ("--method", "flatten", "--bits", 4, "--bound", 1),
+            "--bound 1.0 has no meaning with --bits 4: leave it out",
+        ),
+        (
+            ("--method", "flatten", "--bits", 8, "--row-bits", 4),
+            "--row-bits 4 has no meaning with --bits 8: leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
