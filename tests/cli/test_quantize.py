@@ -102,6 +102,14 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
         (("--bound", 1), "--bound 1.0 is for --method flatten"),
         (("--method", "rtn", "--gptq"), "--gptq needs a text to calibrate on"),
         (("--bits", 0), "--bits is 0, but must be one of 3, 4, 8"),
+        (
+            ("--method", "flatten", "--bits", 4, "--bound", 1),
+            "--bound 1.0 has no meaning with --bits 4: leave it out",
+        ),
+        (
+            ("--method", "flatten", "--bits", 8, "--row-bits", 4),
+            "--row-bits 4 has no meaning with --bits 8: leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(

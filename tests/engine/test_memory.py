@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -14,8 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun import LLM, SamplingParams
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.drafters import _learned
 from forerun.drafters._spec import DrafterSpec
 from forerun.drafters.base import Target
 from forerun.engine import memory
@@ -183,6 +186,26 @@ def test_what_does_not_fit_is_refused_with_the_smallest_budget(default_model: Pa
     with pytest.raises(CapacityError, match=f"smallest that works is {-(-least // 2**20)}MiB"):
         planner.fit(least - 1)
     assert planner.fit(least).total <= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("budget", "learns"), [("230MiB", False), ("340MiB", True)])
+def test_nothing_is_learned_where_that_does_not_fit(
+    default_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: str, learns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(_learned, "folder", lambda: tmp_path)
+    sizes = {"memory_budget": budget, "max_model_len": 512, "max_num_seqs": 2}
+    llm = LLM(model=str(default_model), learn=True, **sizes)
+    assert llm.plan is not None
+    assert llm.plan.drafter.name == "mlp_speculator++recycling"
+    assert llm.plan.drafter.learns == llm.target().learn == learns
+    told = [each.message for each in caplog.records if memory.UNLEARNED in each.message]
+    assert len(told) == (not learns)
+    llm.generate("The sea is", SamplingParams(max_tokens=100, ignore_eos=True))
+    del llm
+    gc.collect()
+    assert bool([*tmp_path.iterdir()]) == learns
 
 
 @pytest.mark.parametrize("given", ["600", "600 mb", "-1", -1, "much"])

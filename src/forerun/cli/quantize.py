@@ -118,7 +118,7 @@ def command(
     own = {key: value for key, value in own.items() if value is not None}
     if method == "flatten":
         _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
-        recipe = _flatten_recipe(bits, own | {"gptq": gptq is not False})
+        recipe = _flatten_recipe(bits, own if gptq is None else own | {"gptq": gptq})
     else:
         _refuse(own, "is for --method flatten")
         recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, gptq)
@@ -248,7 +248,9 @@ def _recipe(
 def _refuse(given: Mapping[str, object], why: str) -> None:
     for key, value in given.items():
         if value is not None:
-            shown = f"--{key.replace('_', '-')}" + ("" if isinstance(value, bool) else f" {value}")
+            flag = key.replace("_", "-")
+            shown = f"--no-{flag}" if value is False else f"--{flag}"
+            shown += "" if isinstance(value, bool) else f" {value}"
             raise ConfigError(f"{shown} {why}: leave it out")
 
 
@@ -256,6 +258,8 @@ def _flatten_recipe(bits: int | None, given: Mapping[str, Any]) -> FlattenRecipe
     from forerun.formats.flat import SPLITS
     from forerun.nn.flatten_job import FlattenRecipe
 
+    unused = {None: (), 4: ("bound",), 8: ("bound", "row_bits", "gptq")}.get(bits, ())
+    _refuse({key: given.get(key) for key in unused}, f"has no meaning with --bits {bits}")
     recipe = FlattenRecipe(**given, bits=None if bits is None else 4 if bits == 4 else 8)
     if bits not in (None, 4, 8):
         raise ConfigError(f"--bits is {bits}, but flatten has 4 or 8: leave it out for its choice")
