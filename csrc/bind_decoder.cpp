@@ -48,12 +48,14 @@ Activation activation_of(const std::string& name) {
     return Activation::Relu;
 }
 
-KvForm kv_form_of(const std::string& name) {
-    if (name == "fp32") return KvForm::F32;
-    if (name == "fp16") return KvForm::F16;
-    if (name == "int8") return KvForm::Int8;
-    need(name == "int4", "unknown form of keys and values '" + name + "'");
-    return KvForm::Int4;
+KvForms kv_forms_of(const std::string& name) {
+    const auto both = [](KvForm form) { return KvForms{form, form}; };
+    if (name == "fp32") return both(KvForm::F32);
+    if (name == "fp16") return both(KvForm::F16);
+    if (name == "int8") return both(KvForm::Int8);
+    if (name == "int4") return both(KvForm::Int4);
+    need(name == "k8v4", "unknown form of keys and values '" + name + "'");
+    return {KvForm::Int8, KvForm::Int4};
 }
 
 // Of a ModelConfig.
@@ -286,7 +288,7 @@ void bind_decoder(nb::module_& m) {
             [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
                const std::string& form, int num_blocks) {
                 new (self) Cache(num_layers, num_heads, head_dim, num_slots, max_len,
-                                 kv_form_of(form), num_blocks);
+                                 kv_forms_of(form), num_blocks);
             },
             "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "form"_a,
             "num_blocks"_a = 0)

@@ -42,33 +42,41 @@ void move_row(const KvHead& head, int from, int to) {
                     size * kChunk, count);
     };
     const std::size_t width = static_cast<std::size_t>(dim);
-    switch (page.form) {
-        case KvForm::F32: keys(4, dim), values(4 * width); break;
-        case KvForm::F16: keys(2, dim), values(2 * width); break;
+    switch (page.forms.keys) {
+        case KvForm::F32: keys(4, dim); break;
+        case KvForm::F16: keys(2, dim); break;
+        case KvForm::Int8: keys(4, dim / 4), factors(4, 1); break;
+        case KvForm::Int4: keys(4, dim / 8), factors(2, 2 * dim / kGroup); break;
+    }
+    switch (page.forms.values) {
+        case KvForm::F32: values(4 * width); break;
+        case KvForm::F16: values(2 * width); break;
         case KvForm::Int8:
-            keys(4, dim / 4), factors(4, 1), values(width);
+            values(width);
             move_shares(head.value_factors<Byte>(old), head.value_factors<Byte>(now), source,
                         target, 4, 0, 1);
             break;
-        case KvForm::Int4:
-            keys(4, dim / 8), factors(2, 2 * dim / kGroup), values(int4_row_nbytes(dim));
-            break;
+        case KvForm::Int4: values(int4_row_nbytes(dim)); break;
     }
 }
 
 constexpr std::size_t whole_lines(std::size_t nbytes) { return (nbytes + 63) / 64 * 64; }
 
-KvPage page_of(KvForm form, int head_dim) {
+KvPage page_of(KvForms forms, int head_dim) {
     const std::size_t dim = static_cast<std::size_t>(std::max(head_dim, 0)), rows = kChunk;
-    KvPage page{form};
+    KvPage page{forms};
     std::size_t keys = rows * dim, factors = 0, values = rows * dim, value_factors = 0;
-    switch (form) {
-        case KvForm::F32: keys *= 4, values *= 4; break;
-        case KvForm::F16: keys *= 2, values *= 2; break;
-        case KvForm::Int8: factors = value_factors = rows * sizeof(float); break;
+    switch (forms.keys) {
+        case KvForm::F32: keys *= 4; break;
+        case KvForm::F16: keys *= 2; break;
+        case KvForm::Int8: factors = rows * sizeof(float); break;
+        case KvForm::Int4: keys /= 2, factors = rows * dim / kGroup * 4; break;
+    }
+    switch (forms.values) {
+        case KvForm::F32: values *= 4; break;
+        case KvForm::F16: values *= 2; break;
+        case KvForm::Int8: value_factors = rows * sizeof(float); break;
         case KvForm::Int4:
-            keys /= 2;
-            factors = rows * dim / kGroup * 4;
             values = rows * int4_row_nbytes(head_dim) + 64;  // factors are read 16 at a time
             break;
     }
@@ -81,19 +89,19 @@ KvPage page_of(KvForm form, int head_dim) {
 
 }  // namespace
 
-Cache::Cache(int layers, int heads, int dim, int slots, int most, KvForm form, int blocks)
+Cache::Cache(int layers, int heads, int dim, int slots, int most, KvForms forms, int blocks)
     : num_layers(layers),
       num_heads(heads),
       head_dim(dim),
       num_slots(slots),
       max_len(most),
-      page(page_of(form, dim)),
+      page(page_of(forms, dim)),
       block_nbytes(page.nbytes * layers * heads),
       num_blocks_(blocks) {
     need(std::min({layers, heads, dim, slots, most}) > 0, "a cache's dimensions must be positive");
     need(dim % kTile == 0, "head size must be a multiple of 16");
-    need(form != KvForm::Int4 || dim % kGroup == 0,
-         "int4 keys and values need a head size that is a multiple of 32");
+    need((forms.keys != KvForm::Int4 && forms.values != KvForm::Int4) || dim % kGroup == 0,
+         "int4 keys or values need a head size that is a multiple of 32");
     const double rows = slots * (most + double{kChunk}),
                  per_row = double(page.nbytes) / kChunk * layers * heads;
     need(rows < 0x1p31 && blocks >= 0 && per_row * std::max(rows, blocks * double{kChunk}) < 1e15,
@@ -150,7 +158,10 @@ void Cache::copy_block(int source, int target) {
 
 void Cache::drop_block(int block) {
     need(block >= 0 && block < num_blocks_, "no such cache block");
-    return_pages(memory_.as<std::uint8_t>() + block * block_nbytes, block_nbytes);
+    if (!has_small_pages_) memory_.use_small_pages();
+    has_small_pages_ = true;
+    std::uint8_t* first = memory_.as<std::uint8_t>() + block * block_nbytes;
+    return_pages(first, first + block_nbytes);
 }
 
 }  // namespace forerun

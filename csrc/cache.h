@@ -16,7 +16,7 @@ class Cache {
   public:
     // `num_blocks` 0: as many as all slots can fill, each slot with its own; else the tables are
     // empty. Throws std::invalid_argument.
-    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, KvForm form,
+    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, KvForms forms,
           int num_blocks = 0);
 
     std::size_t nbytes() const { return memory_.nbytes(); }
@@ -46,6 +46,7 @@ class Cache {
     int num_blocks_;
     std::vector<std::int32_t> tables_;  // (slots, blocks per slot); -1: none
     Buffer memory_;
+    bool has_small_pages_ = false;  // once a block was dropped
 };
 
 }  // namespace forerun

@@ -11,7 +11,7 @@ EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& 
     : DraftNetwork(runtime, target),
       shape_(shape),
       cache_(1, shape.num_kv_heads, shape.head_dim, shape.num_slots, shape.max_len + kMaxSteps,
-             KvForm::F16),
+             KvForms{}),
       lengths_(shape.num_slots),
       tokens_(shape.num_slots),
       roots_(static_cast<std::size_t>(shape.num_slots) * target.shape().hidden_size) {

@@ -247,13 +247,17 @@ void check_find(const Kernels& kernels, Results& results) {
 
 // Two blocks of one head, the second one first.
 constexpr int kCacheRows = 2 * kChunk, kHeadDim = 96;
-constexpr KvForm kForms[] = {KvForm::F32, KvForm::F16, KvForm::Int8, KvForm::Int4};
+constexpr KvForms kForms[] = {{KvForm::F32, KvForm::F32},
+                              {KvForm::F16, KvForm::F16},
+                              {KvForm::Int8, KvForm::Int8},
+                              {KvForm::Int4, KvForm::Int4},
+                              {KvForm::Int8, KvForm::Int4}};
 
 struct CacheSample {
     Cache cache;
     KvHead head;
 
-    explicit CacheSample(KvForm form) : cache(1, 1, kHeadDim, 1, kCacheRows, form, 2) {
+    explicit CacheSample(KvForms forms) : cache(1, 1, kHeadDim, 1, kCacheRows, forms, 2) {
         cache.place(0, 0, 1);
         cache.place(0, 1, 0);
         head = cache.head(0, 0, 0);
@@ -280,8 +284,8 @@ void check_quantize_query(const Kernels& kernels, Results& results) {
 template <auto Write>
 void check_write(const Kernels& kernels, Results& results) {
     const std::vector<float> x = awkward();
-    for (const KvForm form : kForms) {
-        CacheSample cache(form);
+    for (const KvForms forms : kForms) {
+        CacheSample cache(forms);
         for (int i = 0; (i + 1) * kHeadDim <= static_cast<int>(x.size()); ++i)
             (kernels.*Write)(cache.head, 11 * i, x.data() + i * kHeadDim);
         cache.note(results);
@@ -322,15 +326,15 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
 }
 
 void check_attend(const Kernels& kernels, Results& results) {
-    for (const KvForm form : kForms) {
-        CacheSample cache(form);
+    for (const KvForms forms : kForms) {
+        CacheSample cache(forms);
         for (int row = 0; row < 67; ++row) {  // those that are seen
             const std::vector<float> kv = numbers(2 * kHeadDim, static_cast<std::uint32_t>(row));
             portable::kernels.write_key(cache.head, row, kv.data());
             portable::kernels.write_value(cache.head, row, kv.data() + kHeadDim);
         }
         // 3 pairs, 4 + 2, 4 + 4 + 1; how pairs are cut does not depend on the form.
-        for (int group = form == KvForm::F16 ? 1 : 3; group <= 3; ++group)
+        for (int group = forms.keys == KvForm::F16 ? 1 : 3; group <= 3; ++group)
             attend(kernels, cache.head, group, group != 2, results);
     }
 }

@@ -6,21 +6,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 
 namespace forerun {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Gives the system the whole pages of a range that nothing is read from any more; they are zero when next touched.
-inline void return_pages(std::uint8_t* first, std::size_t nbytes) {
+inline void return_pages(std::uint8_t* first, std::uint8_t* end) {
     const auto size = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto from = reinterpret_cast<std::uintptr_t>(first);
-    const std::uintptr_t start = (from + size - 1) / size * size, stop = (from + nbytes) / size * size;
+    const auto from = reinterpret_cast<std::uintptr_t>(first),
+               to = reinterpret_cast<std::uintptr_t>(end);
+    const std::uintptr_t start = (from + size - 1) / size * size, stop = to / size * size;
     if (start < stop) madvise(reinterpret_cast<void*>(start), stop - start, MADV_DONTNEED);
 }
 
@@ -39,11 +43,15 @@ class Buffer {
         data_.reset(static_cast<std::uint8_t*>(p),
                     [nbytes](void* mapped) { munmap(mapped, nbytes); });
     }
-    // A part of another buffer, whose mapping lives as long as one of its parts; its memory goes when it does.
-    Buffer(const Buffer& whole, std::size_t offset, std::size_t nbytes) : nbytes_(nbytes) {
-        data_.reset(whole.data_.get() + offset, [mapping = whole.data_, nbytes](std::uint8_t* part) {
-            return_pages(part, nbytes);
-        });
+    // Memory that someone else gives back, when the pointer says so.
+    Buffer(std::shared_ptr<std::uint8_t> data, std::size_t nbytes)
+        : data_(std::move(data)), nbytes_(nbytes) {}
+
+    // From now on in small pages: what is given back of it in parts stays away.
+    void use_small_pages() const {
+#ifdef MADV_NOHUGEPAGE
+        if (nbytes_ != 0) madvise(data_.get(), nbytes_, MADV_NOHUGEPAGE);
+#endif
     }
 
     template <class T>
@@ -57,25 +65,59 @@ class Buffer {
     std::size_t nbytes_ = 0;
 };
 
-// Buffers too small for huge pages of their own, side by side in a mapping.
+// Buffers too small for huge pages of their own, side by side in a mapping. A huge page goes back to
+// the system when none of them is left in it: were single pages to stay, between two that are gone, the
+// system would fill the huge page with zeros again after a while (khugepaged).
 class Arena {
   public:
     Buffer take(std::size_t nbytes) {
         if (nbytes == 0 || nbytes >= kHugePage) return Buffer(nbytes);
         const std::scoped_lock lock(busy_);
-        if (mapping_.nbytes() - used_ < nbytes) {
-            mapping_ = Buffer(8 * kHugePage);
-            used_ = 0;
-        }
-        const std::size_t offset = used_;
-        used_ += (nbytes + 63) / 64 * 64;
-        return Buffer(mapping_, offset, nbytes);
+        if (!mapping_ || kNumPages * kHugePage - mapping_->used < nbytes)
+            mapping_ = std::make_shared<Mapping>();
+        return mapping_->take(mapping_, nbytes);
     }
 
   private:
+    static constexpr std::size_t kNumPages = 8;
+
+    struct Mapping {
+        Buffer memory{kNumPages * kHugePage};
+        std::size_t used = 0;
+        std::mutex busy;
+        std::array<int, kNumPages + 1> num_parts{};  // of a huge page, which may begin before the mapping
+
+        Buffer take(const std::shared_ptr<Mapping>& self, std::size_t nbytes) {
+            const std::scoped_lock lock(busy);
+            std::uint8_t* part = memory.as<std::uint8_t>() + used;
+            used += (nbytes + 63) / 64 * 64;
+            for (std::size_t i = page_of(part); i <= page_of(part + nbytes - 1); ++i) ++num_parts[i];
+            return {std::shared_ptr<std::uint8_t>(
+                        part, [self, nbytes](std::uint8_t* first) { self->give(first, nbytes); }),
+                    nbytes};
+        }
+        void give(std::uint8_t* part, std::size_t nbytes) {
+            const std::scoped_lock lock(busy);
+            return_pages(part, part + nbytes);
+            for (std::size_t i = page_of(part); i <= page_of(part + nbytes - 1); ++i)
+                if (--num_parts[i] == 0) return_page(i);
+        }
+        std::size_t page_of(const std::uint8_t* at) const {
+            return reinterpret_cast<std::uintptr_t>(at) / kHugePage - first_page();
+        }
+        std::uintptr_t first_page() const {
+            return reinterpret_cast<std::uintptr_t>(memory.as<std::uint8_t>()) / kHugePage;
+        }
+        void return_page(std::size_t index) {
+            std::uint8_t* const start = memory.as<std::uint8_t>();
+            std::uint8_t* const stop = start + memory.nbytes();
+            auto* const page = reinterpret_cast<std::uint8_t*>((first_page() + index) * kHugePage);
+            return_pages(std::max(page, start), std::min(page + kHugePage, stop));
+        }
+    };
+
     std::mutex busy_;
-    Buffer mapping_;
-    std::size_t used_ = 0;
+    std::shared_ptr<Mapping> mapping_;
 };
 
 }  // namespace forerun

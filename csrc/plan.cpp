@@ -141,7 +141,7 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
     const std::size_t rows = num_rows_, threads = pool_.size(), dim = s.head_dim;
     x_ = scratch.take<float>(rows * s.hidden_size);
     qkv_ = scratch.take<float>(rows * (s.num_heads + 2 * s.num_kv_heads) * dim);
-    const std::size_t coded = cache_->page.is_coded() ? rows * s.num_heads : 0;
+    const std::size_t coded = cache_->page.has_codes() ? rows * s.num_heads : 0;
     coded_ = {scratch.take<std::int8_t>(coded * dim), scratch.take<float>(coded),
               scratch.take<std::int32_t>(coded * dim / kTile)};
     int normed = 0, attended = 0, activated = 0;  // widest

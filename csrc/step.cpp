@@ -108,7 +108,7 @@ void Decoder::project_head(int index, int head) {
         }
         if (is_query) {
             kernels_.scale(x, dim, shape_.attention_scale);
-            if (cache_->page.is_coded()) code_query(row, head, x);
+            if (cache_->page.has_codes()) code_query(row, head, x);
             continue;
         }
         const auto write = is_value ? kernels_.write_value : kernels_.write_key;

@@ -137,9 +137,13 @@ struct Query {
     const std::int32_t* path = nullptr;  // cache rows of positions base..position
 };
 
-// How keys and values are stored. Int8: codes with a scale per row and head. Int4: codes with an
+// How keys or values are stored. Int8: codes with a scale per row and head. Int4: codes with an
 // fp16 scale and minimum per row and 32 dimensions. kernels/kv.h has the layouts.
 enum class KvForm : std::uint8_t { F32, F16, Int8, Int4 };
+// Those of a cache: the same for both, or int8 keys and int4 values.
+struct KvForms {
+    KvForm keys = KvForm::F16, values = KvForm::F16;
+};
 
 // Bytes of a row of int4 values: codes, then an fp16 scale and minimum per 32.
 constexpr std::size_t int4_row_nbytes(int head_dim) {
@@ -149,10 +153,10 @@ constexpr std::size_t int4_row_nbytes(int head_dim) {
 // What a cache block holds of one kv head of a layer: 64 rows of keys and of values, and what their
 // codes are multiplied by. Offsets in bytes.
 struct KvPage {
-    KvForm form = KvForm::F16;
+    KvForms forms;
     std::size_t key_factors = 0, values = 0, value_factors = 0, nbytes = 0;
 
-    bool is_coded() const { return form == KvForm::Int8 || form == KvForm::Int4; }
+    bool has_codes() const { return forms.keys == KvForm::Int8 || forms.keys == KvForm::Int4; }
 };
 
 // The keys and values of one layer's kv head as one cache slot sees them.

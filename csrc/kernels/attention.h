@@ -87,6 +87,26 @@ void add_values(const T* const* rows, int head_dim, int count, const float* weig
     });
 }
 
+// int4 values are unpacked once for all pairs, as many rows at a time as stay in the processor's cache.
+inline constexpr int kUnpacked = kChunk * 128;
+
+inline void add_values(const std::uint8_t* const* rows, int head_dim, int count,
+                       const float* weights, Attended* states, int num_pairs) {
+    float values[kUnpacked];
+    const float* unpacked[kChunk];
+    const int most = kUnpacked / head_dim;
+    for (int first = 0; first < count; first += most) {
+        const int num = count - first < most ? count - first : most;
+        for (int j = 0; j < num; ++j) {
+            const ValueRow<std::uint8_t> row(rows[first + j], head_dim);
+            float* out = values + j * head_dim;
+            for (int e = 0; e < head_dim; e += kTile) store(out + e, row.lanes(e));
+            unpacked[j] = out;
+        }
+        add_values(unpacked, head_dim, num, weights + first, states, num_pairs);
+    }
+}
+
 // Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and
 // their sum.
 inline void exp_scores(float* s, Attended& state) {
@@ -255,17 +275,18 @@ inline void prefetch(const std::uint8_t* first, std::size_t nbytes) {
     for (std::size_t i = 0; i < nbytes; i += 64) __builtin_prefetch(first + i);
 }
 
-template <class T>
+// K and V are the forms of keys and of values.
+template <class K, class V>
 void attend_chunk(const Attention& a, int chunk, Attended* states) {
-    using Value = typename KvTypes<T>::Value;
+    using Value = typename KvTypes<V>::Value;
     const int head_dim = a.head.head_dim, start = chunk * kChunk;
     float* weights = a.scratch;
-    typename KvTypes<T>::Query q[kMaxPairs];
+    typename KvTypes<K>::Query q[kMaxPairs];
     queries_of(a, q);
     // The processor sees no order in the blocks of a table.
     const KvPage& page = *a.head.page;
     prefetch(a.head.values<std::uint8_t>(chunk), page.nbytes - page.values);
-    chunk_scores<T>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
+    chunk_scores<K>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
     if (chunk < a.last_chunk) prefetch(a.head.keys<std::uint8_t>(chunk + 1), page.values);
     for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 
@@ -276,12 +297,12 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
                    states + pair, num_pairs);
     };
     // For every query in order of position: what it alone sees, what all see, what it alone sees.
-    ValueRows<T> values[kMaxPairs];
+    ValueRows<V> values[kMaxPairs];
     const Span shared = seen_by_all(a, chunk);
     for (int i = 0; i < a.num_queries; ++i) {
         const Span span = seen(a.queries[i], chunk);
         values[i].find(a.head, a.queries[i], chunk);
-        if constexpr (std::is_same_v<T, Int8>)
+        if constexpr (std::is_same_v<V, Int8>)
             for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair)
                 for (int j = pair * kChunk, k = 0; k < kChunk; k += kTile)
                     store(weights + j + k, mul(load(weights + j + k), load(values[i].scales + k)));
@@ -297,7 +318,10 @@ void attend_chunk(const Attention& a, int chunk, Attended* states) {
 }
 
 inline void attend(const Attention& a, int chunk, Attended* states) {
-    by_form(a.head.page->form, [&]<class T>() { attend_chunk<T>(a, chunk, states); });
+    const KvForms forms = a.head.page->forms;
+    if (forms.keys == KvForm::Int8 && forms.values == KvForm::Int4)
+        return attend_chunk<Int8, Int4>(a, chunk, states);
+    by_form(forms.keys, [&]<class T>() { attend_chunk<T, T>(a, chunk, states); });
 }
 
 }  // namespace forerun::FORERUN_ISA

@@ -1,5 +1,5 @@
 // How keys and values lie in a cache page, for each form: how rows are written, scores of blocks of
-// keys, and lanes of values. attention.h uses them.
+// keys, and lanes of values. attention.h uses them. Keys and values may have different forms.
 //
 // Keys, per block of 16 rows:   floats (E, 16)   int8 (E / 4, 16, 4)   int4 (E / 8, 16, 4), dimensions
 //                               8 i + 0..3 in the low halves of bytes, 8 i + 4..7 in the high ones
@@ -34,7 +34,7 @@ struct CodedQuery {
     std::int32_t sum;
 };
 
-// What values are stored in, how many queries are given, and how many blocks of keys are computed
+// What values are stored in, how queries are given to keys, and how many blocks of keys are computed
 // side by side on wide registers.
 template <class T>
 struct KvTypes {
@@ -297,11 +297,11 @@ inline void by_form(KvForm form, const Run& run) {
 }
 
 inline void write_key(const KvHead& head, int slot_row, const float* k) {
-    by_form(head.page->form,
+    by_form(head.page->forms.keys,
             [&]<class T>() { write_key<T>(head, slot_row / kChunk, slot_row % kChunk, k); });
 }
 inline void write_value(const KvHead& head, int slot_row, const float* v) {
-    by_form(head.page->form,
+    by_form(head.page->forms.values,
             [&]<class T>() { write_value<T>(head, slot_row / kChunk, slot_row % kChunk, v); });
 }
 

@@ -236,7 +236,7 @@ class LLM:
             cache,
             self.load,
             self.path,
-            self.config.learn,
+            self.config.learn and (self.plan is None or self.plan.drafter.learns),
         )
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:

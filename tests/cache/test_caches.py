@@ -312,7 +312,9 @@ def test_the_lowest_free_block_is_taken(kind: str) -> None:
     assert cache._tables[1] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("kv", "row"), [("fp32", 128), ("fp16", 64), ("int8", 36), ("int4", 20)])
+@pytest.mark.parametrize(
+    ("kv", "row"), [("fp32", 128), ("fp16", 64), ("int8", 36), ("k8v4", 28), ("int4", 20)]
+)
 @paged
 def test_a_block_has_the_bytes_of_its_rows(kind: str, kv: Precision, row: int) -> None:
     if kind == "native":

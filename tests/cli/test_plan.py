@@ -44,3 +44,15 @@ def test_wrong_sizes_and_small_budgets_are_one_line(forerun, default_model: Path
     assert code == 2
     assert "too small" in err
     assert "the smallest that works is" in err
+
+
+def test_learning_while_serving_is_counted_or_said_to_be_none(forerun, default_model: Path) -> None:
+    document = {}
+    for learn in ("--learn", "--no-learn"):
+        _, out, _ = forerun("plan", "-m", default_model, "-c", 512, learn, "--json")
+        document[learn] = the_json(out)["components"]
+    more = {name: document["--learn"][name] - document["--no-learn"][name] for name in COMPONENTS}
+    assert {name for name in more if more[name]} == {"drafter_tables", "program"}
+    assert more["drafter_tables"] > 40_000_000
+    _, _, err = forerun("plan", "-m", default_model, "-c", 512, "-d", "suffix", "--learn")
+    assert "learn has no effect: drafter suffix keeps nothing" in err

@@ -100,6 +100,16 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
         (("--method", "flatten", "--widen", -1), "--widen is -1, but must be 0 to 4"),
         (("--method", "flatten", "--bound", -1), "--bound is -1, but must not be negative"),
         (("--bound", 1), "--bound 1.0 is for --method flatten"),
+        (("--method", "rtn", "--gptq"), "--gptq needs a text to calibrate on"),
+        (("--bits", 0), "--bits is 0, but must be one of 3, 4, 8"),
+        (
+            ("--method", "flatten", "--bits", 4, "--bound", 1),
+            "--bound 1.0 has no meaning with --bits 4: leave it out",
+        ),
+        (
+            ("--method", "flatten", "--bits", 8, "--row-bits", 4),
+            "--row-bits 4 has no meaning with --bits 8: leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -112,11 +122,23 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert not (tmp_path / "out.partial").exists()
 
 
+def test_a_text_that_is_too_short_is_refused(
+    forerun, model: Path, text: Path, tmp_path: Path
+) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("hello")
+    for given in (("--calib", short), ("--calib", text, "--eval", short)):
+        code, _, error = forerun("quantize", "-m", model, "-o", tmp_path / "out", *given)
+        assert code == 2
+        assert "short.txt has fewer than 64 tokens: give a longer text" in " ".join(error.split())
+
+
 def test_a_flattened_folder_answers(forerun, model: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("quantize", "-m", model, "--method", "flatten", "--calib", text)
     code, printed, _ = forerun(*arguments, "--calib-tokens", 512, "-o", out)
     assert code == 0
+    assert "512 tokens to calibrate on, 512 others to measure on" in " ".join(printed.split())
     assert "of multiplications in 4 bits" in printed
     assert "with 8 bits" in printed
     code, printed, _ = forerun("generate", "-m", out, "--raw", "--max-tokens", 3, "--json", "hello")

@@ -14,6 +14,7 @@ from forerun.core import files
 from forerun.core.params import SamplingParams
 from forerun.core.types import Outcome, Seq, TopK
 from forerun.drafters import _head_map, _learned, _network_folder
+from forerun.drafters._adam import Adam
 from forerun.drafters._last_state import LastStateDrafter
 from forerun.drafters._recurrent import TorchNetwork
 from forerun.drafters._recurrent_files import read
@@ -314,10 +315,21 @@ def test_the_step_is_the_gradient_of_the_loss(new, monkeypatch) -> None:
         loss = loss - 0.8**index * (teacher[:, index] * log_q).sum(-1).mean()
     loss.backward()
     seen = []
-    monkeypatch.setattr(learner._adam, "step", lambda: seen.append(learner.map.grad))
+    monkeypatch.setattr(learner._adam, "step", lambda map, gradient, rate: seen.append(gradient))
     learner._train()
     wanted = map.grad / max(1.0, float(map.grad.norm()))
     assert torch.allclose(seen[0], wanted, atol=1e-5)
+
+
+def test_steps_are_those_of_torchs_adam() -> None:
+    map, wanted = torch.eye(5), torch.eye(5, requires_grad=True)
+    ours, theirs = Adam((0.9, 0.99)), torch.optim.Adam([wanted], 0.01, (0.9, 0.99))
+    for seed in range(20):
+        gradient = torch.randn(5, 5, generator=torch.Generator().manual_seed(seed))
+        wanted.grad = gradient
+        theirs.step()
+        ours.step(map, gradient, 0.01)
+    assert torch.allclose(map, wanted, atol=1e-6)
 
 
 def test_states_of_many_rows_are_those_of_one(new) -> None:

@@ -11,9 +11,15 @@ import gc
 import json
 import mmap
 import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from forerun import LLM
 
 PAGE = mmap.PAGESIZE
 
@@ -49,12 +55,14 @@ def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
     gc.collect()
     bare = rollup("Rss")  # of torch, before anything of ours is imported
     import forerun.llm
-    from forerun import LLM, SamplingParams
+    from forerun import LLM
     from forerun.core.config import EngineConfig
     from forerun.core.device import choose_device, set_threads
+    from forerun.drafters import _learned
     from forerun.engine.planner import Planner
     from forerun.nn.loader import load_model
 
+    _learned.folder = lambda: Path(tempfile.mkdtemp())
     set_threads(int(str(options.get("threads", 1))))
     run_tiny()
     measured = {"program": resident() - bare}
@@ -82,16 +90,7 @@ def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
     start = resident()
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")  # the peak begins anew
-    length, count = llm.max_len - 40, llm.config.max_num_seqs
-    words = [
-        token for i in range(400) for token in llm.encode(f"Line {i} of a long and dull poem. ")
-    ]
-    prompts = [{"prompt_token_ids": (words[i * 11 :] * 9)[:length]} for i in range(count)]
-    for temperature in (0.0, 1.0):
-        llm.generate(
-            prompts,
-            SamplingParams(temperature=temperature, seed=1, max_tokens=39, ignore_eos=True),
-        )
+    run(llm)
     measured |= parts
     memory = llm.engine.cache.native.memory()
     arrays = memory if isinstance(memory, tuple) else (memory,)
@@ -103,6 +102,24 @@ def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
     planned = dict(chosen.components)
     planned["total"] = chosen.total
     return {"measured": measured, "planned": planned}
+
+
+def run(llm: LLM) -> None:
+    """Full sequences, greedy and sampled, and what the drafter learns of them."""
+    from forerun import SamplingParams
+
+    length, count = llm.max_len - 40, llm.config.max_num_seqs
+    words = [
+        token for i in range(400) for token in llm.encode(f"Line {i} of a long and dull poem. ")
+    ]
+    prompts = [{"prompt_token_ids": (words[i * 11 :] * 9)[:length]} for i in range(count)]
+    for temperature in (0.0, 1.0):
+        llm.generate(
+            prompts,
+            SamplingParams(temperature=temperature, seed=1, max_tokens=39, ignore_eos=True),
+        )
+    if llm.config.learn:
+        llm.loop.learn(5.0)
 
 
 def tokenizer_nbytes(model: str) -> int:

@@ -19,7 +19,7 @@ from tests.tiny import tiny_model
 NUM_SEQS, MAX_LEN, TIGHT = 4, 256, 7
 """Blocks of the tight budget; a sequence of full length takes 4."""
 MODEL, NEAR = (tiny_model(3, sharpness=3.0, noise=noise, head_dim=32) for noise in (0.0, 0.15))
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "k8v4", "int4")
 DRAFTERS = [
     *(name for name in registry.names("drafters") if name != "none"),
     *("draft_model:branch=2,2,1", "suffix++draft_model", "suffix+recycling:table=none"),

@@ -304,6 +304,28 @@ def test_what_does_not_fit_is_named(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_shard_that_is_missing_or_cut_is_named_with_its_tensors(
+    tmp_path: Path, is_cut: bool
+) -> None:
+    config, parts, _ = awq_gemm()
+    path = folder(tmp_path / "m", config, parts)
+    shard = path / "model-00001-of-00001.safetensors"
+    (path / "model.safetensors").rename(shard)
+    weight_map = {f"{LAYER}.{part}": shard.name for part in parts}
+    index = path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert weight(path).shape == (NUM_OUT, NUM_IN)
+    if is_cut:
+        shard.write_bytes(shard.read_bytes()[:-9])
+    else:
+        shard.unlink()
+    with pytest.raises(
+        LoadError, match=r"00001.safetensors cannot be read: .*up_proj.qweight' and"
+    ):
+        open_checkpoint(path)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_scales_that_are_no_numbers_are_refused_when_read(tmp_path: Path, value: float) -> None:
     config, parts, _ = awq_gemm()

@@ -98,7 +98,7 @@ def test_half_precision_cache_is_near_the_full_one() -> None:
         assert torch.cosine_similarity(half, full, dim=-1).min() > 0.999
 
 
-@pytest.mark.parametrize(("kv", "similar"), [("int8", 0.999), ("int4", 0.9)])
+@pytest.mark.parametrize(("kv", "similar"), [("int8", 0.999), ("k8v4", 0.97), ("int4", 0.9)])
 def test_coded_keys_and_values_are_those_of_the_torch_decoder(
     kv: Precision, similar: float
 ) -> None:
@@ -118,10 +118,12 @@ def test_int4_needs_whole_groups() -> None:
         load_native(config, random_weights(config)),
         reference(config, random_weights(config)),
     ):
-        with pytest.raises(
-            ConfigError, match="multiple of 32 dimensions, this model has 48: take int8"
-        ):
-            model.new_cache(1, 64, "int4")
+        for kv, what in (("int4", "int4 keys and values"), ("k8v4", "int4 values")):
+            with pytest.raises(
+                ConfigError,
+                match=f"^{what} need heads of a multiple of 32 dimensions, this model has 48: take int8",
+            ):
+                model.new_cache(1, 64, kv)
 
 
 def test_taps_are_the_layers_outputs_in_the_order_asked() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from forerun.formats.weights import Codes, StoredTensor
 from forerun.nn.backends.native import NativeDecoder
 from forerun.nn.backends.native import load as load_native
 from forerun.quant.rtn import requantize
+from tests.engine.resident import resident_of
 from tests.native.models import (
     GATED,
     QUANTIZED,
@@ -186,6 +189,30 @@ def test_head_bits_round_the_head_alone(bits: int, is_tied: bool) -> None:
         out = np.empty(expected.shape, np.float32)
         decoder._native.unpack(name, out)
         np.testing.assert_array_equal(out, expected.dequantize().numpy())
+
+
+def test_no_page_stays_between_small_weights_that_are_dropped() -> None:
+    """The system would fill the huge page around it."""
+    if not Path("/proc/self/pagemap").exists():
+        pytest.skip("measured on Linux")
+    values = np.random.default_rng(1).standard_normal((NUM_OUT, NUM_IN))
+    weight, page = stored("q", values, "f32"), 2 << 20
+    decoders, taken, last = [], 0, None
+    while taken < 4 * page:  # in one mapping, side by side
+        decoder = decoder_with(weight)
+        memory = decoder.native.packed("layers.0.q")[2]
+        if last is None or memory.ctypes.data != last.ctypes.data + last.nbytes:
+            decoders, taken = [], 0
+        decoders.append(decoder)
+        taken, last = taken + memory.nbytes, memory
+    stop = last.ctypes.data // page * page
+    start = -(-(last.ctypes.data + last.nbytes - taken) // page) * page
+    assert resident_of(start, stop - start) == stop - start >= 2 * page
+    kept = decoders[-1]
+    del decoders, decoder, memory
+    gc.collect()
+    assert resident_of(start, stop - start) == 0
+    assert kept.native.packed("layers.0.q")[2].any()
 
 
 def test_peak_counts_its_multiplications() -> None:

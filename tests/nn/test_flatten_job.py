@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.formats.checkpoint import open_checkpoint
@@ -118,3 +120,24 @@ def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_p
 def test_flattening_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --calib FILE"):
         FlattenJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {})
+
+
+@pytest.mark.parametrize(
+    "part", ["weight_packed", "weight_scale", "input_step", "input_pieces", "input_limit"]
+)
+def test_a_tensor_that_is_missing_is_named(
+    folders: dict[str, Path], tmp_path: Path, part: str
+) -> None:
+    out = tmp_path / "out"
+    finished(folders["llama"], out, FlattenRecipe(bits=4))
+    named = f"model.layers.0.mlp.up_proj.{part}"
+    index = out / "model.safetensors.index.json"
+    known = json.loads(index.read_text())
+    shard = out / known["weight_map"].pop(named)
+    index.write_text(json.dumps(known))
+    tensors = safetensors.numpy.load_file(shard)
+    del tensors[named]
+    safetensors.numpy.save_file(tensors, shard)
+    missing = named.replace("weight_packed", "weight")
+    with pytest.raises(LoadError, match=f"no tensor '{missing}'"):
+        load_torch(open_checkpoint(out))

@@ -1,7 +1,9 @@
 """How keys and values are stored: floats, int8 with a scale a row and head, int4 with a scale and minimum a group.
 
 The definition of what the native cache does; there a row's codes lie where its kernels want them.
-Both int8 and int4 round queries to int8 as well, so that the products with keys are whole numbers.
+Keys as int8 or int4 round queries to int8 as well, so that the products with keys are whole numbers.
+`k8v4` has int8 keys and int4 values: a key's error is in the exponent of a softmax, a value's is averaged
+(KIVI, arXiv 2402.02750, keeps the two apart as well).
 
 E head dim.
 """
@@ -107,20 +109,28 @@ def _as_int8(rows: Tensor) -> Tensor:
     return Int8().decode(Int8().encode(rows))
 
 
-def form_of(kv: Precision, head_dim: int) -> Form:
-    """The form of a name; `auto` is fp32. Raises ConfigError for int4 and a head size that has no whole groups."""
+def forms_of(kv: Precision, head_dim: int) -> tuple[Form, Form]:
+    """The forms of keys and of values; `auto` is fp32. Raises ConfigError for int4 and heads without whole groups."""
     check_head_dim(kv, head_dim)
-    if kv == "int8":
-        return Int8()
-    if kv == "int4":
-        return Int4()
-    return Floats(torch.float16 if kv == "fp16" else torch.float32)
+    if kv == "k8v4":
+        return Int8(), Int4()
+    form = _FORMS.get(kv, Floats(torch.float32))
+    return form, form
+
+
+_FORMS: dict[str, Form] = {"fp16": Floats(torch.float16), "int8": Int8(), "int4": Int4()}
+
+
+def has_groups(head_dim: int) -> bool:
+    """Whether heads of this size can be kept as int4."""
+    return head_dim % GROUP == 0
 
 
 def check_head_dim(kv: Precision, head_dim: int) -> None:
     """Raise ConfigError for int4 and a head size that has no whole groups."""
-    if kv == "int4" and head_dim % GROUP:
+    if kv in ("int4", "k8v4") and not has_groups(head_dim):
+        what = "int4 values" if kv == "k8v4" else "int4 keys and values"
         raise ConfigError(
-            f"int4 keys and values need heads of a multiple of {GROUP} dimensions, this model has "
+            f"{what} need heads of a multiple of {GROUP} dimensions, this model has "
             f"{head_dim}: take int8"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.cache.base import RowCache
 from forerun.cache.blocks import BLOCK_ROWS, blocks_of
-from forerun.cache.forms import form_of
+from forerun.cache.forms import forms_of
 from forerun.cache.paged import PagedCache
 from forerun.core.config import Precision
 
@@ -33,11 +33,12 @@ class TensorCache(PagedCache, RowCache):
         num_blocks: int | None = None,
     ) -> None:
         super().__init__(num_slots, max_len, num_blocks)
-        self._form = form_of(kv, head_dim)
+        self._forms = forms_of(kv, head_dim)
         shape = (num_layers, num_kv_heads, self.pool.num_blocks, BLOCK_ROWS)
-        samples = self._form.encode(torch.zeros(head_dim, device=device))
+        row = torch.zeros(head_dim, device=device)
         self._keys, self._values = (
-            tuple(part.new_zeros(*shape, len(part)) for part in samples) for _ in range(2)
+            tuple(part.new_zeros(*shape, len(part)) for part in form.encode(row))
+            for form in self._forms
         )
 
     @property
@@ -48,8 +49,8 @@ class TensorCache(PagedCache, RowCache):
     def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
         """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E)."""
         blocks, rows = self._places(slot, range(start, start + k.shape[0]))
-        for stored, values in ((self._keys, k), (self._values, v)):
-            for part, new in zip(stored, self._form.encode(values.transpose(0, 1)), strict=True):
+        for form, stored, values in zip(self._forms, self._stored, (k, v), strict=True):
+            for part, new in zip(stored, form.encode(values.transpose(0, 1)), strict=True):
                 part[layer, :, blocks, rows] = new
 
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -59,14 +60,18 @@ class TensorCache(PagedCache, RowCache):
         for _ in range(blocks_of(stop) - len(table)):  # hidden rows: any finite numbers
             table = [*table, min(table[-1] + 1, last)]
         keys, values = (
-            self._form.decode(tuple(_rows(part[layer], table)[:, :stop] for part in stored))
-            for stored in (self._keys, self._values)
+            form.decode(tuple(_rows(part[layer], table)[:, :stop] for part in stored))
+            for form, stored in zip(self._forms, self._stored, strict=True)
         )
         return keys, values
 
     def query(self, query: Tensor) -> Tensor:
         """What queries (..., E) are rounded to before they meet the keys."""
-        return self._form.query(query)
+        return self._forms[0].query(query)
+
+    @property
+    def _stored(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return self._keys, self._values
 
     def _parts(self) -> Iterator[Tensor]:
         yield from self._keys

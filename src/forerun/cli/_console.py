@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from rich.progress import track as rich_track
 from rich.table import Table
 from rich.text import Text
 
+from forerun.core.device import peak_nbytes
 from forerun.engine.stats import SpecStats
 
 if TYPE_CHECKING:
@@ -184,13 +184,11 @@ def environment(model: str, drafter: str) -> dict[str, object]:
     """The fields every JSON document carries besides its results."""
     import torch
 
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak_mb = peak_kb / 1024 if sys.platform != "darwin" else peak_kb / 1024**2
     return {
         "model": model,
         "drafter": drafter,
         "threads": torch.get_num_threads(),
-        "peak_rss_mb": round(peak_mb, 1),
+        "peak_rss_mb": round(peak_nbytes() / 2**20, 1),
     }
 
 

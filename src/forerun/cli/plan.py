@@ -26,7 +26,7 @@ MEANINGS = {
 }
 
 
-@opt.engine(without=("learn", "min_draft", "controller", "weight_cache"))
+@opt.engine(without=("min_draft", "controller", "weight_cache"))
 def command(config: EngineConfig, as_json: opt.Json = False) -> None:
     """Say what a model takes in memory, by component, without loading it; with a budget, what is given up for it.
 
@@ -40,6 +40,9 @@ def command(config: EngineConfig, as_json: opt.Json = False) -> None:
     set_threads(config.threads or num_cores())
     planner = Planner.of(config, choose_device(config.device))
     budget = config.budget_nbytes
+    if config.learn and not planner.drafters[0].learns:
+        name = planner.drafters[0].name
+        console.stderr().print(f"learn has no effect: drafter {name} keeps nothing")
     smallest, chosen = planner.smallest(), planner.plan()
     if budget is not None:
         chosen = planner.fitting(budget) or smallest

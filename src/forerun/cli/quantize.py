@@ -76,7 +76,11 @@ def command(
     ] = None,
     gptq: Annotated[
         bool | None,
-        typer.Option("--gptq/--no-gptq", help="flatten: let columns of 4 bits make up for others."),
+        typer.Option(
+            "--gptq/--no-gptq",
+            help="Let columns make up for those rounded before them.",
+            show_default="on, but for rtn",
+        ),
     ] = None,
     calib: Annotated[
         Path | None,
@@ -101,6 +105,7 @@ def command(
     """
     from forerun.cli import _console as console
     from forerun.core import sizes
+    from forerun.core.device import peak_nbytes
     from forerun.formats.checkpoint import open_checkpoint
     from forerun.formats.hub import resolve
 
@@ -109,14 +114,14 @@ def command(
     opt.check_least("calib_tokens", calib_tokens, TEXT_TOKENS)
     checkpoint = open_checkpoint(resolve(model))
     recipe: Recipe | FlattenRecipe
-    own = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound, "gptq": gptq}
+    own = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
     own = {key: value for key, value in own.items() if value is not None}
     if method == "flatten":
         _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
-        recipe = _flatten_recipe(bits, own)
+        recipe = _flatten_recipe(bits, own if gptq is None else own | {"gptq": gptq})
     else:
         _refuse(own, "is for --method flatten")
-        recipe = _recipe(checkpoint, method, bits or 4, group, format)
+        recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, gptq)
     calibration, held = _texts(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
         calibration = []
@@ -126,18 +131,12 @@ def command(
         "recipe": repr(recipe),
         "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
     }
-    job, stated = _job(checkpoint, recipe, calibration, held, out, origin)
+    job = _job(checkpoint, recipe, calibration, held, out, origin)
     what = _described(recipe)
-    if not as_json:
-        shown = ", ".join(f"{key} {value}" for key, value in what.items())
-        console.report().print(
-            f"{shown}; takes about {sizes.shown(stated)} of memory beside the program's own"
-        )
-    begin_s, before = time.perf_counter(), _peak_nbytes()
-    _watch(job)
-    with console.working("writing"):
-        figures = job.finish()
-    seconds, peak = time.perf_counter() - begin_s, _peak_nbytes() - before
+    stated = _state(job, what, is_shown=not as_json)
+    begin_s = time.perf_counter()
+    figures = _run(job)
+    seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
     if as_json:
         named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
         named |= {"peak_mb": round(peak / 1e6, 1), "stated_mb": round(stated / 1e6, 1)}
@@ -146,8 +145,28 @@ def command(
     _print(job, figures)
     console.report().print(
         f"{out}: {sizes.shown(figures['nbytes'])}, {seconds:.0f} s, "
-        f"{sizes.shown(max(0, peak))} of memory at most"
+        f"{sizes.shown(peak)} of memory at most"
     )
+
+
+def _state(job: QuantizeJob | FlattenJob, what: Mapping[str, object], *, is_shown: bool) -> int:
+    """Say what is to come; the bytes of memory that the process will take at most."""
+    from forerun.cli import _console as console
+    from forerun.core import sizes
+    from forerun.core.device import resident_nbytes, return_at_once, return_freed
+
+    return_at_once()
+    return_freed()
+    before = resident_nbytes()
+    stated = before + job.peak_nbytes()
+    if is_shown:
+        shown = ", ".join(f"{key} {value}" for key, value in what.items())
+        texts = (sum(map(len, texts)) for texts in (job.calibration, job.held))
+        console.report().print(
+            "{}; {} tokens to calibrate on, {} others to measure on; ".format(shown, *texts)
+            + f"takes up to about {sizes.shown(stated)} of memory, {sizes.shown(before)} of it the program's own"
+        )
+    return stated
 
 
 def _print(job: QuantizeJob | FlattenJob, figures: Mapping[str, float]) -> None:
@@ -182,17 +201,13 @@ def _job(
     held: list[list[int]],
     out: Path,
     origin: Mapping[str, object],
-) -> tuple[QuantizeJob | FlattenJob, int]:
-    """The job, and about how much memory it takes."""
-    from forerun.nn import flatten_job, quantize_job
+) -> QuantizeJob | FlattenJob:
+    from forerun.nn.flatten_job import FlattenJob, FlattenRecipe
+    from forerun.nn.quantize_job import QuantizeJob
 
-    num_tokens = sum(map(len, (*calibration, *held, *held)))
-    if isinstance(recipe, flatten_job.FlattenRecipe):
-        flatten = flatten_job.FlattenJob(checkpoint, calibration, held, out, origin, recipe=recipe)
-        num_tokens += sum(map(len, held))
-        return flatten, flatten_job.peak_nbytes(flatten.config, recipe, num_tokens)
-    job = quantize_job.QuantizeJob(checkpoint, calibration, held, out, origin, recipe=recipe)
-    return job, quantize_job.peak_nbytes(job.config, recipe.method, num_tokens)
+    if isinstance(recipe, FlattenRecipe):
+        return FlattenJob(checkpoint, calibration, held, out, origin, recipe=recipe)
+    return QuantizeJob(checkpoint, calibration, held, out, origin, recipe=recipe)
 
 
 def _files(checkpoint: Checkpoint) -> list[Path]:
@@ -202,7 +217,12 @@ def _files(checkpoint: Checkpoint) -> list[Path]:
 
 
 def _recipe(
-    checkpoint: Checkpoint, method: str, bits: int, group: str | None, format: str | None
+    checkpoint: Checkpoint,
+    method: str,
+    bits: int,
+    group: str | None,
+    format: str | None,
+    gptq: bool | None,
 ) -> Recipe:
     from forerun.formats.hf_layouts import layout_for
     from forerun.nn.awq_block import MATRICES
@@ -213,18 +233,24 @@ def _recipe(
 
     if method not in METHODS:
         raise ConfigError(unknown("method", method, (*METHODS, "flatten")))
+    if method == "rtn":
+        _refuse({"gptq": gptq or None}, "needs a text to calibrate on, which rtn does without")
     config, _ = read_config(checkpoint)
     shapes = weight_shapes(config).items()
     widths = {shape[1] for name, shape in shapes if name.rpartition(".")[2] in MATRICES}
     grid = grid_for(bits, group, widths)
     layout = layout_for(format, bits, grid.group)
-    return Recipe("awq" if method == "awq" else "rtn", grid, layout)
+    if method == "rtn":
+        return Recipe("rtn", grid, layout)
+    return Recipe("awq", grid, layout, gptq=gptq is not False)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:
     for key, value in given.items():
         if value is not None:
-            shown = f"--{key.replace('_', '-')}" + ("" if isinstance(value, bool) else f" {value}")
+            flag = key.replace("_", "-")
+            shown = f"--no-{flag}" if value is False else f"--{flag}"
+            shown += "" if isinstance(value, bool) else f" {value}"
             raise ConfigError(f"{shown} {why}: leave it out")
 
 
@@ -232,6 +258,8 @@ def _flatten_recipe(bits: int | None, given: Mapping[str, Any]) -> FlattenRecipe
     from forerun.formats.flat import SPLITS
     from forerun.nn.flatten_job import FlattenRecipe
 
+    unused = {None: (), 4: ("bound",), 8: ("bound", "row_bits", "gptq")}.get(bits, ())
+    _refuse({key: given.get(key) for key in unused}, f"has no meaning with --bits {bits}")
     recipe = FlattenRecipe(**given, bits=None if bits is None else 4 if bits == 4 else 8)
     if bits not in (None, 4, 8):
         raise ConfigError(f"--bits is {bits}, but flatten has 4 or 8: leave it out for its choice")
@@ -252,10 +280,12 @@ def _described(recipe: Recipe | FlattenRecipe) -> dict[str, object]:
 
     if not isinstance(recipe, FlattenRecipe):
         grid = recipe.grid
-        group = grid.group or "channel"
-        return {"method": recipe.method, "bits": grid.bits, "group": group, "format": recipe.layout}
-    bits = recipe.bits or "4 or 8"
-    return {"method": "flatten", "bits": bits, "split": recipe.split, "row-bits": recipe.row_bits}
+        shown: dict[str, object] = {"method": recipe.method, "bits": grid.bits}
+        shown |= {"group": grid.group or "channel", "format": recipe.layout}
+    else:
+        shown = {"method": "flatten", "bits": recipe.bits or "4 or 8"}
+        shown |= {"split": recipe.split, "row-bits": recipe.row_bits}
+    return shown | ({"gptq": "on"} if recipe.gptq else {})
 
 
 def _texts(
@@ -282,11 +312,13 @@ def _texts(
     if calib is not None and not texts:
         raise ConfigError(f"{calib} has fewer than {length} tokens: give a longer text")
     held = cut(eval_text) if eval_text is not None else texts[count:]
+    if eval_text is not None and not held:
+        raise ConfigError(f"{eval_text} has fewer than {length} tokens: give a longer text")
     return texts[:count], held[:HELD_TEXTS]
 
 
-def _watch(job: QuantizeJob | FlattenJob) -> None:
-    """Run the job, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
+def _run(job: QuantizeJob | FlattenJob) -> dict[str, float]:
+    """Run the job, with the time left on stderr in a terminal; its figures. Ctrl-C says how far it came."""
     from forerun.cli import _console as console
 
     done, total = 0, job.num_steps
@@ -294,6 +326,8 @@ def _watch(job: QuantizeJob | FlattenJob) -> None:
         with console.counter("quantizing", total) as show:
             for done in job.run():
                 show(done)
+        with console.working("writing"):
+            return job.finish()
     except KeyboardInterrupt:
         console.stderr().print(
             f"{done} of {total} steps are in {job.partial}; the same command goes on", style="dim"
@@ -315,12 +349,3 @@ def _errors(job: QuantizeJob | FlattenJob) -> list[tuple[str, str, str, str]]:
         mean = sum(error for error, _ in found) / len(found)
         lines.append((kind, f"{mean:.2%}", f"{worst:.2%}", layer))
     return lines
-
-
-def _peak_nbytes() -> int:
-    """The largest the process has been."""
-    import resource
-    import sys
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

@@ -17,7 +17,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 AUTO: Final = "auto"
 
 Quant = Literal["none", "int8", "int4"]
-Precision = Literal["auto", "fp32", "fp16", "int8", "int4"]
+Precision = Literal["auto", "fp32", "fp16", "int8", "k8v4", "int4"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class EngineConfig:
     head_bits: int | None = None
     """4 or 8: round the output head. Faster; changes the model."""
     kv: Precision = AUTO
-    """auto, fp32, fp16, int8 or int4: keys and values in memory; auto: as the backend does best. Changes the model."""
+    """auto, fp32, fp16, int8, k8v4 (int8 keys, int4 values) or int4: keys and values in memory. Changes the model."""
     weight_cache: bool = True
     """Keep packed weights on disk: starts are quicker."""
     threads: int | None = None

@@ -13,6 +13,8 @@ import logging
 import os
 import platform
 import re
+import resource
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     import torch
 
 _log = logging.getLogger(__name__)
+
+_MMAP_THRESHOLD = -3
+"""An option of glibc's mallopt: larger blocks are mapped and given back one by one. Set, it no longer grows."""
 
 # CPU features (Linux names) that decide which kernels can run, best first.
 _FEATURES = (
@@ -87,6 +92,32 @@ def return_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
+
+
+def return_at_once() -> None:
+    """From now on let the C library (glibc) keep no freed memory that was asked for by the megabyte."""
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if set_option is not None:
+        set_option(_MMAP_THRESHOLD, 1 << 20)
+
+
+def resident_nbytes() -> int:
+    """The process's memory now; where the system does not tell, the most it has been."""
+    return _status_nbytes("VmRSS")
+
+
+def peak_nbytes() -> int:
+    """The most memory the process has had. Linux's `ru_maxrss` would begin at what its parent had."""
+    return _status_nbytes("VmHWM")
+
+
+def _status_nbytes(field: str) -> int:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+    except (OSError, StopIteration):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most
 
 
 def native_problem() -> str | None:

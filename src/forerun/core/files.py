@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 PATIENCE_S = 2.0
 """How long to wait for another process that has a lock. It needs it for milliseconds."""
@@ -16,12 +17,19 @@ PATIENCE_S = 2.0
 
 def replace(path: Path, *parts: bytes, mode: int = 0o644) -> None:
     """Write a file in the place of what is there: who reads sees the old one or all of the new. Raises OSError."""
+    with replacing(path, mode) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of what is there when the block ends well. Raises OSError."""
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
         try:
-            for part in parts:
-                file.write(part)
+            yield file
             file.flush()
             os.chmod(file.name, mode)
             os.replace(file.name, path)

@@ -93,12 +93,13 @@ def _flag(why: str, *allowed: str) -> Spelling:
 _ONE_PROCESS = "a model runs in one process, on one device"
 _STORED = "weights are used as they are stored; quant rounds them"
 _REVISION = "the main revision is taken; another one is given by its folder"
-_KV = "keys and values are kept as fp32, fp16, int8 or int4"
+_KV = "keys and values are kept as fp32, fp16, int8, k8v4 or int4"
 _PRECISIONS = {
     "auto": "auto",
     **dict.fromkeys(("fp16", "f16", "float16", "half"), "fp16"),
     **dict.fromkeys(("fp32", "f32", "float32", "float"), "fp32"),
     **dict.fromkeys(("int8", "q8_0"), "int8"),
+    "k8v4": "k8v4",
     **dict.fromkeys(("int4", "q4_1"), "int4"),
 }
 _ON_CPU = "there are no layers on a GPU here; device says where the model runs"

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from forerun.core.means import DecayedMean
 from forerun.core.types import Outcome, Seq
+from forerun.drafters._adam import Adam
 from forerun.drafters._learned import LearnedMap
 from forerun.drafters._state_buffer import StateBuffer, TextRuns
 from forerun.nn.model import Model
@@ -47,6 +48,8 @@ MOST_HEARD = 512
 """Tokens that the head did not ship with."""
 PUBLISH = 8
 """Steps after which the network drafts with what was learned."""
+STEP_HEADS = 3
+"""Heads in fp32 that a step's guesses, or the mapped head with its codes, take: measured."""
 FADE, LEAST_MEASURES, LEAST_SHARE = 0.9, 8, 0.98
 """It goes back to what shipped if it brings less than this share of it, over the measures of late."""
 
@@ -153,8 +156,7 @@ class HeadMap:
         self.kept = kept
         held = kept.load(len(self.map), self.target.config.vocab_size)
         if held is not None:
-            with torch.no_grad():
-                self.map += torch.from_numpy(held[0])
+            self.map += torch.from_numpy(held[0])
             self._hear(held[1])
             self._widen()
             self._publish()
@@ -185,19 +187,19 @@ class HeadMap:
     def keep(self) -> None:
         """Write what was learned, if something was since."""
         if self.kept is not None:
-            matrix = self.map.detach() - torch.eye(len(self.map))
+            matrix = self.map - torch.eye(len(self.map))
             self.kept.keep(matrix.numpy(), [*self._heard], self.num_steps + self.num_returns)
 
     def nbytes(self) -> int:
-        """The ring, the map with its moments, the network's weights in fp32, and rows of tokens that were added."""
-        head = self.shipped.rows.nbytes * (1 + MOST_HEARD / len(self.shipped.ids))
+        """The ring, the map with its moments, the weights in fp32, rows of added tokens, what a step makes of it."""
+        head = self.shipped.rows.nbytes * (1 + MOST_HEARD / len(self.shipped.ids) + STEP_HEADS)
         return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes() + round(head)
 
     def _begin(self) -> None:
         self.head = self.shipped
         self._heard: dict[int, None] = {}
-        self.map = torch.eye(self.head.rows.shape[1], requires_grad=True)
-        self._adam = torch.optim.AdamW([self.map], RATE, BETAS, weight_decay=0.0)
+        self.map = torch.eye(self.head.rows.shape[1])
+        self._adam = Adam(BETAS)
 
     def _hear(self, tokens: Sequence[int]) -> None:
         """Tokens that the head did not ship with; those not said for longest give way."""
@@ -230,7 +232,7 @@ class HeadMap:
         self._owed = min(self._owed + VISITS * num_new, VISITS * ROWS)
         run = self.buffer.runs(self._some(starts, MEASURE), DEPTH)
         states = self.cell.unroll(run.first, run.tokens)
-        mapped = [state @ self.map.detach().T for state in states]
+        mapped = [state @ self.map.T for state in states]
         figures = (
             self._tokens_a_pass(*each, run)
             for each in ((mapped, self.head), (states, self.shipped))
@@ -268,11 +270,10 @@ class HeadMap:
             q = (state @ self.map.T @ self.head.rows.T).softmax(-1)
             error = torch.addcmul(-p, q, p.sum(-1, keepdim=True)) @ self.head.rows
             slope += STEP_WEIGHT**index / len(state) * error.T @ state
-        self.map.grad = slope * min(1.0, CLIP / (float(slope.norm()) + 1e-12))
-        for group in self._adam.param_groups:
-            # A row moves A as far in small steps as in large ones; what had to be given up, less far.
-            group["lr"] = RATE * self._batch / BATCH * max(0.5**self.num_returns, LEAST_RATE)
-        self._adam.step()
+        gradient = slope * min(1.0, CLIP / (float(slope.norm()) + 1e-12))
+        # A row moves A as far in small steps as in large ones; what had to be given up, less far.
+        rate = RATE * self._batch / BATCH * max(0.5**self.num_returns, LEAST_RATE)
+        self._adam.step(self.map, gradient, rate)
         self.num_steps, self._unpublished = self.num_steps + 1, self._unpublished + 1
 
     @torch.no_grad()

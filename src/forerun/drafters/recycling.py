@@ -164,6 +164,7 @@ class Recycling(BaseDrafter):
             self.learned.keep_in_time()
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """The tables, the shared index when full, and the indexes of full sequences."""
-        tables = (self.live, *([] if self.table is None else [self.table]))
+        """The tables, one more while they are kept, the shared index when full, and the indexes of full sequences."""
+        merged = [] if self.learned is None else [self.live]
+        tables = (self.live, *merged, *([] if self.table is None else [self.table]))
         return sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)

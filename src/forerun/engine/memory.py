@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from forerun.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.core.config import Precision
@@ -44,8 +45,12 @@ PROGRAM_NBYTES = 28_000_000
 """Measured; hardly depends on what is run."""
 NETWORK_NBYTES = 12_000_000
 """More of it, once a drafting network was built: measured."""
+LEARNING_NBYTES = 13_000_000
+"""More of it, once a network has learned while it served: measured."""
 MAX_PAIRS = 24
 """Rows and query heads that attend together (csrc/types.h)."""
+UNLEARNED = "nothing learned while serving"
+"""What is given up of a drafter before it is made smaller."""
 MIN_BUDGET_ROWS = 16
 """Rows of the smallest step: a prompt is read so many tokens at a time."""
 
@@ -65,7 +70,8 @@ class ModelNumbers:
     num_tokens: int
     """Of the tokenizer."""
     kv_blocks: Mapping[Precision, int]
-    """Of a block of keys and values, by precision: what is asked for, and what a budget may choose instead."""
+    """Of a block of keys and values, by precision: what is asked for, what a budget may choose instead, and what it
+    chooses only where nothing else works."""
     threads: int = 1
 
 
@@ -88,6 +94,8 @@ class DrafterNumbers:
     """Numbers a row that it sees of the target's pass."""
     program: int = 0
     """More of the program than without a drafter."""
+    learns: bool = False
+    """Whether it learns while it serves, for the next process too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +252,10 @@ def rungs(
         Rung(f"{other} keys and values", frees(asked, replace(workload, precision=other)))
         for other in _others(model, workload)
     ]
-    found += [Rung(f"drafter {smaller.name}", frees(smaller, workload)) for smaller in drafters[1:]]
+    for before, smaller in pairwise(drafters):
+        is_same = smaller.name == before.name
+        name = UNLEARNED if is_same else f"drafter {smaller.name}"
+        found.append(Rung(name, frees(smaller, workload)))
     half = replace(asked, num_nodes=asked.num_nodes // 2)
     if asked.num_nodes:
         found.append(Rung("draft trees of half the nodes", frees(half, workload)))
@@ -264,7 +275,7 @@ def fit(
     """The first way, in the ladder's order, in which one full sequence fits: the rest of the budget is blocks. Or None.
 
     Keys and values are rounded first, if they may be; then logits are held of one sequence at a time; then come smaller
-    drafters and none; last a single sequence in small steps.
+    drafters and none; then a single sequence in small steps. Last keys and values are rounded more: it costs quality.
     """
     for candidate, drafter in _ways(model, drafters, workload):
         bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
@@ -294,12 +305,15 @@ def _others(model: ModelNumbers, workload: Workload) -> list[Precision]:
 def _ways(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
-    precisions = [workload.precision, *_others(model, workload)]
+    others = _others(model, workload)
+    yield workload, drafters[0]
+    if others:
+        workload = replace(workload, precision=others[0])
+        yield workload, drafters[0]
     low = replace(workload, logit_rows=1)
-    for precision in precisions:
-        yield replace(workload, precision=precision), drafters[0]
-    for drafter in drafters:
-        yield replace(low, precision=precisions[-1]), drafter
     small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))
-    for drafter in drafters:
-        yield replace(small, precision=precisions[-1]), drafter
+    for way in (low, small):
+        for drafter in drafters:
+            yield way, drafter
+    for precision in others[1:]:
+        yield replace(small, precision=precision), drafters[-1]

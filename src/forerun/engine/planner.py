@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
 from forerun.cache.blocks import BLOCK_ROWS
+from forerun.cache.forms import has_groups
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.drafters._fallback import Fallback
+from forerun.drafters._joined import Joined
 from forerun.drafters._spec import DrafterSpec
+from forerun.drafters._union import Union
 from forerun.drafters.base import SELF, Drafter, LoadedModel, Target, memory_of
 from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Rung, Workload
@@ -28,6 +33,8 @@ from forerun.nn.loader import blank_model
 from forerun.nn.model import Model
 from forerun.quant.rtn import Scheme
 
+NOWHERE = Path("no-such-folder")
+"""What was learned before is not read for a plan."""
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
 
@@ -72,6 +79,7 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
     found = DrafterNumbers(
         name=name,
         feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
+        num_nodes=_num_nodes(drafter),
     )
     for part in _parts(drafter):
         fixed, one = (memory_of(part, num_seqs, max_len) for num_seqs in (0, 1))
@@ -83,7 +91,6 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
             kv_block=found.kv_block + kv_block,
             kv_seq=found.kv_seq + (0 if kv_block else one.kv - fixed.kv),
             tables_seq=found.tables_seq + one.tables - fixed.tables + one.weights - fixed.weights,
-            num_nodes=found.num_nodes + _num_nodes(part),
         )
     return found
 
@@ -99,6 +106,12 @@ def _parts(drafter: Drafter) -> Iterator[Drafter]:
 
 def _num_nodes(drafter: Drafter) -> int:
     """Nodes of a draft at most, by the drafter's options."""
+    if isinstance(drafter, Joined):
+        return _num_nodes(drafter.network)  # which grows the tree of both
+    if isinstance(drafter, Fallback):
+        return max(map(_num_nodes, (drafter.first, drafter.second)))
+    if isinstance(drafter, Union):
+        return sum(map(_num_nodes, (drafter.first, drafter.second)))
     options = getattr(drafter, "options", None)
     return int(getattr(options, "num_nodes", getattr(options, "num_draft", 0)))
 
@@ -148,8 +161,8 @@ class Planner:
 
     @cached_property
     def drafters(self) -> list[DrafterNumbers]:
-        """The drafter that is asked for, smaller ones, and none, each once."""
-        return [*{numbers.name: numbers for numbers in self._drafters()}.values()]
+        """The drafter that is asked for, the same if it learns nothing, smaller ones, and none, each once."""
+        return [*{(each.name, each.learns): each for each in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
         """All that is asked for."""
@@ -185,8 +198,11 @@ class Planner:
         words = []
         if got.precision != asked.precision:
             words.append(f"{got.precision} keys and values")
-        if (name := chosen.drafter.name) != self.drafters[0].name:
-            words.append("no drafter" if name == "none" else f"drafter {name}")
+        drafter, wanted = chosen.drafter, self.drafters[0]
+        if drafter.name != wanted.name:
+            words.append("no drafter" if drafter.name == "none" else f"drafter {drafter.name}")
+        if wanted.learns and not drafter.learns and drafter.name != "none":
+            words.append(memory.UNLEARNED)
         if got.logit_rows < asked.logit_rows:
             words.append("logits of one sequence at a time")
         if got.num_seqs != asked.num_seqs:
@@ -197,19 +213,27 @@ class Planner:
 
     def _rounded(self) -> list[Precision]:
         """How a budget may have keys and values kept instead."""
-        return ["int8"] if self.may_round and self.config.kv == "auto" else []
+        if not self.may_round or self.config.kv != "auto":
+            return []
+        return ["int8", "k8v4"] if has_groups(self.model.config.head_dim) else ["int8"]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self._target(), 0
-        spec: DrafterSpec | None = self.spec.beside(target)
+        asked = self.spec.beside(target)
+        may_learn = self.config.learn and asked.keeps()
+        spec: DrafterSpec | None = asked
         while spec is not None:
-            drafter = spec.build(target)
-            found = drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
-            if found.feature_width:
-                program = memory.NETWORK_NBYTES  # it stays, also where a smaller drafter is taken
-            yield replace(found, program=program)
-            spec = spec.smaller()
+            for learns in (True, False) if may_learn else (False,):
+                found = self._drafter(spec, replace(target, learn=learns))
+                learning = memory.LEARNING_NBYTES if learns and found.feature_width else 0
+                # What a network was the first to use stays, also where a smaller drafter is taken.
+                program = max(program, memory.NETWORK_NBYTES if found.feature_width else 0)
+                yield replace(found, program=program + learning, learns=learns)
+            spec, may_learn = spec.smaller(), False
         yield DrafterNumbers(name="none", program=program)
+
+    def _drafter(self, spec: DrafterSpec, target: Target) -> DrafterNumbers:
+        return drafter_numbers(spec.text(), spec.build(target), self.model, self.workload.max_len)
 
     def _target(self) -> Target:
         max_len, config = self.workload.max_len, self.config
@@ -222,6 +246,7 @@ class Planner:
             cache,
             self._load,
             self.checkpoint.path,
+            learned_in=NOWHERE,
         )
 
     def _load(

@@ -45,7 +45,7 @@ class FlatRows:
     @property
     def width(self) -> int:
         """Places of a row, in whole groups of 32."""
-        return -(-int(self.pieces.sum()) // 32) * 32
+        return num_places(self.pieces)
 
     @property
     def factors(self) -> NDArray[np.float32]:
@@ -91,6 +91,11 @@ class FlatTensor(StoredTensor):
     def dequantize(self) -> Tensor:
         """The values, fp32, shape `shape`."""
         return torch.from_numpy(self.parts().values())
+
+
+def num_places(pieces: NDArray[np.int32]) -> int:
+    """Places of a row, in whole groups of 32, of inputs with so many each."""
+    return -(-int(pieces.sum()) // 32) * 32
 
 
 def flat_format(bits: int) -> WeightFormat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ class HfCheckpoint(Checkpoint):
         self.architecture = str(architectures[0])
         self._tensors: dict[str, StoredTensor] = {}
         for file, names in _weight_files(path).items():
-            stored = _read_tensors(file)
+            stored = _read_tensors(file, names)
             lacking = names - stored.keys()
             if lacking:
                 raise LoadError(
@@ -101,7 +101,7 @@ def _weight_files(folder: Path) -> dict[Path, set[str]]:
     raise LoadError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
 
 
-def _read_tensors(path: Path) -> dict[str, StoredTensor]:
+def _read_tensors(path: Path, names: Set[str]) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
     try:
         with safetensors.safe_open(path, framework="np"):  # checks the header
@@ -109,7 +109,8 @@ def _read_tensors(path: Path) -> dict[str, StoredTensor]:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, safetensors.SafetensorError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
+        lost = f" (the index says it has '{min(names)}' and {len(names) - 1} more)" if names else ""
+        raise LoadError(f"{path} cannot be read: {error}{lost}") from error
     start = 8 + int.from_bytes(mapped[:8], "little")
     header = json.loads(mapped[8:start])
     header.pop("__metadata__", None)

@@ -322,7 +322,9 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], St
         split = config.get("split")
         if split not in SPLITS:
             raise LoadError(unknown("split", str(split), SPLITS))
-        return ("input_step",), partial(_flatten, split="even" if split == "even" else "spill")
+        return ("input_step", "input_pieces"), partial(
+            _flatten, split="even" if split == "even" else "spill"
+        )
     raise LoadError(
         unknown(
             "quantization method", str(method), ("awq", "gptq", "compressed-tensors", "flatten")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -38,24 +38,19 @@ def scale_groups(config: ModelConfig) -> Iterator[ScaleGroup]:
 
 
 def scale(
-    config: ModelConfig,
-    weights: Mapping[str, Tensor],
-    inputs: Mapping[Site, Inputs],
-    grid: Grid,
-) -> tuple[dict[str, Tensor], dict[Site, Inputs]]:
-    """The block's weights and inputs with the scales in them: the same function, easier to round."""
-    scaled, seen = dict(weights), dict(inputs)
+    config: ModelConfig, weights: dict[str, Tensor], inputs: dict[Site, Inputs], grid: Grid
+) -> None:
+    """Put the scales into the block's weights and inputs: the same function, easier to round."""
     for group in scale_groups(config):
         readers = [name for name in READERS[group.site] if name in weights]
         scales = search_scales([weights[name] for name in readers], inputs[group.site], grid)
-        seen[group.site] = inputs[group.site].divided(scales)
+        inputs[group.site] = inputs[group.site].divided(scales)
         for name in readers:
-            scaled[name] = scaled[name] * scales
+            weights[name] = weights[name] * scales
         for name in (group.source, f"{group.source}.bias"):
-            if name in scaled:
-                tensor = scaled[name]
-                scaled[name] = tensor / (scales[:, None] if tensor.dim() > 1 else scales)
-    return scaled, seen
+            if name in weights:
+                tensor = weights[name]
+                weights[name] = tensor / (scales[:, None] if tensor.dim() > 1 else scales)
 
 
 def clipped(name: str, weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:

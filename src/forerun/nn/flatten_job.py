@@ -13,16 +13,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import safetensors
 import torch
 from torch import Tensor
 
+from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError
-from forerun.formats.flat import FlatParts, FlatRows, Split
+from forerun.formats.flat import FlatParts, FlatRows, Split, num_places
 from forerun.formats.hf_layouts import flat_config
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.flat_block import FlatBlock, observe
 from forerun.nn.quantize_folder import QuantizeFolder
+from forerun.nn.quantize_memory import flatten_nbytes
 from forerun.nn.whole_block import READERS, Site, WholeBlock, advance
 from forerun.quant.flatten import product_error, round_weights, search_rows
 
@@ -82,6 +85,13 @@ class FlattenJob(QuantizeFolder):
         if not self.calibration:
             raise ConfigError("method flatten needs a text to calibrate on: give --calib FILE")
 
+    def peak_nbytes(self) -> int:
+        """About how much memory it takes at most, beside what the process has before."""
+        texts = (*self.calibration, *self.held, *self.held, *self.held)
+        probes = _carried(self.config.num_layers) if self.recipe.bits is None else 1
+        num_tokens = sum(map(len, texts)) + probes * _PROBES * _PROBE_TOKENS
+        return flatten_nbytes(self.config, num_tokens=num_tokens, length=max(map(len, texts)))
+
     @property
     def num_steps(self) -> int:
         """How far `run` counts."""
@@ -101,6 +111,7 @@ class FlattenJob(QuantizeFolder):
             else:
                 self._emit(layer, states)
             self._save_states(step + 1, states)
+            return_freed()
             yield step + 1
 
     def finish(self) -> dict[str, float]:
@@ -128,10 +139,9 @@ class FlattenJob(QuantizeFolder):
         weights = self.weights(layer)
         block = WholeBlock(self.config, weights)
         seen = observe(block, states.calibration)
-        before = states.probes[0].clone()
-        for copy in states.probes:
+        before, carried = states.probes[0].clone(), _carried(layer)
+        for copy in states.probes[:carried]:
             advance(block, copy)
-        more: list[Tensor] = []
         kept: dict[str, FlatParts] = {}
         for site, readers in READERS.items():
             names = [name for name in readers if name in weights]
@@ -156,18 +166,18 @@ class FlattenJob(QuantizeFolder):
                 flat = dict(zip(names, parts, strict=True))
                 kept |= {f"{bits}.{name}": each for name, each in flat.items()}
                 if bits == 4 and self.recipe.bits is None:
-                    probe = before.clone()
-                    advance(FlatBlock(self.config, weights, flat), probe)
-                    more.append(probe)
-        if more:
-            states.probes = torch.cat((states.probes, torch.stack(more)))
+                    states.probes[carried] = before
+                    advance(FlatBlock(self.config, weights, flat), states.probes[carried])
+                    carried += 1
+                del rows, parts, flat
+                return_freed()
         self.save(_candidates(layer), _packed(kept))
 
     def _diverge(self, states: FlattenStates) -> None:
         """From the probes, how far each site in 4 bits moves the model."""
         if self.recipe.bits is not None:
             return
-        moved = self.outside.divergence(states.probes.flatten(1, 2)).tolist()
+        moved = self.outside.divergence(states.probes).tolist()
         keys = [(i, site) for i in range(self.config.num_layers) for site in READERS]
         self.divergences = {f"{i}.{s}": kl for (i, s), kl in zip(keys, moved, strict=True)}
         states.probes = states.probes[:0]
@@ -192,8 +202,7 @@ class FlattenJob(QuantizeFolder):
         widths, sizes = self.widths(), site_sizes(self.config)
         work, four, nbytes, total = 0.0, 0.0, 0.0, 0.0
         for (layer, site), bits in widths.items():
-            width = self._flat(layer, {site: bits})[READERS[site][-1]].rows
-            wide = sizes[site] * width.width / len(width.pieces)
+            wide = sizes[site] * self._widening(layer, site, bits)
             work, total = work + wide, total + sizes[site]
             nbytes += wide * bits / 8
             four += wide if bits == 4 else 0
@@ -202,6 +211,12 @@ class FlattenJob(QuantizeFolder):
             "widening": work / total,
             "fp16_over_codes": 2 * total / nbytes,
         }
+
+    def _widening(self, layer: int, site: Site, bits: int) -> float:
+        """How many times as wide a site's rows became."""
+        with safetensors.safe_open(self.partial / _candidates(layer), framework="np") as file:
+            pieces = file.get_tensor(f"{bits}.{READERS[site][-1]}.pieces")
+        return num_places(pieces) / len(pieces)
 
     # --- the second pass ---
 
@@ -235,15 +250,30 @@ class FlattenJob(QuantizeFolder):
         if (state := self.load_state()) is not None:
             known, tensors = state
             self.errors, self.divergences = known["errors"], known["divergences"]
+            tensors["probes"] = self._with_room(tensors["probes"])
             return known["done"], FlattenStates(**tensors)
         calibration, held = map(self.outside.embed, (self.calibration, self.held))
-        probes = calibration[:_PROBES, :_PROBE_TOKENS][None].clone()
+        probes = self._with_room(calibration[:_PROBES, :_PROBE_TOKENS][None])
         eight = held.clone() if self.recipe.bits is None else held[:0].clone()
         return 0, FlattenStates(calibration, held, held.clone(), eight, probes)
 
     def _save_states(self, done: int, states: FlattenStates) -> None:
         known = {"done": done, "errors": self.errors, "divergences": self.divergences}
-        self.save_state(known, vars(states))
+        probes = states.probes[: _carried(done)]
+        self.save_state(known, vars(states) | {"probes": probes})
+
+    def _with_room(self, probes: Tensor) -> Tensor:
+        """Probes, and room for those to come."""
+        if self.recipe.bits is not None or not len(probes):
+            return probes.clone()
+        whole = torch.zeros(_carried(self.config.num_layers), *probes.shape[1:])
+        whole[: len(probes)] = probes
+        return whole
+
+
+def _carried(layer: int) -> int:
+    """Copies of the probes that a block reads: the unrounded one, and one for each site before it."""
+    return 1 + len(READERS) * layer
 
 
 def site_sizes(config: ModelConfig) -> dict[Site, int]:
@@ -255,31 +285,17 @@ def site_sizes(config: ModelConfig) -> dict[Site, int]:
     }
 
 
-def peak_nbytes(config: ModelConfig, recipe: FlattenRecipe, num_tokens: int) -> int:
-    """About how much memory a job takes at most, beside what the process has at its start."""
-    shapes = weight_shapes(config)
-    block = [math.prod(s) for n, s in shapes.items() if n.startswith("layers.0.")]
-    width, inner = config.hidden_size, config.intermediate_size
-    probes = 1 + (4 * config.num_layers if recipe.bits is None else 0)
-    states = 2 * 4 * width * (num_tokens + probes * _PROBES * _PROBE_TOKENS)
-    grams = 4 * (2 * width**2 + (config.num_heads * config.head_dim) ** 2 + inner**2)
-    site = max(site_sizes(config).values())
-    searching = 4 * sum(block) + 4 * 5 * site + grams + 8 * 5 * max(width, inner) ** 2
-    return states + max(searching, 3 * 2 * math.prod(shapes["embed"]))
-
-
 def _candidates(layer: int) -> str:
     return f"candidates-{layer:05}.safetensors"
 
 
-def _packed(flat: Mapping[str, FlatParts]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
+def _packed(flat: Mapping[str, FlatParts]) -> dict[str, np.ndarray]:
+    tensors: dict[str, np.ndarray] = {}
     for name, parts in flat.items():
         rows = parts.rows
-        arrays = {"codes": parts.codes, "scales": parts.scales}
-        arrays |= {"steps": rows.steps.copy(), "pieces": rows.pieces.copy()}  # matrices share them
-        tensors |= {f"{name}.{part}": torch.from_numpy(a) for part, a in arrays.items()}
-        tensors[f"{name}.limit"] = torch.tensor([rows.limit])
+        arrays: dict[str, np.ndarray] = {"codes": parts.codes, "scales": parts.scales}
+        arrays |= {"steps": rows.steps, "pieces": rows.pieces, "limit": np.array([rows.limit])}
+        tensors |= {f"{name}.{part}": array for part, array in arrays.items()}
     return tensors
 
 

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.formats.checkpoint import Checkpoint
+from forerun.formats.tensor_file import Chunks
+from forerun.formats.weights import StoredTensor
 from forerun.kernels import reference as ops
 from forerun.nn.arch._common import Arch
 from forerun.nn.config import ModelConfig, weight_shapes
 from forerun.nn.hf_export import named
 from forerun.nn.loader import stored_weights
 
-_ROWS_AT_A_TIME = 8192
-_TOKENS_AT_A_TIME = 1024
+_ROWS_AT_A_TIME = 2048
 _LOGITS_AT_A_TIME = 1 << 20
 
 
@@ -40,8 +41,9 @@ class Outside:
             return torch.empty(0, 1, config.hidden_size)
         stored = dict(stored_weights(self.checkpoint, self.arch, config, "embed"))["embed"]
         ids = np.array(texts)
-        states = stored.rows(ids.reshape(-1)).dequantize() * config.embedding_multiplier
-        states = states.view(*ids.shape, -1)
+        states = torch.empty(*ids.shape, config.hidden_size)
+        for text, each in zip(ids, states, strict=True):
+            torch.mul(stored.rows(text).dequantize(), config.embedding_multiplier, out=each)
         stored.release()
         if config.learned_position_offset is not None:
             table = dict(stored_weights(self.checkpoint, self.arch, config, "positions"))
@@ -51,28 +53,27 @@ class Outside:
 
     def loss(self, states: Tensor, ids: Tensor) -> float:
         """Mean negative log-probability, in nats, of each text's tokens but the first; states (H, T, D), ids (H, T)."""
-        config = self.config
         rows = self._norm(states[:, :-1].flatten(0, 1))
         targets = ids[:, 1:].flatten()
-        name = "embed" if config.tied_head else "head"
-        stored = dict(stored_weights(self.checkpoint, self.arch, config, name))
         total = torch.full((len(rows),), -torch.inf)
         chosen = torch.zeros(len(rows))
-        for start in range(0, config.vocab_size, _TOKENS_AT_A_TIME):
-            stop = min(start + _TOKENS_AT_A_TIME, config.vocab_size)
-            logits = rows @ stored[name].rows(slice(start, stop)).dequantize().T
-            if f"{name}.bias" in stored:
-                logits += stored[f"{name}.bias"].dequantize()[start:stop]
-            logits /= config.logits_divisor
+        start = 0
+        for logits in self._logits(rows):
             total = torch.logaddexp(total, logits.logsumexp(-1))
+            stop = start + logits.shape[-1]
             here = (targets >= start) & (targets < stop)
             chosen[here] = logits[here, targets[here] - start]
-            stored[name].release()
+            start = stop
         return float((total - chosen).double().mean())
 
     def divergence(self, states: Tensor) -> Tensor:
-        """Mean KL divergence (C - 1,), in nats, of what states[1:] predict from what states[0] do, (C, H, T, D)."""
-        rows = self._norm(states.flatten(1, -2))
+        """Mean KL divergence (C - 1,), in nats, of what states[1:] predict from what states[0] do, (C, H, T, D).
+
+        The states, of which there may be many, become what the head reads.
+        """
+        rows = states.view(len(states), -1, states.shape[-1])
+        for each in rows:
+            each.copy_(self._norm(each))
         sums = torch.full(rows.shape[:2], -torch.inf)
         for logits in self._logits(rows):
             sums = torch.logaddexp(sums, logits.logsumexp(-1))
@@ -96,21 +97,15 @@ class Outside:
             yield logits / config.logits_divisor
             stored[name].release()
 
-    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """All of them as fp16, by the name in a Hugging Face folder. Raises LoadError for what fp16 cannot hold."""
+    def tensors(self) -> Iterator[tuple[str, Chunks]]:
+        """All of them as fp16, by the name in a Hugging Face folder. Rows raise LoadError for what fp16 cannot hold."""
         for name in weight_shapes(self.config):
             if name.startswith("layers."):
                 continue
             for short, stored in stored_weights(self.checkpoint, self.arch, self.config, name):
-                out = np.empty(stored.shape, np.float16)
-                step = _ROWS_AT_A_TIME if len(stored.shape) > 1 else len(out)
-                for start in range(0, len(out), step):
-                    part = stored if step == len(out) else stored.rows(slice(start, start + step))
-                    out[start : start + step] = _fp16(stored.name, part.dequantize())
-                stored.release()
-                for located, array in named(self.arch, self.config, None, {short: out}).items():
-                    assert isinstance(array, np.ndarray)
-                    yield located, array
+                nothing = {short: np.empty(0)}
+                (located,) = named(self.arch, self.config, None, nothing)
+                yield located, Chunks(stored.shape, np.dtype(np.float16), _halves(stored))
 
     def _norm(self, x: Tensor) -> Tensor:
         parts = dict(stored_weights(self.checkpoint, self.arch, self.config, "norm"))
@@ -121,10 +116,14 @@ class Outside:
         return ops.layer_norm(x, weight, bias, self.config.norm_eps)
 
 
-def _fp16(name: str, values: Tensor) -> np.ndarray:
-    halves = values.to(torch.float16)
-    if not torch.isfinite(halves).all():
-        raise LoadError(
-            f"tensor '{name}' holds numbers that fp16, which the layouts ask for, cannot hold"
-        )
-    return halves.numpy()
+def _halves(stored: StoredTensor) -> Iterator[np.ndarray]:
+    is_matrix = len(stored.shape) > 1
+    for start in range(0, stored.shape[0], _ROWS_AT_A_TIME) if is_matrix else (0,):
+        rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME)) if is_matrix else stored
+        halves = rows.dequantize().to(torch.float16)
+        if not torch.isfinite(halves).all():
+            raise LoadError(
+                f"tensor '{stored.name}' holds numbers that fp16, which the layouts ask for, cannot hold"
+            )
+        yield halves.numpy()
+        stored.release()

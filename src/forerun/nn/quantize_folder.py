@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
+import safetensors
 import torch
 from torch import Tensor
 
 from forerun.core import files
 from forerun.core.errors import ConfigError, LoadError
+from forerun.formats import tensor_file
 from forerun.formats.checkpoint import Checkpoint
 from forerun.formats.coded import Parts
 from forerun.formats.flat import FlatParts
 from forerun.formats.hf_folder import write_beside
 from forerun.formats.hf_layouts import flat_tensors
+from forerun.formats.tensor_file import Chunks
 from forerun.nn.hf_export import Matrix, config_json, named
 from forerun.nn.loader import read_config, stored_weights
 from forerun.nn.outside import Outside
@@ -99,24 +101,25 @@ class QuantizeFolder:
                 tensors |= flat_tensors(name, matrix)
             else:
                 tensors[name] = matrix
-        self.save(self._file(layer), {n: torch.from_numpy(a) for n, a in tensors.items()})
+        self.save(self._file(layer), tensors)
 
     def save_outside(self) -> None:
         """Write the weights outside all blocks."""
-        tensors = {n: torch.from_numpy(a) for n, a in self.outside.tensors()}
-        self.save(self._file(-1), tensors)
+        self.save(self._file(-1), dict(self.outside.tensors()))
 
     def save(
-        self, name: str, tensors: Mapping[str, Tensor], known: Mapping[str, str] | None = None
+        self,
+        name: str,
+        tensors: Mapping[str, np.ndarray | Chunks],
+        known: Mapping[str, str] | None = None,
     ) -> None:
         """Write a file of tensors in place of the one of that name."""
-        whole = {n: tensor.contiguous() for n, tensor in tensors.items()}
-        data = safetensors.torch.save(whole, {"format": "pt"} | dict(known or {}))
-        files.replace(self.partial / name, data)
+        tensor_file.write(self.partial / name, tensors, known)
 
     def save_state(self, known: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
         """Write how far the job is: `known` as JSON, and hidden states."""
-        self.save(_STATE, tensors, {name: json.dumps(value) for name, value in known.items()})
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        self.save(_STATE, arrays, {name: json.dumps(value) for name, value in known.items()})
 
     def load_state(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """What was saved last, None before."""

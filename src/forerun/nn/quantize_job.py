@@ -9,7 +9,7 @@ too, which gives the perplexity before and after in the same pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,19 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError
 from forerun.formats.coded import Parts
 from forerun.formats.hf_layouts import Layout, config_of, tensors_of
-from forerun.nn.awq_block import MATRICES, clipped, scale
-from forerun.nn.config import ModelConfig, weight_shapes
+from forerun.nn.awq_block import clipped, scale
 from forerun.nn.quantize_folder import QuantizeFolder
+from forerun.nn.quantize_memory import awq_nbytes
 from forerun.nn.whole_block import READERS, Site, WholeBlock, advance
 from forerun.quant.awq import Inputs
+from forerun.quant.gptq import Feedback, compensated
 from forerun.quant.grid import Coded, Grid
 
 Method = Literal["rtn", "awq"]
 METHODS: tuple[Method, ...] = ("rtn", "awq")
-SITE_OF: Mapping[str, Site] = {name: site for site, names in READERS.items() for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Recipe:
     method: Method
     grid: Grid
     layout: Layout
+    gptq: bool = False
+    """Whether columns make up for those that were rounded before them."""
 
 
 @dataclass
@@ -63,6 +66,17 @@ class QuantizeJob(QuantizeFolder):
         if self.recipe.method == "awq" and not self.calibration:
             raise ConfigError("method awq needs a text to calibrate on: give --calib FILE")
 
+    def peak_nbytes(self) -> int:
+        """About how much memory it takes at most, beside what the process has before."""
+        texts = (*self.calibration, *self.held, *self.held)
+        return awq_nbytes(
+            self.config,
+            num_tokens=sum(map(len, texts)),
+            length=max(map(len, texts), default=0),
+            is_calibrated=bool(self.calibration),
+            gptq=self.recipe.gptq,
+        )
+
     @property
     def num_steps(self) -> int:
         """How far `run` counts."""
@@ -78,6 +92,8 @@ class QuantizeJob(QuantizeFolder):
             self.write_block(layer, rounded, self._tensors)
             known = {"done": layer + 1, "errors": self.errors}
             self.save_state(known, vars(hidden))
+            del rounded
+            return_freed()
             yield layer + 1
 
     def finish(self) -> dict[str, float]:
@@ -114,22 +130,26 @@ class QuantizeJob(QuantizeFolder):
         """The block's weights for the folder; the hidden states become its outputs."""
         inputs = observe(WholeBlock(self.config, weights), hidden.calibration)
         advance(WholeBlock(self.config, weights), hidden.held)
+        return_freed()
         if self.recipe.method == "awq":
-            weights, inputs = scale(self.config, weights, inputs, self.recipe.grid)
-        written: dict[str, Tensor | Coded] = dict(weights)
-        for name in MATRICES:
-            if name in weights:
-                seen = inputs.get(SITE_OF[name])
-                coded, error = self._round_matrix(name, weights.pop(name), seen)
-                self.errors[f"{layer}.{name}"] = error
-                written[name] = coded
+            scale(self.config, weights, inputs, self.recipe.grid)
+            return_freed()
+        coded: dict[str, Coded] = {}
+        for site, readers in READERS.items():
+            seen = inputs.pop(site, None)
+            feedback = Feedback.of(seen.gram) if seen is not None and self.recipe.gptq else None
+            for name in readers:
+                if name in weights:
+                    found = self._round_matrix(name, weights.pop(name), seen, feedback)
+                    coded[name], self.errors[f"{layer}.{name}"] = found
+        return_freed()
         if len(hidden.rounded):
-            values = {n: w.values() if isinstance(w, Coded) else w for n, w in written.items()}
-            advance(WholeBlock(self.config, values), hidden.rounded)
-        return written
+            values = {name: matrix.values() for name, matrix in coded.items()}
+            advance(WholeBlock(self.config, weights | values), hidden.rounded)
+        return {**weights, **coded}
 
     def _round_matrix(
-        self, name: str, weight: Tensor, inputs: Inputs | None
+        self, name: str, weight: Tensor, inputs: Inputs | None, feedback: Feedback | None
     ) -> tuple[Coded, float]:
         grid = self.recipe.grid
         if inputs is None:
@@ -137,31 +157,30 @@ class QuantizeJob(QuantizeFolder):
             difference = (coded.values() - weight).square().sum()
             return coded, float(difference / weight.square().sum().clamp(min=1e-30))
         is_clipped = self.recipe.method == "awq"
-        coded = grid.round(clipped(name, weight, inputs, grid) if is_clipped else weight)
+        cut = clipped(name, weight, inputs, grid) if is_clipped else weight
+        if feedback is None:
+            coded = grid.round(cut)
+        else:
+            scales, zeros = grid.ranges(cut)
+            codes = compensated(weight, feedback, scales, zeros, (0, grid.top))
+            coded = Coded(codes.to(torch.uint8).contiguous(), scales, zeros)
+        del cut
         return coded, inputs.error(coded.values() - weight) / max(inputs.error(weight), 1e-30)
 
 
 def observe(block: WholeBlock, states: Tensor) -> dict[Site, Inputs]:
     """Replace texts' hidden states (S, T, D) by the block's outputs; statistics of what its matrices read."""
-    sums: dict[Site, tuple[Tensor, Tensor]] = {}
+    seen: dict[Site, Inputs] = {}
     for i in range(len(states)):
         states[i], sites = block(states[i])
         for site, x in sites.items():
-            gram, size = x.T @ x, x.abs().sum(0)
-            before = sums.get(site)
-            sums[site] = (gram, size) if before is None else (before[0] + gram, before[1] + size)
+            width = x.shape[1]
+            if site not in seen:
+                seen[site] = Inputs(torch.zeros(width), torch.zeros(width, width))
+            seen[site].magnitude.add_(x.abs().sum(0))
+            seen[site].gram.addmm_(x.T, x)
     count = states.shape[0] * states.shape[1]
-    return {site: Inputs(size / count, gram / count) for site, (gram, size) in sums.items()}
-
-
-def peak_nbytes(config: ModelConfig, method: Method, num_tokens: int) -> int:
-    """About how much memory a job takes at most, beside what the process has at its start."""
-    shapes = weight_shapes(config)
-    block = sum(math.prod(s) for n, s in shapes.items() if n.startswith("layers.0."))
-    largest = max(math.prod(s) for n, s in shapes.items() if n.startswith("layers.0."))
-    width, inner = config.hidden_size, config.intermediate_size
-    states = 2 * 4 * num_tokens * width  # and a copy while they are written
-    grams = 2 * 4 * (2 * width**2 + (config.num_heads * config.head_dim) ** 2 + inner**2)
-    searching = 4 * (2 * block + 8 * largest) + grams if method == "awq" else 4 * 3 * block
-    outside = 3 * 2 * math.prod(shapes["embed"])
-    return states + max(searching, outside)
+    for inputs in seen.values():
+        inputs.magnitude.div_(count)
+        inputs.gram.div_(count)
+    return seen

@@ -55,7 +55,8 @@ class WholeBlock:
             factor = config.rope.attention_factor
             cos, sin = angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
             query, key = ops.rope(query, cos, sin), ops.rope(key, cos, sin)
-        query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+        # As a batch of one: other shapes take a way that holds the scores of all heads.
+        query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
         mixed = functional.scaled_dot_product_attention(
             query,
             key,
@@ -64,7 +65,7 @@ class WholeBlock:
             scale=config.scale,
             enable_gqa=True,
         )
-        return mixed.transpose(0, 1).flatten(1)
+        return mixed[0].transpose(0, 1).flatten(1)
 
     def _widen(self, x: Tensor) -> Tensor:
         activation = ops.ACTIVATIONS[self.config.activation]

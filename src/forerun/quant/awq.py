@@ -20,7 +20,10 @@ RATIOS = 20
 LIMITS = 10
 """Ranges that are tried: 1, 19/20, ... 11/20 of a group's own."""
 _LEAST = 1e-4
-_ROWS_AT_A_TIME = 1024
+_SAMPLED_ROWS = 256
+"""Of a matrix, or of those that share scales, that the scales are tried on."""
+_ROWS_AT_A_TIME = 256
+_NUMBERS_AT_A_TIME = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Inputs:
 
     def divided(self, scales: Tensor) -> Inputs:
         """Those of inputs divided by scales (K,)."""
-        return Inputs(self.magnitude / scales, self.gram / torch.outer(scales, scales))
+        gram = self.gram / scales
+        return Inputs(self.magnitude / scales, gram.div_(scales[:, None]))
 
     def error(self, difference: Tensor) -> float:
         """The mean square of what a difference of weights (N, K) makes of the inputs, summed over rows."""
@@ -44,10 +48,12 @@ def search_scales(weights: Sequence[Tensor], inputs: Inputs, grid: Grid) -> Tens
     """Scales (K,) of the inputs that the matrices (N_i, K) share: those whose rounding errs least (section 3.2).
 
     Rounding W diag(s) and dividing by s again protects the columns with large s. Tried are
-    s = magnitude^r / weight^(1 - r), as AutoAWQ does, and s = 1.
+    s = magnitude^r / weight^(1 - r), as AutoAWQ does, and s = 1, on some of the rows.
     """
-    weight = torch.cat(list(weights))
-    size = mean_weight(weight, grid)
+    num_rows = sum(map(len, weights))
+    size = sum(mean_weight(w, grid) * (len(w) / num_rows) for w in weights)
+    step = max(1, num_rows // _SAMPLED_ROWS)
+    weight = torch.cat([w[::step] for w in weights])
     best = torch.ones_like(inputs.magnitude)
     least = inputs.error(grid.nearest(weight) - weight)
     for step in range(RATIOS):
@@ -63,8 +69,11 @@ def search_scales(weights: Sequence[Tensor], inputs: Inputs, grid: Grid) -> Tens
 
 def mean_weight(weight: Tensor, grid: Grid) -> Tensor:
     """Mean over rows (K,) of each weight's magnitude as a share of its group's largest."""
-    groups = weight.view(len(weight), -1, grid.width(weight.shape[1])).abs()
-    return (groups / (groups.amax(-1, keepdim=True) + 1e-6)).mean(0).flatten()
+    total = torch.zeros(weight.shape[1])
+    for rows in weight.split(_rows_at_a_time(weight)):
+        groups = rows.view(len(rows), -1, grid.width(rows.shape[1])).abs()
+        total += (groups / (groups.amax(-1, keepdim=True) + 1e-6)).sum(0).flatten()
+    return total / len(weight)
 
 
 def clip(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
@@ -73,7 +82,7 @@ def clip(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
     grams = torch.stack(
         [inputs.gram[k : k + width, k : k + width] for k in range(0, weight.shape[1], width)]
     )
-    parts = [_clip_rows(rows, grams, grid) for rows in weight.split(_ROWS_AT_A_TIME)]
+    parts = [_clip_rows(rows, grams, grid) for rows in weight.split(_rows_at_a_time(weight))]
     return torch.cat(parts)
 
 
@@ -93,3 +102,8 @@ def _clip_rows(weight: Tensor, grams: Tensor, grid: Grid) -> Tensor:
         best = torch.where(is_better, cut, best)
         least = torch.where(is_better, error, least)
     return best.view(weight.shape)
+
+
+def _rows_at_a_time(weight: Tensor) -> int:
+    """Of a matrix (N, K), so that a step's copies of them stay small."""
+    return max(1, _NUMBERS_AT_A_TIME // weight.shape[1])

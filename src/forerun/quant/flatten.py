@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from forerun.formats.flat import FlatParts, FlatRows, Split
+from forerun.quant.gptq import Feedback, compensated
 
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
@@ -22,8 +23,7 @@ _SHRINK, _THRESHOLDS = 0.9, 32
 _REACH = {8: (1.5,), 4: (1.0, 0.6, 0.3)}
 """Of the largest input that was seen, what places must hold, by bits: coarse codes gain by cutting the rarest."""
 _CLIPS = tuple(1 - 0.06 * i for i in range(8))
-_DAMPING = 0.01
-_COLUMNS = 64
+_ROWS_AT_A_TIME = 256
 _LEAST = 1e-6
 
 
@@ -67,10 +67,13 @@ def search_rows(
         smooth = largest**alpha / reach ** (1 - alpha) if alpha else torch.ones_like(largest)
         smooth = smooth / smooth.log().mean().exp()
         rows = _threshold(inputs, smooth, weight, share, row_bits, split=split, widen=widen)
-        factors = torch.from_numpy(rows.factors)
-        near = _nearest(weight * factors, bits) / factors
-        difference = rounded(rows, inputs.sample) @ near.T - exact
-        error = float(difference.square().sum(1) @ share)
+        factors, seen = torch.from_numpy(rows.factors), rounded(rows, inputs.sample)
+        error = 0.0
+        for part, goal in zip(
+            weight.split(_ROWS_AT_A_TIME), exact.split(_ROWS_AT_A_TIME, 1), strict=True
+        ):
+            near = _nearest(part * factors, bits).div_(factors)
+            error += float((seen @ near.T - goal).square().sum(1) @ share)
         if error < least:
             best, least = rows, error
     assert best is not None
@@ -121,11 +124,16 @@ def round_weights(
     """
     factors = torch.from_numpy(rows.factors)
     noise = (rounded(rows, inputs.sample) - inputs.sample).square().mean(0)
-    gram = (inputs.gram + noise.diag()) / torch.outer(factors, factors)
+    gram = inputs.gram / factors
+    gram.div_(factors[:, None]).diagonal().add_(noise / factors.square())
     weight = torch.cat(list(weights)) * factors
-    scales = _scales(weight, gram, bits)
-    round_all = _compensated if compensate else _nearest_codes
-    codes = round_all(weight, gram, scales, limit_of(bits))
+    scales = torch.cat([_scales(part, gram, bits) for part in weight.split(_ROWS_AT_A_TIME)])
+    limit = limit_of(bits)
+    if compensate:
+        zeros = torch.zeros_like(scales)
+        codes = compensated(weight, Feedback.of(gram), scales, zeros, (-limit, limit))
+    else:
+        codes = _codes(weight, scales, limit)
     sizes = [len(each) for each in weights]
     return [
         FlatParts(part.to(torch.int8).numpy(), scale[:, 0].numpy(), rows)
@@ -137,11 +145,12 @@ def product_error(
     weights: Sequence[Tensor], parts: Sequence[FlatParts], inputs: FlatInputs
 ) -> float:
     """Mean square error of the products on the sampled rows, relative to their size."""
-    weight = torch.cat(list(weights))
-    near = torch.cat([torch.from_numpy(part.values()) for part in parts])
-    exact = inputs.sample @ weight.T
-    difference = rounded(parts[0].rows, inputs.sample) @ near.T - exact
-    return float(difference.square().sum() / exact.square().sum().clamp(min=1e-30))
+    seen, error, size = rounded(parts[0].rows, inputs.sample), 0.0, 0.0
+    for weight, part in zip(weights, parts, strict=True):
+        exact = inputs.sample @ weight.T
+        error += float((seen @ torch.from_numpy(part.values()).T - exact).square().sum())
+        size += float(exact.square().sum())
+    return error / max(size, 1e-30)
 
 
 def _codes(weight: Tensor, scales: Tensor, limit: int) -> Tensor:
@@ -166,28 +175,3 @@ def _scales(weight: Tensor, gram: Tensor, bits: int) -> Tensor:
         best = torch.where(is_better, whole * clip, best)
         least = torch.where(is_better, error, least)
     return best
-
-
-def _nearest_codes(weight: Tensor, gram: Tensor, scales: Tensor, limit: int) -> Tensor:
-    return _codes(weight, scales, limit)
-
-
-def _compensated(weight: Tensor, gram: Tensor, scales: Tensor, limit: int) -> Tensor:
-    """Codes (N, K), columns with large inputs first; blocks of columns as in the paper's step 2."""
-    diagonal = gram.diag().double()
-    damped = gram.double() + torch.eye(len(gram)).double() * (_DAMPING * diagonal.mean() + 1e-30)
-    order = diagonal.argsort(descending=True)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped[order][:, order]))
-    upper = torch.linalg.cholesky(inverse, upper=True).to(torch.float32)
-    left, codes = weight[:, order].clone(), torch.empty_like(weight)
-    for start in range(0, len(gram), _COLUMNS):
-        stop = min(start + _COLUMNS, len(gram))
-        block, errors = left[:, start:stop], torch.empty(len(weight), stop - start)
-        for j in range(stop - start):
-            k = start + j
-            codes[:, k : k + 1] = _codes(block[:, j : j + 1], scales, limit)
-            error = (block[:, j : j + 1] - codes[:, k : k + 1] * scales) / upper[k, k]
-            block[:, j + 1 :] -= error * upper[k, k + 1 : stop]
-            errors[:, j : j + 1] = error
-        left[:, stop:] -= errors @ upper[start:stop, stop:]
-    return codes[:, order.argsort()]

@@ -54,21 +54,25 @@ class Grid:
     def ranges(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Scales and zero points (N, G) that span each group of a matrix, as AWQ chooses them."""
         groups = weight.view(len(weight), -1, self.width(weight.shape[1]))
-        top = (1 << self.bits) - 1
         if self.is_symmetric:
-            middle = (top + 1) // 2
+            middle = (self.top + 1) // 2
             scales = _as_fp16(groups.abs().amax(-1).clamp(min=_LEAST_RANGE) / (middle - 1))
             return scales, torch.full_like(scales, middle)
         low, high = groups.aminmax(dim=-1)
-        scales = _as_fp16((high - low).clamp(min=_LEAST_RANGE) / top)
-        return scales, (-torch.round(low / scales)).clamp(0, top)
+        scales = _as_fp16((high - low).clamp(min=_LEAST_RANGE) / self.top)
+        return scales, (-torch.round(low / scales)).clamp(0, self.top)
+
+    @property
+    def top(self) -> int:
+        """The largest code."""
+        return (1 << self.bits) - 1
 
     def round(self, weight: Tensor) -> Coded:
         """The nearest codes of a matrix (N, K), fp32."""
         scales, zeros = self.ranges(weight)
         groups = weight.view(*scales.shape, -1)
         codes = torch.round(groups / scales[..., None]) + zeros[..., None]
-        codes = codes.clamp_(0, (1 << self.bits) - 1).to(torch.uint8)
+        codes = codes.clamp_(0, self.top).to(torch.uint8)
         return Coded(codes.view(weight.shape), scales, zeros)
 
     def nearest(self, weight: Tensor) -> Tensor:
