@@ -22,8 +22,6 @@ CONTROLLER = [
         "-q",
         "-p",
         "no:cacheprovider",
-        "-m",
-        "slow or not slow",
     ),
 ]
 TESTS_FAILED = 1

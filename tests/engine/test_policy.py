@@ -267,3 +267,18 @@ def test_what_is_said_of_a_draft_fits_it():
     with pytest.raises(ValueError, match="would bias"):
         Draft((1,), (-1,), (None,), (0.5,))
     assert sure(0.9, 0.8, 0.7).trim_depth(2).confidence == (0.9, 0.8)
+
+
+def test_a_trial_lasts_until_its_cost_is_known():
+    """The first question after a pause takes longer, as the drafter reads what it missed: its time tells nothing."""
+    found, one = Policy(ALL), seqs(1)
+    asked = []
+    for _ in range(2000):
+        size = found.budgets(one)[0]
+        asked.append(bool(size))
+        kept = found.trim({0: sure(*[0.5] * size) if size else EMPTY_DRAFT})[0]
+        took_s = 0.0 if not size else 0.5 if asked[-2:] == [True, True] else 2.0
+        found.learn([DraftResult(0, len(kept), (), (99,))], 1 + len(kept), took_s, 1.0)
+    late = "".join("x" if each else " " for each in asked[200:]).split()
+    assert late
+    assert {*late} == {"xx"}
