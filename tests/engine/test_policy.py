@@ -95,6 +95,18 @@ def test_in_a_batch_the_node_of_a_slow_sequence_is_worth_more():
     assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
 
 
+def test_in_a_batch_even_a_sure_and_cheap_node_of_the_fastest_gives_way():
+    found, both = policy(0.05, 2), seqs(2)
+    drafts = {0: sure(0.95), 1: sure(0.5)}
+    assert [len(d) for d in found.trim(drafts).values()] == [1, 1]
+    for _ in range(50):
+        found.budgets(both)
+        results = [DraftResult(0, 0, (0, 0), (8, 8, 8)), DraftResult(1, 0, (), (8,))]
+        found.learn(results, 3, 0.0, 1.1)
+    found.budgets(both)
+    assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
+
+
 def told(chances: Chances, draft: Draft, tokens: tuple[int, ...], bias: Bias | None = None) -> None:
     """Let a draft be compared with these tokens."""
     bias = bias or Bias()
