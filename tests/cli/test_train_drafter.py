@@ -157,7 +157,7 @@ def test_a_draft_is_cut_from_the_model_and_drafts(
     code, out, err = forerun("train", "draft-model", *given, *small, "--json")
     assert code == 0, err
     document = the_json(out)
-    assert document["layers"] == [0, 29]
+    assert document["layers"] == [0, 14, 29]  # 0.0799 of a pass with so small a head
     assert 0.04 < document["held_out"]["cost"] <= 0.08
     assert 0 < document["held_out"]["measured_cost"] < 1
     assert document["held_out"]["all"]["tau"] >= 1
