@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from forerun.core.errors import LoadError
 from forerun.quant.gptq import Feedback, compensated
 from forerun.quant.grid import Coded, Grid
 
@@ -66,3 +67,11 @@ def test_inputs_that_are_never_there_or_always_the_same_are_no_harm() -> None:
         codes = compensated(weight, Feedback.of(each), scales, zeros, (0, grid.top))
         assert codes.min() >= 0
         assert codes.max() <= grid.top
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_inputs_that_are_not_finite_are_told(value: float) -> None:
+    gram = torch.eye(4)
+    gram[1, 1] = value
+    with pytest.raises(LoadError, match="gives NaN or infinity inside the model"):
+        Feedback.of(gram)

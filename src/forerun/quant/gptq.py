@@ -7,10 +7,13 @@ N rows (outputs), K columns (inputs), G groups of columns share a scale.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from forerun.core.errors import LoadError
 
 _DAMPING = 0.01
 """Of the mean of the Gram matrix's diagonal, added to it; ten times as much until it has a factor."""
@@ -29,19 +32,19 @@ class Feedback:
 
     @classmethod
     def of(cls, gram: Tensor) -> Feedback:
-        """That of inputs with this Gram matrix (K, K), fp32."""
+        """That of inputs with this Gram matrix (K, K), fp32. Raises LoadError if it is not finite."""
         diagonal = gram.diag()
         order = diagonal.argsort()
         damping = _DAMPING * float(diagonal.mean()) + 1e-30
-        while True:
+        while math.isfinite(damping):
             ordered = gram[order[:, None], order]
             ordered.diagonal().add_(damping)
             lower, failed = torch.linalg.cholesky_ex(ordered)
             if not int(failed):
-                break
+                del ordered
+                return cls(order, lower.div_(lower.diag().clone()))
             damping *= 10
-        del ordered
-        return cls(order, lower.div_(lower.diag().clone()))
+        raise LoadError("the text to calibrate on gives NaN or infinity inside the model")
 
 
 def compensated(
