@@ -30,6 +30,7 @@ class Cache {
     void copy_block(int source, int target);
     // Gives the memory of a block back to the system: its rows are zeros.
     void drop_block(int block);
+    int blocks_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
     // Whether the first `rows` rows of a slot have their blocks.
     bool has_rows(int slot, int rows) const;
 
@@ -41,8 +42,6 @@ class Cache {
     const std::size_t block_nbytes;
 
   private:
-    int blocks_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
-
     int num_blocks_;
     std::vector<std::int32_t> tables_;  // (slots, blocks per slot); -1: none
     Buffer memory_;

@@ -60,7 +60,7 @@ void EagleNetwork::reuse(int slot, int source, int rows) {
     cache_.check_slot(source);
     if (rows < 0 || rows > lengths_[source])
         throw std::invalid_argument("the slot has not so many rows");
-    const int each = (cache_.max_len + kChunk - 1) / kChunk;  // each slot has blocks of its own
+    const int each = cache_.blocks_per_slot();  // each slot has blocks of its own
     if (slot != source)
         for (int block = 0; block * kChunk < rows; ++block)
             cache_.copy_block(source * each + block, slot * each + block);

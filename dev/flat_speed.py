@@ -168,8 +168,8 @@ def sizes(weights: Weights) -> Iterator[str]:
     whole = sum(n * k for n, k in shapes)
     for bits in (4, 8):
         flat = (whole * bits / 8 + 4 * sum(n for n, _ in shapes)) + (1 + WIDER) * read
-        print_ratio = (2 * whole + 2 * read) / flat
-        yield f"  {bits} bits: weights {2 * whole * 8 / (whole * bits):.2f} times less, with rows {print_ratio:.2f}"
+        with_rows = 2 * (whole + read) / flat
+        yield f"  {bits} bits: weights {16 / bits:.2f} times less, with rows {with_rows:.2f}"
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TypeVar
 
 from forerun.bench.measurement import Measurement, Round
-from forerun.bench.peers._worker import peak_rss_mb
 from forerun.bench.workload import PromptGroup
+from forerun.core.device import peak_nbytes
 from forerun.core.params import SamplingParams
 from forerun.core.store import Store
 from forerun.engine.engine import Engine
@@ -107,7 +107,7 @@ class EngineSystem(System):
             draft_s=timers.draft_s - draft_s,
             verify_s=timers.verify_s - verify_s,
             stats=SpecStats.total(run.stats for run in runs),
-            peak_rss_mb=peak_rss_mb(),
+            peak_rss_mb=round(peak_nbytes() / 2**20, 1),
         )
 
     def close(self) -> None:

@@ -21,7 +21,6 @@ class Adam:
         self._num_steps = 0
         self._mean = self._square = torch.zeros(())
 
-    @torch.no_grad()
     def step(self, tensor: Tensor, gradient: Tensor, rate: float) -> None:
         """Move the tensor against its gradient."""
         first, second = self.betas

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from forerun.core.types import Draft, Seq
 from forerun.drafters._pair import Pair
 from forerun.drafters._rules import propose
-from forerun.drafters.base import Drafter
+from forerun.drafters.base import Drafter, nodes_of
 
 Choose = Callable[[Mapping[int, Draft]], Mapping[int, int]]
 """From the first's drafts, by sequence, how many nodes the second is asked for, as far as there is room."""
@@ -34,6 +34,11 @@ class Fallback(Pair):
     def __init__(self, first: Drafter, second: Drafter) -> None:
         super().__init__(first, second)
         self.choose: Choose = where_empty
+
+    @property
+    def max_nodes(self) -> int:
+        """One of the two drafts is taken."""
+        return max(nodes_of(self.first), nodes_of(self.second))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """The first's drafts, or the second's where it was asked and has one."""

@@ -254,7 +254,6 @@ class HeadMap:
         elif took_s < STEP_S / 3:
             self._batch = min(BATCH, self._batch * 2)
 
-    @torch.no_grad()
     def _train(self) -> None:
         """One step of A."""
         starts = self.buffer.starts(DEPTH)
@@ -276,7 +275,6 @@ class HeadMap:
         self._adam.step(self.map, gradient, rate)
         self.num_steps, self._unpublished = self.num_steps + 1, self._unpublished + 1
 
-    @torch.no_grad()
     def _publish(self) -> None:
         """The network drafts with the map from now on."""
         self._unpublished = 0

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters._guess_tree import AnyTextEvidence
 from forerun.drafters._pair import Pair
-from forerun.drafters.base import Drafter
+from forerun.drafters.base import Drafter, nodes_of
 
 
 @runtime_checkable
@@ -49,6 +49,11 @@ class Joined(Pair):
     def __init__(self, network: NetworkDrafter, tables: EvidenceDrafter) -> None:
         super().__init__(network, tables)
         self.network, self.tables = network, tables
+
+    @property
+    def max_nodes(self) -> int:
+        """The network grows the tree of both."""
+        return nodes_of(self.network)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first."""

@@ -19,7 +19,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Seq
 from forerun.drafters._pair import Pair
 from forerun.drafters._rules import propose
-from forerun.drafters.base import Drafter
+from forerun.drafters.base import Drafter, nodes_of
 
 
 class Union(Pair):
@@ -29,6 +29,11 @@ class Union(Pair):
         if first.draws:
             raise ConfigError("only the last drafter of a union may draw its guesses: put it last")
         super().__init__(first, second)
+
+    @property
+    def max_nodes(self) -> int:
+        """Both trees, where they share no path."""
+        return nodes_of(self.first) + nodes_of(self.second)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence: the second's, with what the first adds to it."""

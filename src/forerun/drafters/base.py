@@ -101,6 +101,15 @@ def memory_of(drafter: Drafter, num_seqs: int, max_len: int) -> DrafterBytes:
     return DrafterBytes(*told(num_seqs, max_len))
 
 
+def nodes_of(drafter: Drafter) -> int:
+    """Nodes of a draft at most: as its property `max_nodes` says, or else its options."""
+    told = getattr(drafter, "max_nodes", None)
+    if told is not None:
+        return int(told)
+    options = getattr(drafter, "options", None)
+    return int(getattr(options, "num_nodes", getattr(options, "num_draft", 0)))
+
+
 def idle(drafter: Drafter) -> bool:
     """Between requests: one small step of its own, where it has a method `idle`; whether there is more."""
     step = getattr(drafter, "idle", None)

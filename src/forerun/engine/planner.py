@@ -18,11 +18,8 @@ from forerun.cache.forms import has_groups
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafters._fallback import Fallback
-from forerun.drafters._joined import Joined
 from forerun.drafters._spec import DrafterSpec
-from forerun.drafters._union import Union
-from forerun.drafters.base import SELF, Drafter, LoadedModel, Target, memory_of
+from forerun.drafters.base import SELF, Drafter, LoadedModel, Target, memory_of, nodes_of
 from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Rung, Workload
 from forerun.formats.base import Checkpoint
@@ -79,7 +76,7 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
     found = DrafterNumbers(
         name=name,
         feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
-        num_nodes=_num_nodes(drafter),
+        num_nodes=nodes_of(drafter),
     )
     for part in _parts(drafter):
         fixed, one = (memory_of(part, num_seqs, max_len) for num_seqs in (0, 1))
@@ -102,18 +99,6 @@ def _parts(drafter: Drafter) -> Iterator[Drafter]:
         yield drafter
     for part in parts:
         yield from _parts(part)
-
-
-def _num_nodes(drafter: Drafter) -> int:
-    """Nodes of a draft at most, by the drafter's options."""
-    if isinstance(drafter, Joined):
-        return _num_nodes(drafter.network)  # which grows the tree of both
-    if isinstance(drafter, Fallback):
-        return max(map(_num_nodes, (drafter.first, drafter.second)))
-    if isinstance(drafter, Union):
-        return sum(map(_num_nodes, (drafter.first, drafter.second)))
-    options = getattr(drafter, "options", None)
-    return int(getattr(options, "num_nodes", getattr(options, "num_draft", 0)))
 
 
 @dataclass(frozen=True)

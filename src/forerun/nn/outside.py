@@ -120,10 +120,17 @@ def _halves(stored: StoredTensor) -> Iterator[np.ndarray]:
     is_matrix = len(stored.shape) > 1
     for start in range(0, stored.shape[0], _ROWS_AT_A_TIME) if is_matrix else (0,):
         rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME)) if is_matrix else stored
-        halves = rows.dequantize().to(torch.float16)
-        if not torch.isfinite(halves).all():
-            raise LoadError(
-                f"tensor '{stored.name}' holds numbers that fp16, which the layouts ask for, cannot hold"
-            )
-        yield halves.numpy()
+        yield as_fp16(
+            rows.dequantize(),
+            f"tensor '{stored.name}' holds numbers that fp16, which the layouts ask for, cannot hold",
+        )
         stored.release()
+
+
+def as_fp16(values: Tensor, complaint: str) -> np.ndarray:
+    """The nearest numbers in fp16. Raises LoadError with the complaint for what it cannot hold."""
+    halves = values.to(torch.float16)
+    if not torch.isfinite(halves).all():
+        raise LoadError(complaint)
+    array: np.ndarray = halves.numpy()
+    return array

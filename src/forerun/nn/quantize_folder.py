@@ -29,7 +29,7 @@ from forerun.formats.hf_layouts import flat_tensors
 from forerun.formats.tensor_file import Chunks
 from forerun.nn.hf_export import Matrix, config_json, named
 from forerun.nn.loader import read_config, stored_weights
-from forerun.nn.outside import Outside
+from forerun.nn.outside import Outside, as_fp16
 from forerun.quant.grid import Coded
 
 _ORIGIN, _STATE = "origin.json", "state.safetensors"
@@ -172,7 +172,4 @@ def _array(weight: Tensor | Coded | FlatParts) -> Matrix:
         return weight
     if isinstance(weight, Coded):
         return Parts(weight.codes.numpy(), weight.scales.numpy(), weight.zeros.numpy())
-    halves = weight.to(torch.float16)
-    if not torch.isfinite(halves).all():
-        raise LoadError("a norm or bias is too large for fp16, which the layouts ask for")
-    return halves.numpy()
+    return as_fp16(weight, "a norm or bias is too large for fp16, which the layouts ask for")

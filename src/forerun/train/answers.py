@@ -58,7 +58,7 @@ def kept(store: Store) -> Iterator[Text]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PromptTurn:
     """One turn of a prompt in one round."""
 
     prompt: TaskPrompt
@@ -78,16 +78,18 @@ class Turn:
         return SamplingParams(temperature=temperature, seed=seed, max_tokens=MAX_TOKENS)
 
     @property
-    def next(self) -> Turn | None:
+    def next(self) -> PromptTurn | None:
         """The turn after it; None after the last."""
         index = self.index + 1
-        return Turn(self.prompt, self.round, index) if index < len(self.prompt.turns) else None
+        return (
+            PromptTurn(self.prompt, self.round, index) if index < len(self.prompt.turns) else None
+        )
 
     def conversation(self, store: Store) -> list[Sequence[int] | str]:
         """Up to this turn, with the answers that the store holds."""
         said: list[Sequence[int] | str] = []
         for index, text in enumerate(self.prompt.turns[: self.index]):
-            answer = store.results[Turn(self.prompt, self.round, index).key]["answer"]
+            answer = store.results[PromptTurn(self.prompt, self.round, index).key]["answer"]
             said += [text, cast(Sequence[int], answer)]
         return [*said, self.prompt.turns[self.index]]
 
@@ -106,9 +108,9 @@ def generate(
     """
     done = sum(len(tokens) for _, tokens in kept(store))
     yield done
-    follow_ups: deque[Turn] = deque()
+    follow_ups: deque[PromptTurn] = deque()
     asked = _submitted(loop, encode, [*prompts], follow_ups, store)
-    running: dict[str, tuple[Turn, RequestHandle]] = {}
+    running: dict[str, tuple[PromptTurn, RequestHandle]] = {}
     try:
         while done < num_tokens:
             room = 2 * loop.engine.config.max_num_seqs - len(running)
@@ -128,7 +130,7 @@ def generate(
             request.cancel()
 
 
-def _keep(turn: Turn, request: RequestHandle, store: Store) -> int:
+def _keep(turn: PromptTurn, request: RequestHandle, store: Store) -> int:
     """Write an answer; its tokens."""
     output = request.output()
     answer = output.outputs[0].token_ids
@@ -141,9 +143,9 @@ def _submitted(
     loop: EngineLoop,
     encode: Encode,
     prompts: Sequence[TaskPrompt],
-    follow_ups: deque[Turn],
+    follow_ups: deque[PromptTurn],
     store: Store,
-) -> Iterator[tuple[Turn, RequestHandle]]:
+) -> Iterator[tuple[PromptTurn, RequestHandle]]:
     """What the store lacks: turns that follow, then round after round; ends when no prompt can be answered."""
     can_answer = True
     for round_ in count():
@@ -151,7 +153,7 @@ def _submitted(
             return
         can_answer = False
         for prompt in prompts:
-            first: Turn | None = Turn(prompt, round_)
+            first: PromptTurn | None = PromptTurn(prompt, round_)
             while first is not None and first.key in store.results:
                 can_answer, first = True, first.next
             for turn in chain(_popped(follow_ups), [first] if first is not None else []):
@@ -165,7 +167,7 @@ def _submitted(
                 yield turn, request
 
 
-def _popped(turns: deque[Turn]) -> Iterator[Turn]:
+def _popped(turns: deque[PromptTurn]) -> Iterator[PromptTurn]:
     while turns:
         yield turns.popleft()
 
