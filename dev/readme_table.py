@@ -45,7 +45,7 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
             number(row["tok_s"], 0),
             _speedup(row),
             number(row["tau"], 2) if row["tau"] is not None else "",
-            f"{number(row['ttft_ms'], 0)} ms",
+            "" if row["ttft_ms"] is None else f"{number(row['ttft_ms'], 0)} ms",
         ]
         for row in able
     ]

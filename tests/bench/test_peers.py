@@ -56,10 +56,16 @@ def peer(tmp_path):
     (tmp_path / "m.gguf").write_text("weights")
     made = []
 
-    def make(load="pass", generate="pass", convert=None, **setup):
+    def make(load="pass", generate="pass", convert=None, keeps=True, **setup):
         path = tmp_path / "toy.py"
         path.write_text(ADAPTER.format(load=load, generate=generate, convert=convert or "pass"))
-        module = SimpleNamespace(NAME="toy", WAYS=("plain",), QUANT="int4", __file__=str(path))
+        module = SimpleNamespace(
+            NAME="toy",
+            WAYS=("plain",),
+            QUANT="int4",
+            KEEPS_PREFIXES=keeps,
+            __file__=str(path),
+        )
         if convert is not None:
             module.convert = None
         given = base.Setup(
@@ -98,6 +104,15 @@ def test_a_peer_answers_with_as_many_tokens_as_asked(peer):
     )
     assert (system.name, system.quant) == ("toy plain", "int4")
     assert 1 < answer.peak_rss_mb < 200, "its own memory, not that of the process that started it"
+
+
+def test_the_first_token_of_a_peer_that_reads_all_anew_is_not_compared(peer):
+    for keeps in (True, False):
+        system = peer(keeps=keeps)
+        system.restart([1])
+        answer = system.answer([[5]], [3])
+        assert bool(answer.ttft_s) == keeps
+        assert answer.prefill_s > 0
 
 
 def test_the_clock_of_decoding_starts_with_the_first_group_and_ends_with_the_last_token_asked_for():

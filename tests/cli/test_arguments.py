@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forerun.cli._arguments import Arguments, as_flags, read
+from forerun.cli._arguments import Arguments, as_flags, read, with_model
 from forerun.core import spellings
 from forerun.core.errors import ConfigError
 
@@ -34,7 +34,7 @@ READS = {*spellings.known_names()}
 
 
 def reading(*args: str, stops: bool = False) -> Arguments:
-    return read(args, OPTIONS, READS, path="forerun x", stops=stops)
+    return read(args, OPTIONS, READS, path="forerun x", stops=lambda word: stops)
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,30 @@ def test_messages_name_the_flags() -> None:
         "max_model_len must be from 2": "-c must be from 2",
     }
     assert {message: as_flags(message, flags) for message in said} == said
+
+
+@pytest.mark.parametrize(
+    ("line", "num_own", "rest"),
+    [
+        ("a.gguf", 0, "-m a.gguf"),
+        ("--raw a.gguf -n 3", 0, "--raw -m a.gguf -n 3"),
+        ("a.gguf text.txt", 1, "-m a.gguf text.txt"),
+        ("text.txt", 1, "text.txt"),
+        ("text.txt -m a.gguf", 1, "text.txt -m a.gguf"),
+        ("-m a.gguf -- b.gguf", 0, "-m a.gguf -- b.gguf"),
+        ("a.gguf -m a.gguf", 0, "-m a.gguf -m a.gguf"),
+    ],
+)
+def test_a_word_more_than_a_command_has_is_its_model(line: str, num_own: int, rest: str) -> None:
+    assert with_model(reading(*line.split()), num_own).rest == rest.split()
+
+
+def test_two_models_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"two models, a\.gguf and b\.gguf: give one"):
+        with_model(reading("a.gguf", "-m", "b.gguf"), 0)
+
+
+@pytest.mark.parametrize("word", ["--grammars", "--top-q", "--mirostat"])
+def test_a_name_that_is_far_from_all_others_gets_no_hint(word: str) -> None:
+    with pytest.raises(ConfigError, match="; forerun x --help lists them"):
+        reading(word)

@@ -175,3 +175,42 @@ def test_a_mistake_is_answered_in_one_line(bench, arguments, message):
     code, _, err = bench(*arguments)
     assert code == 2
     assert message in err.strip().splitlines()[-1]
+
+
+def test_two_drafters_are_compared_with_each_other(bench):
+    code, text, _ = bench("-d", "prompt_lookup", "--baseline", "suffix", "--json")
+    rows = [row for row in the_json(text)["rows"] if row["category"] == "all"]
+    ratios = {row["drafter"]: row["over_baseline"] for row in rows}
+    speeds = {row["drafter"]: row["speedup"] for row in rows}
+    assert code == 0
+    assert ratios["suffix"] == 1
+    assert {*ratios} == {"none", "prompt_lookup", "suffix"}
+    assert ratios["prompt_lookup"] == pytest.approx(
+        speeds["prompt_lookup"] / speeds["suffix"], rel=0.01
+    )
+    for row in rows:
+        assert row["over_baseline_lo"] <= row["over_baseline"] <= row["over_baseline_hi"]
+    _, shown, _ = bench("-d", "prompt_lookup", "--baseline", "suffix", "--limit", 1)
+    assert "over suffix" in shown
+
+
+def test_sampling_options_reach_the_requests_and_the_provenance(bench, forerun):
+    code, text, _ = bench("--top-p", "0.9", "--temp", "0.8", "-d", "suffix", "--json")
+    assert code == 0
+    assert the_json(text)["provenance"]["sampling"] == {"top_p": 0.9}
+    code, text, _ = bench("--stop", "the", "-n", "40", "-d", "none", "--json")
+    tokens = next(row["tokens"] for row in the_json(text)["rows"])
+    assert code == 0
+    assert tokens < 80, "the answers end at the first 'the'"
+    code, _, err = forerun("bench", "--url", "http://localhost:1/v1", "--top-p", "0.9")
+    assert code == 2
+    assert "--top-p is for a model of this machine" in err
+
+
+def test_the_default_is_what_requests_get_by_default(bench, default_model, forerun):
+    code, text, _ = forerun("bench", default_model, "-n", 4, "--limit", 1, "-c", 512, "--json")
+    assert code == 0
+    assert [row["drafter"] for row in the_json(text)["rows"] if row["category"] == "all"] == [
+        "none",
+        "mlp_speculator++recycling",
+    ]

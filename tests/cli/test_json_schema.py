@@ -1,7 +1,8 @@
-"""`--json-schema`: answers that fit, and one line for a schema that is none."""
+"""`--json-schema`, `--grammar`: answers that fit, and one line for a schema or grammar that is none."""
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -50,6 +51,43 @@ def test_the_answer_fits_the_schema(ask, tmp_path, as_file):
 )
 def test_what_is_wrong_is_said_in_one_line(ask, schema, others, said):
     code, out, err = ask(schema, *others)
+    (line,) = err.strip().splitlines()
+    assert code == 2
+    assert said in line
+    assert not out
+
+
+GBNF = 'root ::= ("yes" | "no") " indeed"'
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_the_answer_follows_a_grammar(forerun, default_model, tmp_path, as_file):
+    path = tmp_path / "yes.gbnf"
+    path.write_text(GBNF)
+    given = ("--grammar-file", path) if as_file else ("--grammar", GBNF)
+    code, out, _ = forerun("generate", "Is it?", "-m", default_model, "-c", 256, *given, "--json")
+    assert code == 0
+    assert the_json(out)["text"] in ("yes indeed", "no indeed")
+
+
+def test_chat_answers_follow_a_form(forerun, default_model, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Is it?\nAnd now?\n"))
+    code, out, _ = forerun("chat", default_model, "-c", 512, "--grammar", GBNF)
+    assert code == 0
+    assert all(line in ("yes indeed", "no indeed") for line in out.split("\n") if line)
+    assert out.count("indeed") == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--grammar", "root ::= ("), "grammar cannot be used"),
+        (("--grammar", "x", "--json-schema", "{}"), "give --json-schema or --grammar, not both"),
+        (("--grammar-file", "/nowhere.gbnf"), "no such file"),
+    ],
+)
+def test_a_grammar_that_is_none_is_said_in_one_line(forerun, default_model, given, said):
+    code, out, err = forerun("generate", "Hi", "-m", default_model, "-c", 256, *given)
     (line,) = err.strip().splitlines()
     assert code == 2
     assert said in line

@@ -42,8 +42,12 @@ def job(source: Path, out: Path, recipe: FlattenRecipe) -> FlattenJob:
 
 
 def finished(source: Path, out: Path, recipe: FlattenRecipe) -> tuple[FlattenJob, dict[str, float]]:
-    made = job(source, out, recipe)
+    made, shares = job(source, out, recipe), list[float]()
+    made.on_matrix = shares.append
     assert list(made.run()) == list(range(made.num_steps + 1))
+    assert len(shares) > made.config.num_layers
+    assert shares.count(1.0) == made.config.num_layers
+    assert shares[0] < 1
     return made, made.finish()
 
 

@@ -46,9 +46,15 @@ def job(
 
 
 def finished(*arguments: Any) -> tuple[Path, dict[str, float], QuantizeJob]:
-    made = job(*arguments)
+    made, shares = job(*arguments), list[float]()
+    made.on_matrix = shares.append
     steps = list(made.run())
     assert steps == list(range(made.config.num_layers + 1))
+    num = (
+        len(shares) // made.config.num_layers
+    )  # matrices of a block: progress never waits for a whole one
+    assert num > 1
+    assert shares == pytest.approx([(i % num + 1) / num for i in range(len(shares))])
     return made.folder, made.finish(), made
 
 

@@ -232,7 +232,7 @@ def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> 
     assert 0 < len(held_out) < 15
     assert len(train) + len(held_out) == 100
     assert replies.split(found[:60])[1] == [r for r in held_out if r in found[:60]]
-    with pytest.raises(ConfigError, match="too few"):
+    with pytest.raises(ConfigError, match="replies to 100 prompts or more"):
         replies.split(found[:1])
     with pytest.raises(ConfigError, match="no replies"):
         replies.of_store(Store({}))

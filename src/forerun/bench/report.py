@@ -177,10 +177,22 @@ def _images(plots: Mapping[str, str] | None) -> str:
 
 def speedup(row: Mapping[str, Any]) -> str:
     """With its interval, if there is one and the row is not plain decoding itself."""
-    text = f"{number(row['speedup'], 2)}x"
-    if row["speedup_lo"] is None or (row["drafter"] == "none" and "peer" not in row):
+    is_plain = row["drafter"] == "none" and "peer" not in row
+    return _ratio(row, "speedup", is_sure=is_plain)
+
+
+def over_baseline(row: Mapping[str, Any]) -> str:
+    """The ratio of its speed to the baseline's, with its interval; nothing where it was not measured."""
+    if "over_baseline" not in row:
+        return NOTHING
+    return _ratio(row, "over_baseline", is_sure=row["baseline"] == row["drafter"])
+
+
+def _ratio(row: Mapping[str, Any], name: str, *, is_sure: bool) -> str:
+    text = f"{number(row[name], 2)}x"
+    if is_sure or row[f"{name}_lo"] is None:
         return text
-    return f"{text} [{number(row['speedup_lo'], 2)}, {number(row['speedup_hi'], 2)}]"
+    return f"{text} [{number(row[f'{name}_lo'], 2)}, {number(row[f'{name}_hi'], 2)}]"
 
 
 def _a_pass(row: Row, key: str) -> str:

@@ -25,11 +25,14 @@ INTERVAL = (2.5, 97.5)
 
 Row = dict[str, Any]
 Pair = tuple[Measurement, Measurement]
-"""A system's measurement and plain decoding's of the same group and round."""
+"""A system's measurement and plain decoding's, or a baseline's, of the same group and round."""
 
 
-def rows(rounds: Sequence[Round], provenance: Provenance) -> list[Row]:
-    """A row for each system and category, `all` first, in the order in which they were measured."""
+def rows(rounds: Sequence[Round], provenance: Provenance, baseline: str | None = None) -> list[Row]:
+    """A row for each system and category, `all` first, in the order in which they were measured.
+
+    With a `baseline`, another system's name, each has the ratio of its speed to that one's too.
+    """
     found: list[Row] = []
     by_system: dict[str, list[Measurement]] = {}
     for measurement in (m for r in rounds for m in r.measurements):
@@ -44,6 +47,8 @@ def rows(rounds: Sequence[Round], provenance: Provenance) -> list[Row]:
             chosen = [r for r in mine if category in (ALL, r.category)]
             if chosen:
                 values = _values(chosen, system, provenance.get("temperature") == 0)
+                if baseline is not None:
+                    values |= _against(chosen, system, baseline)
                 found.append({**base, "category": category, **values})
     return found
 
@@ -100,10 +105,24 @@ def _values(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
         "rejected": stats.rejected,
         "draft_ms": _round(_total(groups, "draft_s") * 1e3, 2) if is_ours else None,
         "verify_ms": _round(_total(groups, "verify_s") * 1e3, 2) if is_ours else None,
-        "ttft_ms": _round(median(s for m in every for s in m.ttft_s) * 1e3, 2),
+        "ttft_ms": _round(_median_ms([s for m in every for s in m.ttft_s]), 2),
         "identical": identical if is_greedy else None,
         "peak_rss_mb": max(m.peak_rss_mb for m in every),
     }
+
+
+def _against(rounds: Sequence[Round], system: str, baseline: str) -> Row:
+    """The ratio of a system's tokens a second to a baseline's, in the rounds that measured both."""
+    groups: dict[str, list[Pair]] = {}
+    for each in rounds:
+        own, other = each.of(system), each.of(baseline)
+        if own is not None and other is not None:
+            groups.setdefault(each.group, []).append((own, other))
+    if not groups:
+        return {}
+    ratio, low, high = _speedup(groups)
+    named = {"over_baseline": ratio, "over_baseline_lo": low, "over_baseline_hi": high}
+    return {"baseline": baseline} | {name: _round(value, 4) for name, value in named.items()}
 
 
 def _total(groups: Mapping[str, Sequence[Pair]], field: str) -> float:
@@ -112,13 +131,13 @@ def _total(groups: Mapping[str, Sequence[Pair]], field: str) -> float:
 
 
 def _medians(groups: Mapping[str, Sequence[Pair]], field: str, side: int) -> NDArray[np.float64]:
-    """Of each group (groups,); side 0 is the system's, side 1 plain decoding's."""
+    """Of each group (groups,); side 0 is the system's, side 1 that of what it is compared with."""
     each = [median(getattr(pair[side], field) for pair in pairs) for pairs in groups.values()]
     return np.array(each, float)
 
 
 def _speedup(groups: Mapping[str, Sequence[Pair]]) -> tuple[float, float | None, float | None]:
-    """Over plain decoding, with its interval; no interval for fewer than two groups."""
+    """Over what it is compared with, with its interval; no interval for fewer than two groups."""
     fields = ("decode_tokens", "decode_s")
     columns = np.stack([_medians(groups, name, side) for side in (0, 1) for name in fields])
     value = float(_ratio(columns.sum(axis=1, keepdims=True))[0])
@@ -145,6 +164,10 @@ def _num_identical(pairs: Sequence[Pair], num_prompts: int) -> int:
         for ours, theirs in zip(own.token_ids, plain.token_ids, strict=False)
     )
     return max(num_prompts - different, 0)
+
+
+def _median_ms(seconds: Sequence[float]) -> float | None:
+    return median(seconds) * 1e3 if seconds else None
 
 
 def _round(value: float | None, digits: int) -> float | None:

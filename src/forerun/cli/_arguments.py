@@ -9,13 +9,18 @@ from __future__ import annotations
 import difflib
 import re
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from forerun.core import spellings
-from forerun.core.errors import ConfigError, as_typed
+from forerun.core.errors import LIKE_ENOUGH, ConfigError, as_typed
 
+MODEL = "model"
+"""The option that a word without a dash is as well: `forerun plan a.gguf`."""
+PROMPT = "prompt"
+"""The argument of commands whose words are a prompt: there the model needs its -m."""
 META = "forerun.arguments"
 """Under which a context keeps its `Arguments`."""
 
@@ -32,6 +37,8 @@ class Arguments:
     """Names of other engines, as typed, with their values."""
     typed: dict[str, str] = field(default_factory=dict)
     """How a parameter was called."""
+    words: list[int] = field(default_factory=list, compare=False)
+    """Where in `rest` the words without a dash stand, before any `--`."""
 
 
 class Reading:
@@ -42,27 +49,45 @@ class Reading:
         command: Any = self
         reads = getattr(command.callback, "reads", ())
         options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]
-        found = read(args, options, reads, path=ctx.command_path, stops=hasattr(self, "commands"))
+        below = getattr(command, "commands", {})
+        has_model = takes_model(command)
+
+        def stops(word: str) -> bool:
+            return bool(below) and (not has_model or _is_like(word, below))
+
+        found = read(args, options, reads, path=ctx.command_path, stops=stops)
+        own = [p.name for p in command.params if p.param_type_name == "argument"]
+        if has_model:
+            found = with_model(found, len(own))
+        elif PROMPT in own:
+            _refuse_model(found)
         ctx.meta[META] = found
         return super().parse_args(ctx, found.rest)  # type: ignore[misc]
 
 
 def read(
-    args: Sequence[str], options: Sequence[Any], reads: Collection[str], *, path: str, stops: bool
+    args: Sequence[str],
+    options: Sequence[Any],
+    reads: Collection[str],
+    *,
+    path: str,
+    stops: Callable[[str], bool] = lambda word: False,
 ) -> Arguments:
     """Sort the words of a command line. `reads` are the names of other engines that the command can use.
 
-    With `stops`, the first word without a dash begins another command. Raises ConfigError.
+    A word without a dash for which `stops` is true begins another command. Raises ConfigError.
     """
     known = {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
     words, found = deque(args), Arguments()
     while words:
         word = words.popleft()
         name, equals, text = word.partition("=")
-        if word == "--" or (stops and not word.startswith("-")):
+        is_plain = not word.startswith("-") or word == "-" or _NUMBER.match(word) is not None
+        if word == "--" or (is_plain and stops(word)):
             found.rest.extend([word, *words])
             break
-        if not word.startswith("-") or word == "-" or _NUMBER.match(word):
+        if is_plain:
+            found.words.append(len(found.rest))
             found.rest.append(word)
         elif (option := known.get(name) or _attached(word, known)) is not None:
             found.typed[option.name] = name if name in known else word[:2]
@@ -77,6 +102,43 @@ def read(
                 raise ConfigError(_unknown(word, name, known, reads, path))
             found.foreign[name] = _value(name, key, words, text if equals else None, is_on)
     return found
+
+
+def takes_model(command: Any) -> bool:
+    """True for a command whose model may be given without -m, and which has no argument for it."""
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    has_own = any(p.name == PROMPT or p.metavar == "MODEL" for p in arguments)
+    return not has_own and any(
+        p.param_type_name == "option" and p.name == MODEL for p in command.params
+    )
+
+
+def with_model(found: Arguments, num_own: int) -> Arguments:
+    """The arguments with `-m` before the model's word: the first, where there are more than a command's own.
+
+    Raises ConfigError for two models.
+    """
+    words = [found.rest[i] for i in found.words]
+    if len(words) <= num_own:
+        return found
+    given = dict(pairwise(found.rest)).get(found.typed.get(MODEL, ""), words[0])
+    if given != words[0]:
+        raise ConfigError(f"two models, {words[0]} and {given}: give one")
+    place = found.words[0]
+    rest = [*found.rest[:place], "-m", *found.rest[place:]]
+    return replace(found, rest=rest, typed={MODEL: "-m", **found.typed})
+
+
+def _refuse_model(found: Arguments) -> None:
+    """Raise ConfigError for a model in a prompt's place."""
+    for word in (found.rest[i] for i in found.words):
+        if word.endswith(".gguf"):
+            raise ConfigError(f"{word} is a model, not a prompt: give it as -m {word}")
+
+
+def _is_like(word: str, names: Collection[str]) -> bool:
+    """Whether a word is one of the names, or one of them misspelt."""
+    return bool(difflib.get_close_matches(word, names, 1, LIKE_ENOUGH))
 
 
 def as_flags(message: str, typed: Mapping[str, str]) -> str:
@@ -129,7 +191,7 @@ def _unknown(
     theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in reads))
     names = [*known, *(flag for flag in theirs if spellings.plain(flag) in reads)]
     names = [one for one in names if one.startswith("--") == name.startswith("--")]
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, 1, LIKE_ENOUGH)
     if not close and not name.startswith("--") and known.get(name[:2]) is not None:
         close = [f"{name[:2]} {word[2:]}"]
     hint = f": did you mean {close[0]}?" if close else ";"

@@ -6,17 +6,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.progress import track as rich_track
 from rich.table import Table
 from rich.text import Text
 
+from forerun.cli._progress import PlainProgress
 from forerun.core.device import peak_nbytes
 from forerun.engine.stats import SpecStats
 
@@ -198,19 +198,24 @@ def print_json(document: Mapping[str, object]) -> None:
     print(json.dumps(document, ensure_ascii=not is_unicode), flush=True)
 
 
-def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    """The steps, with a progress bar and the time left on stderr, in a terminal only."""
-    console = stderr()
-    return rich_track(steps, what, total, console=console, disable=not console.is_terminal)
+def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """The steps, with their progress on stderr: a bar with the time left, in a pipe a line now and then."""
+    if total is None and isinstance(steps, Sized):
+        total = len(steps)
+    with counter(what, total) as show:
+        for done, step in enumerate(steps, 1):
+            yield step
+            show(done)
 
 
 @contextmanager
-def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar with the time left on stderr, in a terminal only; the function sets how much is done."""
+def counter(what: str, total: int | None) -> Iterator[Callable[[float], None]]:
+    """Progress on stderr, as `track` has it; the function sets how much is done."""
     console = stderr()
-    with Progress(
-        *Progress.get_default_columns(), console=console, disable=not console.is_terminal
-    ) as bar:
+    if not console.is_terminal:
+        yield PlainProgress(what, total, console.file).update
+        return
+    with Progress(*Progress.get_default_columns(), console=console) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)
 

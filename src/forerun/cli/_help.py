@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from forerun.cli._arguments import Reading
+from forerun.cli._arguments import Reading, takes_model
 
 if TYPE_CHECKING:
     from typer import Context
@@ -81,6 +81,8 @@ def usage(command: TyperCommand | TyperGroup, context: Context) -> str:
     for argument in arguments:
         name = _metavar(argument) + ("..." if argument.nargs == -1 else "")
         parts.append(name if argument.required else f"[{name}]")
+    if takes_model(command):
+        parts.insert(1, "[MODEL]")
     parts.append("[OPTIONS]")
     if isinstance(command, TyperGroup):
         parts.append("[COMMAND]" if command.invoke_without_command else "COMMAND")
@@ -91,6 +93,10 @@ def entries(command: TyperCommand | TyperGroup) -> list[HelpEntry]:
     """What can be given to a command, in the order of its groups; then the commands below it."""
     hints = typing.get_type_hints(command.callback) if command.callback else {}
     found = [_entry(p, hints.get(p.name or "")) for p in command.params if not _is_hidden(p)]
+    if takes_model(command):
+        found.insert(
+            0, HelpEntry("Arguments", "MODEL", "", "The model, instead of --model.", "", ())
+        )
     found.append(HelpEntry("Options", "-h, --help", "", "Show this page.", "", ()))
     below = command.commands if isinstance(command, TyperGroup) else {}
     for name, each in below.items():

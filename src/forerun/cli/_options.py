@@ -116,6 +116,18 @@ JsonSchema = Annotated[
         help="Answer in JSON of this schema: a file, or the schema itself.",
     ),
 ]
+Grammar = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar", metavar="GBNF", help="Answer as this grammar says: GBNF, EBNF or Lark."
+    ),
+]
+GrammarFile = Annotated[
+    Path | None,
+    typer.Option("--grammar-file", metavar="FILE", help="Read such a grammar here."),
+]
+FORM = ("json_schema", "grammar", "grammar_file")
+"""Options that say what an answer must look like."""
 Command = Callable[..., None]
 
 
@@ -362,8 +374,22 @@ def _stored_quant(model: Path) -> str:
     return nbytes.most_common(1)[0][0]
 
 
-def form(json_schema: str | None) -> StructuredOutputsParams | None:
-    """The form that --json-schema asks for. Raises ConfigError for a schema that is none."""
+def form(
+    json_schema: str | None, grammar: str | None = None, grammar_file: Path | None = None
+) -> StructuredOutputsParams | None:
+    """The form that one of the options asks for. Raises ConfigError for two of them, and for a schema that is none."""
+    flags = ("--json-schema", "--grammar", "--grammar-file")
+    given = [
+        flag
+        for flag, one in zip(flags, (json_schema, grammar, grammar_file), strict=True)
+        if one is not None
+    ]
+    if len(given) > 1:
+        raise ConfigError(f"give {' or '.join(given)}, not both")
+    if grammar_file is not None:
+        grammar = read_text(grammar_file)
+    if grammar is not None:
+        return StructuredOutputsParams(grammar=grammar)
     if json_schema is None:
         return None
     is_text = json_schema.lstrip().startswith("{")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
 
 MAX_TOKENS = 128
-OF_THIS_MACHINE = ("drafters", "peers", "peers_dir", "markdown", "json_schema")
-"""Options that a server has no use for."""
+ASKED = ("max_tokens", "temperature", "seed")
+"""Fields of a request that stand in the provenance by themselves, and that a server is sent."""
+SAMPLING = tuple(field.name for field in fields(SamplingParams) if field.name not in ASKED)
+OF_THIS_MACHINE = (
+    *("drafters", "baseline", "peers", "peers_dir", "markdown", "json_schema"),
+    *SAMPLING,
+)
+"""Options that bench has no use for where a server answers."""
 
 LEGEND = (
     "speed-up: decoded tokens a second over plain decoding's, [95 % interval over prompts]; "
@@ -34,7 +41,7 @@ LEGEND = (
 
 
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
-@opt.sampling("max_tokens", "temperature", "seed", max_tokens=MAX_TOKENS, seed=0)
+@opt.sampling(max_tokens=MAX_TOKENS, seed=0)
 def command(
     context: typer.Context,
     config: EngineConfig,
@@ -47,9 +54,20 @@ def command(
             "--drafter",
             help="NAME[:option=value,...],NAME,...; none is always there.",
         ),
-    ] = "none,prompt_lookup,suffix,recycling",
+    ] = "none,auto",
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="DRAFTER",
+            help="Compare the others with this one too: the ratio of their speeds, with its interval.",
+        ),
+    ] = None,
     task: Annotated[
-        str, typer.Option("--task", help="builtin, a .jsonl file, or a name in --tasks-dir.")
+        str,
+        typer.Option(
+            "--task", help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir."
+        ),
     ] = "builtin",
     tasks_dir: Annotated[
         Path | None, typer.Option("--tasks-dir", help="Folder of NAME.jsonl prompt files.")
@@ -61,7 +79,9 @@ def command(
     limit: Annotated[
         int | None, typer.Option("--limit", help="So many prompts, evenly over the categories.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Prompts decoded together.")] = 1,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")
+    ] = 1,
     rounds: Annotated[
         int, typer.Option("--rounds", help="How often every prompt is measured.")
     ] = 1,
@@ -129,7 +149,7 @@ def command(
     prompts = workload.only(_prompts(task, tasks_dir), opt.names(categories))
     groups = workload.groups(workload.choose(prompts, limit), batch)
     llm = opt.load(config, max_num_seqs=batch)
-    ours = _drafters(llm, drafters, params)
+    ours = _drafters(llm, drafters, baseline, params)
     systems = ours + _peers(llm, peers, peers_dir, [system.name for system in ours], params)
     origin = opt.origin(
         config,
@@ -144,6 +164,7 @@ def command(
         draft_budget=config.draft_budget,
         profile=None if llm.profile is None else llm.profile.date,
         form=None if params.structured_outputs is None else params.structured_outputs.source,
+        sampling=_changed(params),
     )
     bench = Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     try:
@@ -152,15 +173,25 @@ def command(
     finally:
         for system in systems:
             system.close()
-    _report(bench, as_json, markdown)
+    chosen = None if baseline is None else _resolved(llm, baseline)
+    _report(bench, as_json, markdown, chosen)
+
+
+def _changed(params: SamplingParams) -> dict[str, object] | None:
+    """What is asked for besides tokens, temperature and seed."""
+    neutral = SamplingParams()
+    names = [name for name in SAMPLING if name != "structured_outputs"]
+    found = {name: getattr(params, name) for name in names}
+    return {k: v for k, v in found.items() if v != getattr(neutral, k)} or None
 
 
 def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
-    """Of a file, of `builtin`, or of the task of that name in the folder."""
+    """Of a file, of `builtin`, of a published set, or of the task of that name in the folder."""
     from forerun.core.errors import unknown
     from forerun.eval.prompts import BUILTIN, read
+    from forerun.eval.published import PUBLISHED
 
-    if task == BUILTIN or Path(task).suffix:
+    if task == BUILTIN or Path(task).suffix or (tasks_dir is None and task in PUBLISHED):
         return read(task)
     if tasks_dir is None:
         raise ConfigError(f"task '{task}' is no file: say with --tasks-dir where {task}.jsonl lies")
@@ -170,19 +201,19 @@ def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
     return read(tasks_dir / f"{task}.jsonl")
 
 
-def _report(bench: Bench, as_json: bool, as_markdown: bool) -> None:
+def _report(bench: Bench, as_json: bool, as_markdown: bool, baseline: str | None) -> None:
     """The results in one of three forms, and the verdict."""
     from forerun.bench import report, summary
     from forerun.cli import _console as console
 
     origin = bench.store.origin
-    rows = summary.rows(bench.rounds, origin)
+    rows = summary.rows(bench.rounds, origin, baseline)
     if as_json:
         console.print_json({"provenance": origin, "rows": rows})
     elif as_markdown:
         console.stdout().print(report.markdown(origin, rows))
     else:
-        _print(origin, rows)
+        _print(origin, rows, baseline)
     different = summary.num_different(rows)
     if different:
         what = f"drafting changed the tokens of {different} prompts"
@@ -190,9 +221,9 @@ def _report(bench: Bench, as_json: bool, as_markdown: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print(origin: Provenance, rows: Sequence[Row]) -> None:
+def _print(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
     """What people look at first; --markdown and --json have the rest."""
-    from forerun.bench.report import NOTHING, label, number, percent, speedup
+    from forerun.bench.report import NOTHING, label, number, over_baseline, percent, speedup
     from forerun.bench.summary import ALL
     from forerun.cli import _console as console
 
@@ -207,12 +238,14 @@ def _print(origin: Provenance, rows: Sequence[Row]) -> None:
         accepted = percent(row["acceptance_rate"])
         if row["category"] == ALL:
             same = NOTHING if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
-            totals.append((label(row), *figures, same))
+            beside = () if baseline is None else (over_baseline(row),)
+            totals.append((label(row), *figures, *beside, same))
         else:
             times = f"{number(row['speedup'], 2)}x"
             parts.append((row["category"], label(row), figures[0], times, figures[2], accepted))
     columns = ("drafter", "tok/s", "speed-up", "tau")
-    out.print(console.table((*columns, "same"), totals))
+    beside = () if baseline is None else (f"over {baseline}",)
+    out.print(console.table((*columns, *beside, "same"), totals))
     for row in rows:
         if "error" in row:
             out.print(f"{label(row)} could not run: {row['error']}")
@@ -224,19 +257,28 @@ def _print(origin: Provenance, rows: Sequence[Row]) -> None:
     out.print(f"\n{LEGEND}")
 
 
-def _drafters(llm: LLM, given: str, params: SamplingParams) -> list[System]:
-    """Plain decoding, then the drafters in the order given."""
+def _drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams) -> list[System]:
+    """Plain decoding, then the drafters in the order given, and the one they are compared with."""
     from forerun.bench.run import PLAIN, EngineSystem
     from forerun.drafters._spec import DrafterSpec, split_list
 
-    specs = dict.fromkeys([PLAIN, *split_list(given)])
-    for spec in specs:
+    asked = [*split_list(given), *([baseline] if baseline else [])]
+    for spec in asked:
         DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
+    specs = dict.fromkeys([PLAIN, *(_resolved(llm, spec) for spec in asked)])
 
     def system(spec: str) -> EngineSystem:
         return EngineSystem(spec, lambda: llm.with_drafter(spec).engine, llm.tokenizer, params)
 
     return [system(spec) for spec in specs]
+
+
+def _resolved(llm: LLM, drafter: str) -> str:
+    """The drafter by the name of its measurements; `auto` is what it stands for with this model."""
+    from forerun.drafters._spec import DrafterSpec
+
+    spec = DrafterSpec.of(drafter)
+    return llm.with_drafter(drafter).drafter_spec.text() if spec.is_auto else drafter
 
 
 def _peers(
@@ -252,8 +294,10 @@ def _peers(
     drafts = _second(specs, "draft_model")
     networks = [name for name in _second(specs, "eagle3") if name.endswith(".gguf")]
     names = opt.names(given)
-    if names and (not params.is_greedy or llm.config.max_num_seqs > 1):
-        raise ConfigError("peers decode greedily and one prompt at a time: temperature 0, batch 1")
+    if names and (not params.is_greedy or _changed(params) or llm.config.max_num_seqs > 1):
+        raise ConfigError(
+            "peers decode greedily and one prompt at a time: temperature 0, batch 1 and no other option of sampling"
+        )
     setup = base.Setup(
         llm.path,
         torch.get_num_threads(),

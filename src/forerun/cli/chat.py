@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ from forerun.core.errors import ConfigError, ForerunError
 if TYPE_CHECKING:
     from forerun.cli._conversation import Conversation
     from forerun.cli._remote_conversation import RemoteConversation
+    from forerun.core.structured import StructuredOutputsParams
 
     Talk = Conversation | RemoteConversation
 
@@ -28,6 +30,9 @@ def command(
     params: opt.Params,
     system: opt.System = None,
     first: Annotated[str | None, typer.Option("-p", "--prompt", help="The first message.")] = None,
+    json_schema: opt.JsonSchema = None,
+    grammar: opt.Grammar = None,
+    grammar_file: opt.GrammarFile = None,
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
     ] = False,
@@ -54,12 +59,13 @@ def command(
     lines, notes = Lines(), console.stderr()
     talk: Talk
     if url is not None:
-        opt.refuse_given(context)
+        opt.refuse_given(context, *opt.FORM)
         talk = _remote(url, api_key, opt.typed_model(context, config), params)
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     else:
-        talk = _local(config, params, "; Enter goes on" if lines.is_terminal else "")
+        form = opt.form(json_schema, grammar, grammar_file)
+        talk = _local(config, params, form, "; Enter goes on" if lines.is_terminal else "")
     talk.start(system)
     if lines.is_terminal:
         notes.print(f"{talk.title()}\n/help lists commands, Ctrl-D ends", style="dim")
@@ -73,11 +79,16 @@ def command(
         notes.print(talk.summary(), style="dim")
 
 
-def _local(config: EngineConfig, params: opt.Params, hint: str) -> Conversation:
+def _local(
+    config: EngineConfig,
+    params: opt.Params,
+    form: StructuredOutputsParams | None,
+    hint: str,
+) -> Conversation:
     from forerun.cli._conversation import Conversation
 
     llm = opt.load(config)
-    return Conversation(llm, params(llm), hint=hint)
+    return Conversation(llm, replace(params(llm), structured_outputs=form), hint=hint)
 
 
 def _remote(

@@ -32,7 +32,9 @@ def command(
     max_tokens: Annotated[
         int | None, typer.Option("-n", "--max-tokens", help="Of an answer; default: the task's.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Prompts decoded together.")] = 1,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")
+    ] = 1,
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Allow tasks that run code the model wrote.")
     ] = False,

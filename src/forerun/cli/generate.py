@@ -31,6 +31,8 @@ def command(
     system: opt.System = None,
     raw: opt.Raw = False,
     json_schema: opt.JsonSchema = None,
+    grammar: opt.Grammar = None,
+    grammar_file: opt.GrammarFile = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
     ] = False,
@@ -52,7 +54,7 @@ def command(
     text = opt.read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
-    form = opt.form(json_schema)
+    form = opt.form(json_schema, grammar, grammar_file)
     llm = opt.load(config)
     asked_for = replace(params(llm), structured_outputs=form)
     tracer = llm.engine.start_trace() if profile or trace is not None else None

@@ -341,6 +341,7 @@ def _run(job: QuantizeJob | FlattenJob) -> dict[str, float]:
     done, total = 0, job.num_steps
     try:
         with console.counter("quantizing", total) as show:
+            job.on_matrix = lambda share: show(done + share)
             for done in job.run():
                 show(done)
         with console.working("writing"):

@@ -115,7 +115,8 @@ def command(
 ) -> None:
     """Train a drafter on what the model says. Ctrl-C loses nothing: the same command goes on where it was.
 
-    `forerun train data` makes the replies. Under `torchrun` several processes share the work.
+    `forerun train data` makes the replies: to 100 prompts at least; 100k tokens are a beginning, 1M what a good drafter
+    takes. Under `torchrun` several processes share the work.
     """
     import torch
 

@@ -27,7 +27,9 @@ def command(
         str, typer.Option("--prompts", help="A .jsonl with turns, or a text file; default: ours.")
     ] = "builtin",
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Prompts decoded together, drafted.")] = 1,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together, drafted.")
+    ] = 1,
     as_json: opt.Json = False,
 ) -> None:
     """Decode every prompt greedily, with and without drafting, and compare the token ids. Exits 1 on any difference."""

@@ -1,7 +1,7 @@
 """Prompts as files: JSON objects with `id, category, turns, reference`, or plain text, one a line.
 
 `turns` is a list of user messages; `prompt` (text) is read as a single turn. A small set of our own
-ships with the package.
+ships with the package; published ones are fetched by their names (`published.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from pathlib import Path
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.textfile import read_text
 from forerun.core.types import TaskPrompt
+from forerun.eval.published import PUBLISHED, file_of
 
 BUILTIN = "builtin"
 
 
 def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPrompt]:
-    """Read a prompt file, or the built-in prompts. Raises ConfigError naming the file and the line."""
+    """Read a prompt file, the built-in prompts or a published set. Raises ConfigError naming the file and the line."""
     name = str(path)
     check_least("limit", limit, 1)
+    if name in PUBLISHED and not Path(name).exists():
+        path = file_of(name)
+        name = str(path)
     if name == BUILTIN:
         text = resources.files("forerun.eval").joinpath("tasks/builtin.jsonl").read_text("utf-8")
     else:
@@ -45,4 +49,9 @@ def _parse(line: str, name: str, number: int) -> TaskPrompt:
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) for t in turns):
         raise ConfigError(f"{name} line {number} needs 'turns', a list of texts, or 'prompt'")
     category = str(row.get("category", "all"))
-    return TaskPrompt(str(row.get("id", number)), category, tuple(turns), row.get("reference"))
+    return TaskPrompt(
+        str(row.get("id", row.get("question_id", number))),
+        category,
+        tuple(turns),
+        row.get("reference"),
+    )

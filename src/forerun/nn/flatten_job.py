@@ -143,10 +143,12 @@ class FlattenJob(QuantizeFolder):
         for copy in states.probes[:carried]:
             advance(block, copy)
         kept: dict[str, FlatParts] = {}
+        num_rounded, widths = 0, self.recipe.widths()
+        num_matrices = len(widths) * sum(n in weights for ns in READERS.values() for n in ns)
         for site, readers in READERS.items():
             names = [name for name in readers if name in weights]
             matrices = [weights[name] for name in names]
-            for bits in self.recipe.widths():
+            for bits in widths:
                 rows = search_rows(
                     seen[site],
                     torch.cat(matrices),
@@ -163,6 +165,8 @@ class FlattenJob(QuantizeFolder):
                     compensate=self.recipe.gptq and bits == 4,
                 )
                 self.errors[f"{layer}.{site}.{bits}"] = product_error(matrices, parts, seen[site])
+                num_rounded += len(matrices)
+                self.on_matrix(num_rounded / num_matrices)
                 flat = dict(zip(names, parts, strict=True))
                 kept |= {f"{bits}.{name}": each for name, each in flat.items()}
                 if bits == 4 and self.recipe.bits is None:

@@ -50,6 +50,8 @@ class QuantizeFolder:
     """What the result depends on, as JSON."""
 
     def __post_init__(self) -> None:
+        self.on_matrix: Callable[[float], object] = lambda share: None
+        """Called as matrices of a block are rounded, with the share that is done: the longest silence is one matrix."""
         self.config, self.arch = read_config(self.checkpoint)
         if self.folder.exists():
             raise ConfigError(f"{self.folder} exists: choose another folder, or delete it")

@@ -135,6 +135,7 @@ class QuantizeJob(QuantizeFolder):
             scale(self.config, weights, inputs, self.recipe.grid)
             return_freed()
         coded: dict[str, Coded] = {}
+        names = [name for readers in READERS.values() for name in readers if name in weights]
         for site, readers in READERS.items():
             seen = inputs.pop(site, None)
             feedback = Feedback.of(seen.gram) if seen is not None and self.recipe.gptq else None
@@ -142,6 +143,7 @@ class QuantizeJob(QuantizeFolder):
                 if name in weights:
                     found = self._round_matrix(name, weights.pop(name), seen, feedback)
                     coded[name], self.errors[f"{layer}.{name}"] = found
+                    self.on_matrix(len(coded) / len(names))
         return_freed()
         if len(hidden.rounded):
             values = {name: matrix.values() for name, matrix in coded.items()}

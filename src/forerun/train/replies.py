@@ -18,6 +18,8 @@ from forerun.train.answers import kept
 HELD_OUT = 25
 """One prompt of so many is held out."""
 MAX_HELD_OUT = 300
+NEEDED_PROMPTS = 100
+"""Of so many, at least one is held out and one is not: the chance of the contrary is below 2 %."""
 LOOP_GRAM, MAX_REPEATS = 4, 8
 """A reply that says the same so many tokens more often is a loop."""
 MIN_LENGTH = 8
@@ -80,7 +82,9 @@ def split(replies: Collection[Reply]) -> tuple[list[Reply], list[Reply]]:
     held_out = [reply for reply in replies if reply.key in held][:MAX_HELD_OUT]
     if not train or not held_out:
         raise ConfigError(
-            f"{len(replies)} replies are too few to learn from and to measure on: make more with forerun train data"
+            f"{len(replies)} replies are too few: one prompt of {HELD_OUT} is held out to measure on, so give replies "
+            f"to {NEEDED_PROMPTS} prompts or more (100k tokens are a beginning, 1M what a good drafter takes): "
+            "forerun train data makes them"
         )
     return train, held_out
 

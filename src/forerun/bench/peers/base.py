@@ -148,7 +148,7 @@ class PeerSystem(System):
         return Answer(
             self.name,
             token_ids=[*ids],
-            ttft_s=[*ttft_s],
+            ttft_s=[*ttft_s] if self._module.KEEPS_PREFIXES else [],
             prefill_s=sum(ttft_s),
             decode_s=sum(decode_s),
             decode_tokens=sum(counts),

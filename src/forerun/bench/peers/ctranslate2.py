@@ -15,6 +15,7 @@ REQUIREMENTS = (
     "gguf==0.19.0",
 )
 QUANT = "int8"
+KEEPS_PREFIXES = False
 WAYS = ("plain",)
 
 

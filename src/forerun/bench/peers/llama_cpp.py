@@ -4,6 +4,7 @@ It reads the same GGUF file. Everything calls the library directly, so that no P
 own loop asks for the logits of every row and is the slower one. The lookup is the binding's, with the 2 tokens that its
 documentation advises for CPUs. The draft model stops guessing where it is less than 75 % sure, as llama.cpp's tools do.
 EAGLE-3 guesses 3 tokens, as the example in llama.cpp's documentation does, of the states that a pass leaves behind.
+What a prompt shares with the one before is not read again, as its server has it.
 Single passes, to be timed beside ours, go through its C interface.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 NAME = "llama.cpp"
 REQUIREMENTS = ("llama-cpp-python[server]==0.3.36",)
 QUANT = None
+KEEPS_PREFIXES = True
 WAYS = ("plain", "lookup", "draft_model", "eagle3", "passes", "logits")
 
 LOOKUP_TOKENS, LOOKUP_NGRAM = 2, 3
@@ -46,7 +48,7 @@ class Sequence:
             verbose=False,
         )
         self._batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
-        self.num_tokens = 0
+        self.tokens: list[int] = []
         self.ctx = self._llama.ctx
         self.after: Callable[[int, int], None] = lambda first, count: None
         """Called after each pass with the position of its first row and the number of its rows."""
@@ -68,20 +70,28 @@ class Sequence:
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
             batch.token[i] = token
-            batch.pos[i] = self.num_tokens + i
+            batch.pos[i] = len(self.tokens) + i
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = 0
             batch.logits[i] = i >= len(tokens) - num_rows
         if self._lib.llama_decode(self._llama.ctx, batch) != 0:
             raise RuntimeError("llama_decode failed")
-        self.after(self.num_tokens, len(tokens))
-        self.num_tokens += len(tokens)
+        self.after(len(self.tokens), len(tokens))
+        self.tokens += tokens
 
     def rewind(self, num_tokens: int) -> None:
         """Forget all tokens but the first ones."""
         memory = self._lib.llama_get_memory(self._llama.ctx)
         self._lib.llama_memory_seq_rm(memory, 0, num_tokens, -1)
-        self.num_tokens = num_tokens
+        del self.tokens[num_tokens:]
+
+    def resume(self, tokens: list[int]) -> list[int]:
+        """Forget what differs from these tokens; those that are left to pass, the last at least."""
+        same = 0
+        while same < min(len(self.tokens), len(tokens) - 1) and self.tokens[same] == tokens[same]:
+            same += 1
+        self.rewind(same)
+        return tokens[same:]
 
 
 def load(
@@ -105,9 +115,8 @@ def load(
         propose = _nothing
 
     def generate(prompt: list[int], num_tokens: int, emit: Emit) -> None:
-        target.rewind(0)
         tokens = list(prompt)
-        new = [int(target.extend(tokens)[0].argmax())]
+        new = [int(target.extend(target.resume(tokens))[0].argmax())]
         while True:
             emit(new)
             tokens += new
@@ -140,20 +149,11 @@ def _lookup() -> Propose:
 def _drafted(draft: Sequence) -> Propose:
     import numpy as np
 
-    held: list[int] = []
-
     def propose(tokens: list[int], limit: int) -> list[int]:
-        nonlocal held
-        same = 0
-        while same < min(len(held), len(tokens) - 1) and held[same] == tokens[same]:
-            same += 1
-        draft.rewind(same)
         guess: list[int] = []
-        ahead = tokens[same:]
-        held = tokens[:same]
+        ahead = draft.resume(tokens)
         while len(guess) < min(limit, DRAFT_TOKENS):
             logits = draft.extend(ahead)[0]
-            held += ahead
             if 1 / np.exp(logits - logits.max()).sum() < DRAFT_SURENESS:
                 break
             ahead = [int(logits.argmax())]
@@ -241,7 +241,10 @@ class Eagle:
         self._process(lib.LLAMA_PROCESS_TYPE_ENCODE)
         found = self._more.llama_get_embeddings_nextn(self._ctx)
         rows = np.ctypeslib.as_array(found, (count, self._width)).copy()
-        self._num_done = min(self._num_done, first)
+        if (
+            first < self._num_done
+        ):  # another prompt: the row before read the token that was at `first`
+            self._num_done = max(first - 1, 0)
         self._rows[first:] = [*rows]
 
     def _run(

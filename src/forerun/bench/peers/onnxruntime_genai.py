@@ -23,6 +23,7 @@ REQUIREMENTS = (
     "gguf==0.19.0",
 )
 QUANT = "int4 g32"
+KEEPS_PREFIXES = False
 WAYS = ("plain", "lookup", "draft_model")
 
 SPECULATION = {

@@ -12,6 +12,7 @@ from pathlib import Path
 NAME = "openvino"
 REQUIREMENTS = ("openvino-genai==2026.4.1.0", "numpy==2.4.6")
 QUANT = None
+KEEPS_PREFIXES = True
 WAYS = ("plain", "lookup", "draft_model")
 
 DRAFT_TOKENS, LOOKUP_NGRAM = 5, 3

@@ -13,6 +13,7 @@ from typing import Any
 NAME = "transformers"
 REQUIREMENTS = ("transformers==5.23.0", "torch==2.13.0", "accelerate==1.15.0", "gguf==0.19.0")
 QUANT = "bf16/fp32"
+KEEPS_PREFIXES = False
 WAYS = ("plain", "lookup", "draft_model")
 
 LOOKUP_TOKENS = 10
