@@ -15,12 +15,14 @@ from itertools import pairwise
 from typing import Any
 
 from forerun.core import spellings
-from forerun.core.errors import LIKE_ENOUGH, ConfigError, as_typed
+from forerun.core.errors import ConfigError, as_typed
 
 MODEL = "model"
 """The option that a word without a dash is as well: `forerun plan a.gguf`."""
 PROMPT = "prompt"
 """The argument of commands whose words are a prompt: there the model needs its -m."""
+LIKE_ENOUGH = 0.75
+"""A misspelt option is answered with one at least so like it (`difflib`'s ratio), or with none."""
 META = "forerun.arguments"
 """Under which a context keeps its `Arguments`."""
 

@@ -18,9 +18,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-LIKE_ENOUGH = 0.75
-"""A misspelt name is answered with one at least so like it (`difflib`'s ratio), or with none."""
-
 
 class ForerunError(Exception):
     """Base of every error a user can cause."""
@@ -65,7 +62,7 @@ def unknown(kind: str, given: str, allowed: Iterable[str], also: Iterable[str] =
     "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
     """
     names = sorted(allowed)
-    close = difflib.get_close_matches(given, [*names, *also], 1, LIKE_ENOUGH)
+    close = difflib.get_close_matches(given, [*names, *also], n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
     return f"unknown {kind} {shown(given)}{hint} (allowed: {', '.join(names)})"
 
