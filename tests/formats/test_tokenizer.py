@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from forerun.core.errors import LoadError, RequestError
 from forerun.formats import hub
 from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.pretokenizers import pre_tokenizer
-from forerun.formats.tokenizer import TextStream, Tokenizer
+from forerun.formats.tokenizer import LONG_TEXT, TextStream, Tokenizer
 from tests.formats.files import byte_alphabet, byte_level_vocabulary, matrix, write_gguf
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -229,3 +231,28 @@ def test_an_unknown_tokenizer_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(LoadError, match="unknown tokenizer 'bert'"):
         open_checkpoint(path).tokenizer()
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_long_text_has_the_tokens_of_its_parts(smollm2: Tokenizer, special: bool) -> None:
+    part = " One fox<|im_end|> jumped."
+    ids = smollm2.encode(part, special=special)
+    assert smollm2.encode(part * LONG_TEXT, special=special) == ids * LONG_TEXT
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(smollm2: Tokenizer) -> None:
+    text = " One fox jumped over 12 dogs." * 20_000
+    done, longest_s, last_s = threading.Event(), 0.0, time.perf_counter()
+
+    def encode() -> None:
+        smollm2.encode(text)
+        done.set()
+
+    thread = threading.Thread(target=encode)
+    start_s = time.perf_counter()
+    thread.start()
+    while not done.wait(0.001):
+        now_s = time.perf_counter()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    thread.join()
+    assert longest_s < 0.5 * (time.perf_counter() - start_s)

@@ -89,6 +89,11 @@ def available_nbytes() -> int | None:
 def return_freed() -> None:
     """Give memory that was freed back to the system, where the C library keeps it (glibc)."""
     gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """The same without a search for garbage, which takes its time where there are many objects."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

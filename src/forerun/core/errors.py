@@ -17,6 +17,10 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
+
+_SHOWN = 60
+"""Characters of a value in a message."""
 
 
 class ForerunError(Exception):
@@ -123,6 +127,18 @@ def one_line(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message: on one line, and cut if it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """A value for a message: on one line, and cut if it is long. Of what is huge only the beginning is read."""
+    text = repr(_beginning(value))
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _beginning(value: object, levels: int = _SHOWN) -> object:
+    """As much of a text, list or dictionary, and of what is in it, as a message can show."""
+    if type(value) in (str, bytes):
+        return value[:_SHOWN]  # type: ignore[index]
+    if type(value) is list and levels:
+        return [_beginning(one, levels - 1) for one in value[:_SHOWN]]
+    if type(value) is dict and levels:
+        first = islice(value.items(), _SHOWN)
+        return {_beginning(key): _beginning(one, levels - 1) for key, one in first}
+    return ... if type(value) in (list, dict) else value

@@ -16,6 +16,8 @@ T = TypeVar("T")
 MAX_N = 64
 MAX_STOPS = 64
 MAX_LOGPROBS = 100
+MAX_IDS = 1024
+"""Token ids with a bias, and such that end the output: they are checked for every completion."""
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": (None, []),
@@ -101,8 +103,9 @@ class SamplingParams:
     structured_outputs: StructuredOutputsParams | None = None
     """The form the output must have: a JSON schema, a regular expression, one of some texts, or a grammar."""
 
-    prediction: str | None = None
-    """What the output is expected to be, such as a file before a small change: it is drafted, nothing else."""
+    prediction: str | tuple[int, ...] | None = None
+    """What the output is expected to be (text or token ids), such as a file before a small change: it is drafted,
+    nothing else."""
     max_draft: int | None = None
     """At most this many drafted tokens a pass; 0 is plain decoding. No value changes a token of a greedy output."""
 
@@ -117,7 +120,7 @@ class SamplingParams:
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
             if not _is_fine(value, holds):
-                raise RequestError(f"{name} must be {allowed}, got {value!r}")
+                raise RequestError(f"{name} must be {allowed}, got {shown(value)}")
         if self.structured_outputs is not None:
             self._check_structured()
 
@@ -184,8 +187,8 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("frequency_penalty", "from -2 to 2", _finite(-2, 2)),
     (
         "logit_bias",
-        "token ids with values from -100 to 100",
-        lambda v: all(k >= 0 and _finite(-100, 100)(b) for k, b in v.items()),
+        f"at most {MAX_IDS} token ids with values from -100 to 100",
+        lambda v: len(v) <= MAX_IDS and all(k >= 0 and _finite(-100, 100)(b) for k, b in v.items()),
     ),
     ("seed", "a whole number from 0 to 2**63 - 1, or none", _optional(_whole(0, 2**63 - 1))),
     (
@@ -193,11 +196,15 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         f"at most {MAX_STOPS} strings, none empty",
         lambda v: len(v) <= MAX_STOPS and all(isinstance(s, str) and s for s in v),
     ),
-    ("stop_token_ids", "token ids", lambda v: all(_whole(0)(t) for t in v)),
+    (
+        "stop_token_ids",
+        f"at most {MAX_IDS} token ids",
+        lambda v: len(v) <= MAX_IDS and all(_whole(0)(t) for t in v),
+    ),
     ("max_tokens", "a whole number from 1, or none", _optional(_whole(1))),
     ("min_tokens", "a whole number from 0", _whole(0)),
     ("max_draft", "a whole number from 0, or none", _optional(_whole(0))),
-    ("prediction", "text", lambda v: isinstance(v, str | None)),
+    ("prediction", "text or token ids", lambda v: isinstance(v, str | tuple | None)),
     *(
         (name, f"from 0 to {MAX_LOGPROBS}, or none", _optional(_whole(0, MAX_LOGPROBS)))
         for name in ("logprobs", "prompt_logprobs")

@@ -16,7 +16,7 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ class LogitsPipeline:
         self.changes_logits = bool(params.has_penalties or params.logit_bias or params.min_tokens)
         self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
         self._num_prompt = len(prompt)
+        self._biased, self._bias = _columns(params.logit_bias)
         self._prompt_ids = np.unique(_ids(prompt)) if params.has_penalties else _ids(())
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
@@ -110,8 +111,9 @@ class LogitsPipeline:
         row = row.copy() if mask is None else np.where(mask, row, np.float32(-np.inf))
         if len(generated) < params.min_tokens:
             row[_inside(self._end_ids, row)] = -np.inf
-        for token, bias in params.logit_bias.items():
-            row[token : token + 1] += np.float32(bias)  # a slice may lie beyond the row
+        if params.logit_bias:
+            is_inside = self._biased < len(row)  # a draft's vocabulary may be narrower
+            row[self._biased[is_inside]] += self._bias[is_inside]
         if params.has_penalties:
             self._penalise(row, _inside(_ids(generated), row))
         return row
@@ -155,6 +157,11 @@ def _host(row: Tensor) -> Row:
 
 def _ids(tokens: Iterable[int]) -> NDArray[np.int64]:
     return np.fromiter(tokens, dtype=np.int64)
+
+
+def _columns(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], Row]:
+    """Token ids and what is added to their logits, as arrays: made once, used in every row."""
+    return _ids(bias), np.fromiter(bias.values(), dtype=np.float32)
 
 
 def _inside(ids: NDArray[np.int64], row: Row) -> NDArray[np.int64]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from forerun.core import tree
 from forerun.core.types import Draft
 
@@ -31,11 +34,10 @@ class Prediction:
     _last: int = 0
     _length: int = FIRST_LENGTH
     _num_read: int = 0
-    _ends: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    _array: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
-        for stop in range(MATCH, len(self.tokens) + 1):
-            self._ends.setdefault(tuple(self.tokens[stop - MATCH : stop]), []).append(stop)
+        self._array = np.asarray(self.tokens, dtype=np.int64)
 
     def extend(self, draft: Draft, generated: Sequence[int], room: int) -> Draft:
         """Add the coming predicted tokens to a draft, to `room` nodes in all.
@@ -86,6 +88,16 @@ class Prediction:
                 self._position = None
         self._num_read = len(generated)
         if self._position is None:
-            ends = self._ends.get(tuple(generated[-MATCH:]), [])
-            after = (end for end in ends if end > self._last)
-            self._position = next(after, ends[-1] if ends else None)
+            ends = self._ends(generated[-MATCH:])
+            after = int(ends.searchsorted(self._last, side="right"))
+            self._position = int(ends[min(after, len(ends) - 1)]) if len(ends) else None
+
+    def _ends(self, last: Sequence[int]) -> NDArray[np.intp]:
+        """Where the prediction has just said the same: looked for each time, an index would cost more to make."""
+        num_starts = len(self._array) - MATCH + 1
+        if len(last) < MATCH or num_starts < 1:
+            return np.empty(0, dtype=np.intp)
+        equal = np.ones(num_starts, dtype=bool)
+        for offset, token in enumerate(last):
+            equal &= self._array[offset : offset + num_starts] == token
+        return np.flatnonzero(equal) + MATCH

@@ -193,6 +193,8 @@ class Engine:
     def _prediction(self, params: SamplingParams) -> Prediction | None:
         if not params.prediction or params.max_draft == 0:
             return None
+        if not isinstance(params.prediction, str):
+            return Prediction(params.prediction)
         if self._encode is None:
             raise RequestError("prediction must be none: this engine has no tokenizer")
         return Prediction(self._encode(params.prediction))

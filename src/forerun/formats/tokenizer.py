@@ -9,7 +9,6 @@ at once. How an `Encoding` is found in a model's files is the business of `gguf_
 from __future__ import annotations
 
 import codecs
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,9 @@ import tokenizers
 from forerun.core.errors import RequestError
 from forerun.formats.chat_template import ChatTemplate
 from forerun.formats.messages import Message, Tools
+
+LONG_TEXT = 2048
+"""Letters from which a text is encoded without holding the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,6 @@ class Tokenizer:
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self._switch = threading.Lock()
-        """Whether control tokens are read is a state of the encoder; a second one takes as much memory."""
         self.eos_ids = encoding.eos_ids
         self.bos_id = encoding.bos_id
         known = (i for i in reversed(range(len(encoding.pieces))) if encoding.pieces[i] is not None)
@@ -62,10 +62,10 @@ class Tokenizer:
         that is not Unicode, or a BOS token the model does not have.
         """
         encoder = self._encoding.encoder
+        if not special and any(word in text for word in self._special_texts):
+            encoder = self._plain_encoder
         try:
-            with self._switch:
-                encoder.encode_special_tokens = not special
-                ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+            ids: list[int] = _encode(encoder, text)
         except TypeError as error:
             raise RequestError(
                 "the text is not valid Unicode: it holds a lone surrogate"
@@ -128,6 +128,25 @@ class Tokenizer:
         """The model's template, None if it has none."""
         return self._encoding.chat_template
 
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max((len(piece) for piece in self._encoding.pieces if piece), default=1)
+
+    @cached_property
+    def _special_texts(self) -> tuple[str, ...]:
+        return tuple(text for i in self._encoding.special_ids if (text := self.text_of(i)))
+
+    @cached_property
+    def _plain_encoder(self) -> tokenizers.Tokenizer:
+        """Reads control tokens as text. It takes as much memory again, and few texts need it.
+
+        To switch the other one would make each text wait for every other one.
+        """
+        encoder = tokenizers.Tokenizer.from_str(self._encoding.encoder.to_str())
+        encoder.encode_special_tokens = True
+        return encoder
+
     @property
     def reads_tools(self) -> bool:
         """True if the model's template has a place for tools. Raises RequestError if there is no template."""
@@ -152,6 +171,13 @@ class Tokenizer:
             if token_id is None
             else (self.token_bytes(token_id) or b"").decode("utf-8", "replace")
         )
+
+
+def _encode(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The ids of a text. A long one is a batch of one: that lets Python's other threads run meanwhile."""
+    if len(text) < LONG_TEXT:
+        return list(encoder.encode(text, add_special_tokens=False).ids)
+    return list(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 class TextStream:

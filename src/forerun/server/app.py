@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 import forerun
 from forerun.core.errors import CapacityError, RequestError
-from forerun.formats.prompt import Encoded, encode_chat
 from forerun.llm import LLM
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.generation import (
@@ -26,7 +25,7 @@ from forerun.server.generation import (
     messages,
     responses,
 )
-from forerun.server.http import OPEN_ROUTES, Guarded, answer, read_object, refusal
+from forerun.server.http import OPEN_ROUTES, Guarded, answer, body_nbytes, refusal
 from forerun.server.openapi import described
 from forerun.server.page import page_routes
 from forerun.server.schema import (
@@ -37,9 +36,9 @@ from forerun.server.schema import (
     MessagesRequest,
     ResponsesRequest,
     TokenizeRequest,
-    read,
 )
 from forerun.server.service import Service
+from forerun.server.texts import check_counted
 from forerun.server.worker import Closed
 
 CLOSE_S = 1.0
@@ -99,43 +98,52 @@ def new_app(service: Service) -> FastAPI:
 
 async def tokenize(service: Service, request: Request) -> Response:
     """Token ids of a text or a conversation."""
-    body, _ = read(TokenizeRequest, await read_object(request, service.config))
+    body, _ = await service.read(request, TokenizeRequest)
     llm = service.llm()
     given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
     if len(given) != 1:
         raise ApiError(400, "give one of prompt, messages and content", param="prompt")
-    (ids,) = await service.encode(lambda: [_tokenized(body, llm)])
-    tokens: list[Any] = ids.token_ids
-    texts = [llm.tokenizer.text_of(token) for token in tokens]
-    document = {"count": len(tokens), "max_model_len": llm.max_len, "tokens": tokens}
+    return await service.encode(lambda: answer(_taken_apart(body, llm)), body_nbytes(request))
+
+
+def _taken_apart(body: TokenizeRequest, llm: LLM) -> dict[str, Any]:
+    tokens, text_of = _tokenized(body, llm), llm.tokenizer.text_of
+    document: dict[str, Any] = {"count": len(tokens), "max_model_len": llm.max_len}
+    document["tokens"] = tokens
     if body.with_pieces:
-        document["tokens"] = [
-            {"id": i, "piece": text} for i, text in zip(tokens, texts, strict=True)
-        ]
+        document["tokens"] = [{"id": token, "piece": text_of(token)} for token in tokens]
     if body.return_token_strs:
-        document["token_strs"] = texts
-    return answer(document)
+        document["token_strs"] = [text_of(token) for token in tokens]
+    return document
 
 
-def _tokenized(body: TokenizeRequest, llm: LLM) -> Encoded:
+def _tokenized(body: TokenizeRequest, llm: LLM) -> list[int]:
+    tokenizer, wants_bos = llm.tokenizer, False
     if body.messages is not None:
-        return encode_chat(
-            body.messages, llm.tokenizer, add_generation_prompt=body.add_generation_prompt
+        text = tokenizer.apply_chat_template(
+            body.messages, add_generation_prompt=body.add_generation_prompt
         )
-    text = body.prompt if body.content is None else body.content
-    special = body.add_special_tokens if body.content is None else body.add_special
-    return Encoded(llm.tokenizer.encode(text or "", bos=None if special else False))
+        check_counted(text, "messages")
+    else:
+        text = (body.prompt if body.content is None else body.content) or ""
+        check_counted(text, "prompt" if body.content is None else "content")
+        wants_bos = body.add_special_tokens if body.content is None else body.add_special
+    return tokenizer.encode(text, bos=None if wants_bos else False)
 
 
 async def detokenize(service: Service, request: Request) -> Response:
     """The text of token ids, as vLLM (`prompt`) and llama-server (`content`) call it."""
-    body, _ = read(DetokenizeRequest, await read_object(request, service.config))
+    body, _ = await service.read(request, DetokenizeRequest)
     tokenizer = service.llm().tokenizer
-    for token in body.tokens:
-        if tokenizer.token_bytes(token) is None:
-            raise ApiError(400, f"token id {token} is not in the vocabulary", param="tokens")
-    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
-    return answer({"prompt": text, "content": text})
+
+    def put_together() -> Response:
+        for token in body.tokens:
+            if tokenizer.token_bytes(token) is None:
+                raise ApiError(400, f"token id {token} is not in the vocabulary", param="tokens")
+        text = tokenizer.decode(body.tokens, skip_special=False)
+        return answer({"prompt": text, "content": text})
+
+    return await service.encode(put_together, body_nbytes(request))
 
 
 async def health(service: Service, request: Request) -> Response:

@@ -58,16 +58,23 @@ _ANTHROPIC: Mapping[int, str] = {
 """What Anthropic calls the statuses."""
 
 
-def too_long(num_prompt: int, limit: int, context: int) -> ApiError:
-    """A prompt longer than the context, or than the server allows; `n_ctx` is llama-server's."""
+def too_long(
+    num_prompt: int, limit: int, context: int, param: str = "messages", *, is_least: bool = False
+) -> ApiError:
+    """A prompt longer than the context, or than the server allows; `n_ctx` is llama-server's.
+
+    `is_least`: it has more tokens than `num_prompt`, which is as far as they were counted.
+    """
     most = f"This model's maximum context length is {context} tokens"
     if limit < context - 1:
         most = f"This server's maximum prompt length is {limit} tokens"
+    what = "prediction" if param == "prediction" else "prompt"
+    more = "more than " if is_least else ""
     return ApiError(
         400,
-        f"{most}. However, your prompt has {num_prompt} tokens. Please shorten it, or start the "
-        "server with a larger --max-model-len or --max-prompt-len.",
-        param="messages",
+        f"{most}. However, your {what} has {more}{num_prompt} tokens. Please shorten it, or start "
+        "the server with a larger --max-model-len or --max-prompt-len.",
+        param=param,
         code="context_length_exceeded",
         more={"n_prompt_tokens": num_prompt, "n_ctx": context},
     )

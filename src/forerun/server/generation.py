@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import forerun
-from forerun.formats.prompt import Encoded, encode_chat
+from forerun.formats.prompt import Encoded
 from forerun.server import messages as anthropic
 from forerun.server import responses as openai
 from forerun.server.answers import CHAT, COMPLETION, DocumentHead, Words
 from forerun.server.blocks import BlockWriter, Dialect
 from forerun.server.errors import ApiError
 from forerun.server.forms import check_depth
-from forerun.server.http import EventStream, answer, read_object, watched
+from forerun.server.http import EventStream, answer, body_nbytes, watched
 from forerun.server.parts import Reader
 from forerun.server.schema import (
     ChatRequest,
@@ -31,6 +31,7 @@ from forerun.server.schema import (
     read,
 )
 from forerun.server.service import Service
+from forerun.server.texts import check_counted
 from forerun.server.tools import Toolbox
 from forerun.server.worker import AsyncRequest
 from forerun.server.writer import Writer
@@ -38,9 +39,8 @@ from forerun.server.writer import Writer
 
 async def completions(service: Service, request: Request) -> Response:
     """Continue a text."""
-    given = await read_object(request, service.config)
-    body, typed = read(CompletionRequest, given)
-    llm, name = service.llm(), service.name(body.model)
+    body, typed = await service.read(request, CompletionRequest)
+    name = service.name(body.model)
     if body.echo and body.stream and body.logprobs is not None:
         raise ApiError(400, "echo with logprobs is not streamed: leave out stream", param="stream")
     params = service.params(body, typed)
@@ -48,14 +48,12 @@ async def completions(service: Service, request: Request) -> Response:
 
     def encode() -> list[Encoded]:
         return [
-            Encoded(llm.tokenizer.encode(one, bos=bos), one)
-            if isinstance(one, str)
-            else Encoded(one)
+            service.read_text(one, "prompt", bos=bos) if isinstance(one, str) else Encoded(one)
             for one in body.prompts()
         ]
 
-    prompts = await service.encode(encode)
-    running = await service.submit(prompts, params, stream=body.stream)
+    prompts = await service.encode(encode, body_nbytes(request))
+    running = await service.submit(prompts, params, stream=body.stream, param="prompt")
     head = DocumentHead(COMPLETION, name, forerun.__version__)
     writer = _writer(service, running, body, head, with_prompt=body.echo)
     return await _written(request, running, writer, stream=body.stream)
@@ -63,10 +61,9 @@ async def completions(service: Service, request: Request) -> Response:
 
 async def chat_completions(service: Service, request: Request) -> Response:
     """Answer a conversation."""
-    given = await read_object(request, service.config)
-    body, typed = read(ChatRequest, given)
+    body, typed = await service.read(request, ChatRequest)
     name = service.name(body.model)
-    running, has_tools = await _submit(service, body, typed)
+    running, has_tools = await _submit(service, request, body, typed)
     head = DocumentHead(CHAT, name, forerun.__version__)
     writer = _writer(service, running, body, head, with_tools=has_tools)
     return await _written(request, running, writer, stream=body.stream)
@@ -74,8 +71,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
 
 async def responses(service: Service, request: Request) -> Response:
     """Answer in OpenAI's newer form; nothing is stored."""
-    given = await read_object(request, service.config)
-    body, _ = read(ResponsesRequest, given)
+    body, _ = await service.read(request, ResponsesRequest)
     name = service.name(body.model)
     dialect = openai.ResponsesDialect(name, service.llm().drafter_spec.name, body)
     return await _in_blocks(service, request, openai.as_chat(body), dialect)
@@ -83,8 +79,7 @@ async def responses(service: Service, request: Request) -> Response:
 
 async def messages(service: Service, request: Request) -> Response:
     """Answer in Anthropic's form."""
-    given = await read_object(request, service.config)
-    body, _ = read(MessagesRequest, given)
+    body, _ = await service.read(request, MessagesRequest)
     name = service.name(body.model)
     dialect = anthropic.MessagesDialect(name, service.llm().drafter_spec.name)
     return await _in_blocks(service, request, anthropic.as_chat(body), dialect)
@@ -92,12 +87,16 @@ async def messages(service: Service, request: Request) -> Response:
 
 async def count_tokens(service: Service, request: Request) -> Response:
     """Count the tokens of a prompt in Anthropic's form."""
-    given = await read_object(request, service.config)
-    counted, _ = read(CountTokensRequest, given)
+    counted, _ = await service.read(request, CountTokensRequest)
     body, _ = read(ChatRequest, anthropic.as_chat(counted))
     service.name(body.model)
-    (prompt,) = await service.encode(lambda: [_encoded(service, body, _toolbox(service, body))])
-    return answer({"input_tokens": len(prompt.token_ids)})
+
+    def count() -> int:
+        text = _rendered(service, body, _toolbox(service, body))
+        check_counted(text, "messages")
+        return len(service.llm().tokenizer.encode(text, bos=False))
+
+    return answer({"input_tokens": await service.encode(count, body_nbytes(request))})
 
 
 async def _in_blocks(
@@ -110,7 +109,7 @@ async def _in_blocks(
     if body.timings_per_token:
         name = "timings_per_token"
         raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
-    running, has_tools = await _submit(service, body, typed)
+    running, has_tools = await _submit(service, request, body, typed)
     writer = BlockWriter(
         request=running,
         dialect=dialect,
@@ -121,7 +120,7 @@ async def _in_blocks(
 
 
 async def _submit(
-    service: Service, body: ChatRequest, typed: Mapping[str, str]
+    service: Service, request: Request, body: ChatRequest, typed: Mapping[str, str]
 ) -> tuple[AsyncRequest, bool]:
     """Hand a conversation to the engine; and whether the model knows tools."""
     defaults = service.llm().default_params()
@@ -129,7 +128,11 @@ async def _submit(
     params = service.params(body, typed, defaults)
     toolbox = _toolbox(service, body)
     params.structured_outputs = toolbox.form(params.structured_outputs)
-    prompts = await service.encode(lambda: [_encoded(service, body, toolbox)])
+
+    def encode() -> Encoded:
+        return service.read_text(_rendered(service, body, toolbox), "messages", bos=False)
+
+    prompts = [await service.encode(encode, body_nbytes(request))]
     running = await service.submit(prompts, params, stream=body.stream)
     return running, bool(toolbox.tools)
 
@@ -139,13 +142,14 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
     return Toolbox.of(body.tools, body.tool_choice, body.parallel_tool_calls)
 
 
-def _encoded(service: Service, body: ChatRequest, toolbox: Toolbox) -> Encoded:
+def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
+    """The conversation as the model reads it."""
     tokenizer = service.llm().tokenizer
     settings: dict[str, Any] = body.chat_template_kwargs or {}
     settings |= {"add_generation_prompt": body.add_generation_prompt}
     given = [_with_system_role(message) for message in body.messages]
     turns, own = toolbox.prepare(given, tokenizer)
-    return encode_chat(turns, tokenizer, **settings, **own)
+    return tokenizer.apply_chat_template(turns, **settings, **own)
 
 
 def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:

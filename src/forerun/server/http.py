@@ -18,6 +18,8 @@ from forerun.server.errors import ApiError
 
 STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
+LEAST_VALUES, VALUE_NBYTES = 10_000, 40
+"""A body may have one value for so many of the bytes that it may have, and so many in any case."""
 OPEN_ROUTES = frozenset({"/health"})
 """Routes that need no key."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -40,15 +42,21 @@ def refusal(error: ApiError, path: str = "") -> Response:
     )
 
 
-async def read_object(request: Request, config: ServerConfig) -> dict[str, Any]:
-    """The JSON object in a request's body. Raises ApiError for one that is too large, too slow or no object."""
-    limit = config.max_body_nbytes
+async def read_bytes(request: Request, config: ServerConfig) -> bytes:
+    """A request's body. Raises ApiError for one that is too large or too slow."""
     try:
         async with asyncio.timeout(config.body_timeout):
-            body = await _read(request, limit)
+            body = await _read(request, config.max_body_nbytes)
     except TimeoutError:
         message = f"the body did not arrive within {config.body_timeout:g} s"
         raise ApiError(408, message, headers={"connection": "close"}) from None
+    request.state.nbytes = len(body)
+    return body
+
+
+def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
+    """The JSON object in a body. Raises ApiError if it is none."""
+    _check_values(body, max(LEAST_VALUES, config.max_body_nbytes // VALUE_NBYTES))
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -56,6 +64,24 @@ async def read_object(request: Request, config: ServerConfig) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ApiError(400, "the body must be a JSON object")
     return found
+
+
+def body_nbytes(request: Request) -> int:
+    """The size of the body that was read."""
+    return int(request.state.nbytes)
+
+
+def _check_values(body: bytes, most: int) -> None:
+    """Raise ApiError for JSON of more values than a request can need: to read and check them would stop all others.
+
+    Values are parted by commas; those in texts are not counted.
+    """
+    if body.count(b",") <= most:
+        return
+    bare = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    is_too_many = bare.count(b'"') > 4 * most
+    if is_too_many or b"".join(bare.split(b'"')[::2]).count(b",") > most:
+        raise ApiError(400, f"the body has more than {most} values, which this server allows")
 
 
 async def _read(request: Request, limit: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import signal
@@ -102,6 +103,8 @@ class Server(uvicorn.Server):
         if llm is None:
             self.should_exit = True
             return
+        gc.collect()
+        gc.freeze()  # all this stays: to look through it for garbage would stop every stream each time
         places = llm.config.max_num_seqs
         self._say(
             f"ready: {', '.join(self._service.names)}, drafter {llm.drafter_spec.text()}, "

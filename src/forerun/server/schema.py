@@ -7,15 +7,25 @@ A field that is unknown is an error that names the allowed ones.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
 
 from forerun.core import options, request_spellings
 from forerun.core.errors import RequestError, as_typed, shown, unknown
-from forerun.core.params import SamplingParams
+from forerun.core.params import MAX_IDS, SamplingParams
 from forerun.server import forms
 from forerun.server.conversations import AnthropicMessages, ChatMessages
 from forerun.server.errors import ApiError, of_exception
@@ -24,6 +34,28 @@ from forerun.server.tools import CHOICES
 Body = TypeVar("Body", bound=BaseModel)
 
 PROMPT = str | list[str] | list[int] | list[list[int]]
+MAX_ITEMS = MAX_IDS
+"""Entries of a field that is a list or an object."""
+MAX_TURNS = 10_000
+"""The same of a conversation."""
+
+
+def _one_kind(prompt: object) -> object:
+    """A prompt of the types above. pydantic would try each type on every entry, for seconds where there are many."""
+    kinds = {*map(type, prompt)} if isinstance(prompt, list) else {type(prompt)}
+    if kinds == {list}:
+        kinds = {*map(type, itertools.chain.from_iterable(prompt))}  # type: ignore[arg-type]
+        fine = kinds <= {int}
+    else:
+        fine = kinds == {str} or (isinstance(prompt, list) and kinds <= {int})
+    if not fine:
+        raise ValueError
+    return prompt
+
+
+_Prompt = Annotated[
+    PROMPT, PlainValidator(_one_kind), WithJsonSchema(TypeAdapter(PROMPT).json_schema())
+]
 _TYPES: Mapping[str, Any] = {
     "stop": str | list[str],
     "stop_token_ids": list[int],
@@ -135,7 +167,7 @@ else:
 class CompletionRequest(_SampledAnswer):
     """A text to continue."""
 
-    prompt: PROMPT
+    prompt: _Prompt
     """One prompt or several, as text or token ids."""
     logprobs: int | None = None
     """Log-probabilities of the tokens and of this many likeliest ones."""
@@ -261,11 +293,22 @@ def read(body: type[Body], given: Mapping[str, object]) -> tuple[Body, dict[str,
     try:
         if issubclass(body, AnswerRequest):
             fields, typed = request_spellings.read(given)
+        _check_sizes(fields, typed)
         return body.model_validate(fields), typed
     except RequestError as error:
         raise of_exception(error) from error
     except ValidationError as error:
         raise _told(error, body, typed) from None
+
+
+def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:
+    """Raise ApiError for a list or an object of more entries than any request needs; of prompts the tokens tell."""
+    for name, value in fields.items():
+        most = MAX_TURNS if name in ("messages", "input") else MAX_ITEMS
+        if name in ("prompt", "tokens") or not isinstance(value, list | dict) or len(value) <= most:
+            continue
+        own = typed.get(name, name)
+        raise ApiError(400, f"{own} has {len(value)} entries, at most {most} are allowed", own)
 
 
 def _told(error: ValidationError, body: type[BaseModel], typed: Mapping[str, str]) -> ApiError:

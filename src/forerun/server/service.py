@@ -8,6 +8,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+from starlette.requests import Request
 
 from forerun.core.errors import RequestError, shown
 from forerun.core.params import SamplingParams
@@ -18,9 +21,13 @@ from forerun.server.answers import timings
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, loading, of_exception, too_long
 from forerun.server.forms import check_bounds, max_draft
+from forerun.server.http import read_bytes, to_object
 from forerun.server.metrics import ServerMetrics
-from forerun.server.schema import AnswerRequest
+from forerun.server.schema import AnswerRequest, Body, read
+from forerun.server.texts import LARGE, Turnstile, encoded
 from forerun.server.worker import AsyncRequest, Closed, Worker
+
+T = TypeVar("T")
 
 _log = logging.getLogger("forerun.requests")
 
@@ -38,6 +45,7 @@ class Service:
         """Called by the engine thread when loading has ended, well or not."""
         self.worker = Worker(load, lambda: self.on_loaded())
         self._running: dict[AsyncRequest, int] = {}
+        self._turnstile = Turnstile()
 
     def llm(self) -> LLM:
         """The model. Raises ApiError while it is not there."""
@@ -67,15 +75,39 @@ class Service:
             params.max_draft = max_draft(body.speculative, llm.drafter_spec.name)
         return params
 
-    async def encode(self, encode: Callable[[], list[Encoded]]) -> list[Encoded]:
-        """Prompts as token ids, made in another thread: a long text would keep all others waiting."""
-        return await asyncio.to_thread(encode)
+    async def read(self, request: Request, kind: type[Body]) -> tuple[Body, dict[str, str]]:
+        """A request's body, and what its fields were called. Raises ApiError."""
+        body = await read_bytes(request, self.config)
+        if len(body) < LARGE:
+            return read(kind, to_object(body, self.config))
+        return await self._turnstile.run(
+            lambda: read(kind, to_object(body, self.config)), len(body)
+        )
+
+    async def encode(self, encode: Callable[[], T], nbytes: int) -> T:
+        """What is made of a body of so many bytes, in another thread: a long text would keep all others waiting."""
+        return await self._turnstile.run(encode, nbytes)
+
+    def read_text(self, text: str, param: str, *, bos: bool | None = None) -> Encoded:
+        """A text as token ids. Raises ApiError for one that cannot fit."""
+        llm = self.llm()
+        return encoded(text, llm.tokenizer, self._limit(), llm.max_len, param, bos=bos)
 
     async def submit(
-        self, prompts: Sequence[Encoded], params: SamplingParams, *, stream: bool
+        self,
+        prompts: Sequence[Encoded],
+        params: SamplingParams,
+        *,
+        stream: bool,
+        param: str = "messages",
     ) -> AsyncRequest:
-        """Hand prompts to the engine. Raises ApiError for what is out of bounds, RequestError for what is wrong."""
-        self._check(prompts, params)
+        """Hand prompts, which the field `param` holds, to the engine.
+
+        Raises ApiError for what is out of bounds, RequestError for what is wrong.
+        """
+        self._check(prompts, params, param)
+        if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
+            params.prediction = await self._predicted(params.prediction)
         if params.structured_outputs is not None:
             await self._compile(params.structured_outputs)
         interval_s = self.config.stream_interval if stream else math.inf
@@ -83,6 +115,14 @@ class Service:
         self._running[request] = len(prompts) * params.n
         await request.accepted()
         return request
+
+    async def _predicted(self, text: str) -> tuple[int, ...]:
+        found = await self.encode(
+            lambda: self.read_text(text, "prediction", bos=False).token_ids, len(text)
+        )
+        if len(found) > self._limit():
+            raise too_long(len(found), self._limit(), self.llm().max_len, "prediction")
+        return tuple(found)
 
     async def _compile(self, form: StructuredOutputsParams) -> None:
         """Compile a grammar in another thread; the engine finds it ready. Raises ApiError."""
@@ -102,15 +142,15 @@ class Service:
         for request in [*self._running]:
             request.cancel(Closed("the server is shutting down"))
 
-    def _check(self, prompts: Sequence[Encoded], params: SamplingParams) -> None:
+    def _check(self, prompts: Sequence[Encoded], params: SamplingParams, param: str) -> None:
         llm, most = self.llm(), self.config.max_n
         if params.n > most:
             message = f"n must be from 1 to {most} (--max-n), got {params.n}"
             raise ApiError(400, message, param="n")
-        limit = min(self.config.max_prompt_len or llm.max_len, llm.max_len - 1)
+        limit = self._limit()
         for prompt in prompts:
             if len(prompt.token_ids) > limit:
-                raise too_long(len(prompt.token_ids), limit, llm.max_len)
+                raise too_long(len(prompt.token_ids), limit, llm.max_len, param)
         num_new, num_slots = len(prompts) * params.n, llm.config.max_num_seqs
         if num_new > num_slots + self.config.max_queue:
             raise ApiError(
@@ -122,6 +162,11 @@ class Service:
         num_running = sum(self._running.values())
         if num_running + num_new > num_slots + self.config.max_queue:
             raise busy(max(0, num_running - num_slots), self.config.max_queue)
+
+    def _limit(self) -> int:
+        """Tokens of a prompt, at most."""
+        llm = self.llm()
+        return min(self.config.max_prompt_len or llm.max_len, llm.max_len - 1)
 
     def _ended(self, request: AsyncRequest) -> None:
         self._running.pop(request, None)

@@ -1,0 +1,108 @@
+"""What is too long is refused before it is encoded, and what is counted has a bound of its own."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from forerun.core.params import MAX_IDS
+from forerun.server import texts
+from forerun.server.config import ServerConfig
+from forerun.server.errors import ApiError
+from forerun.server.http import to_object
+
+WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
+
+
+def ask(url: str, path: str, body: dict) -> tuple[int, dict]:
+    answer = httpx.post(url + path, json=body, timeout=60)
+    return answer.status_code, answer.json()
+
+
+@pytest.mark.parametrize("text", [WORDS * 4000, "0" * 100_000, "\u4e2d" * 50_000, " " * 400_000])
+def test_a_text_that_cannot_fit_is_not_encoded_whole(llm, monkeypatch, text):
+    lengths = []
+    encode = llm.tokenizer.encode
+    monkeypatch.setattr(
+        llm.tokenizer,
+        "encode",
+        lambda given, **more: lengths.append(len(given)) or encode(given, **more),
+    )
+    with pytest.raises(ApiError, match="more than"):
+        texts.encoded(text, llm.tokenizer, 100, 512, "prompt")
+    assert all(length <= texts.HEAD * 100 for length in lengths)
+
+
+@pytest.mark.parametrize("text", [WORDS * 7, "", " " * 5000, "a" * 300, "=" * 7000])
+def test_a_text_that_fits_has_the_tokens_that_it_has(llm, text):
+    found = texts.encoded(text, llm.tokenizer, 100, 512, "prompt")
+    assert found.token_ids == llm.tokenizer.encode(text)
+    assert found.text == text
+
+
+def test_prompts_and_predictions_that_are_too_long_are_refused_by_name(url):
+    long = WORDS * 5000
+    said = [{"role": "user", "content": long}]
+    for path, body, field in (
+        ("/v1/completions", {"prompt": long}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", long]}, "prompt"),
+        ("/v1/completions", {"prompt": [7] * 50_000}, "prompt"),
+        ("/v1/completions", {"prompt": "a", "prediction": long}, "prediction"),
+        ("/v1/chat/completions", {"messages": said}, "messages"),
+    ):
+        status, document = ask(url, path, body)
+        error = document["error"]
+        assert (status, error["param"]) == (400, field), error
+        assert error["code"] == "context_length_exceeded"
+        assert error["n_ctx"] == 512
+        assert error["n_prompt_tokens"] > 511
+
+
+def test_what_is_counted_may_be_longer_than_the_context_but_not_than_a_megabyte(url, llm):
+    text = WORDS * 200
+    expected = llm.tokenizer.encode(text, bos=False)
+    assert ask(url, "/tokenize", {"content": text})[1]["tokens"] == expected
+    assert len(expected) > llm.max_len
+    for body in ({"prompt": "a" * 1_100_000}, {"content": "\u4e2d" * 400_000}):
+        status, document = ask(url, "/tokenize", body)
+        assert status == 400
+        assert "at most 1000000 are counted at once" in document["error"]["message"]
+    said = {"messages": [{"role": "user", "content": "b" * 1_100_000}]}
+    assert ask(url, "/v1/messages/count_tokens", said)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"logit_bias": {str(i): 1.0 for i in range(MAX_IDS + 1)}}, "logit_bias has 1025 entries"),
+        ({"stop_token_ids": [1] * 2000}, "stop_token_ids has 2000 entries"),
+        ({"stop": [1] * 2000}, "stop has 2000 entries"),
+        ({"metadata": [{}] * 200_000}, "more than 100000 values"),
+    ],
+)
+def test_lists_have_bounds(url, body, words):
+    status, document = ask(url, "/v1/completions", {"prompt": "a", **body})
+    assert status == 400
+    assert words in document["error"]["message"]
+
+
+def test_commas_in_texts_are_no_values():
+    config = ServerConfig(max_body_mb=0.4)
+    text = 'a, "b\\", c, ' * 9000
+    assert to_object(json.dumps({"prompt": text}).encode(), config) == {"prompt": text}
+    for many in ([1] * 11_000, [","] * 11_000, [{"a": "\\"}] * 11_000, ['"'] * 11_000):
+        with pytest.raises(ApiError, match="more than 10000 values"):
+            to_object(json.dumps({"prompt": many}).encode(), config)
+
+
+def test_a_prediction_is_encoded_once_for_all_completions(url, llm, monkeypatch):
+    seen = []
+    encode = llm.tokenizer.encode
+    monkeypatch.setattr(
+        llm.tokenizer, "encode", lambda text, **more: seen.append(text) or encode(text, **more)
+    )
+    body = {"prompt": "One two three", "n": 4, "max_tokens": 4, "prediction": " four five six"}
+    assert ask(url, "/v1/completions", body)[0] == 200
+    assert seen.count(" four five six") == 1
