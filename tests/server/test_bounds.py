@@ -21,6 +21,8 @@ from forerun.server.run import bind
 from tests.server.conftest import running
 
 LONG = {"prompt": "Once", "max_tokens": 450, "ignore_eos": True, "temperature": 2}
+JSON = {"content-type": "application/json"}
+HEAD = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 FIELDS = {"message", "type", "param", "code"}
 
 
@@ -88,7 +90,7 @@ def test_what_is_wrong_is_named(url, path, body, status, words):
     "body", [b"", b"{", b"[1]", b'"a"', b"\xff", b"[" * 100_000, b'{"n": 1' + b"0" * 5000 + b"}"]
 )
 def test_a_body_that_is_no_object_is_refused(url, body):
-    answer = httpx.post(f"{url}/v1/completions", content=body, timeout=60)
+    answer = httpx.post(f"{url}/v1/completions", content=body, headers=JSON, timeout=60)
     assert answer.status_code == 400
     assert told(answer)["message"].startswith("the body")
 
@@ -106,13 +108,14 @@ def test_fields_without_effect_change_nothing(url):
 def test_a_body_that_is_too_large_or_half_sent_is_refused(llm):
     with running(lambda: llm, max_body_mb=0.01, body_timeout=0.3) as (url, _):
         large = json.dumps({"prompt": "a" * 20_000})
-        answer = httpx.post(f"{url}/v1/completions", content=large)
+        answer = httpx.post(f"{url}/v1/completions", content=large, headers=JSON)
         assert answer.status_code == 413
         assert "larger than 0.01 MB" in told(answer)["message"]
         pieces = (b"x" * 1000 for _ in range(20))  # sent in chunks, of no stated length
-        assert httpx.post(f"{url}/v1/completions", content=pieces).status_code == 413
+        cut = httpx.post(f"{url}/v1/completions", content=pieces, headers=JSON)
+        assert cut.status_code == 413
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as half:
-            half.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n{")
+            half.sendall(f"{HEAD}content-length: 99\r\n\r\n{{".encode())
             half.settimeout(20)
             assert half.recv(12) == b"HTTP/1.1 408"
         assert httpx.get(f"{url}/health").status_code == 200
@@ -194,7 +197,7 @@ def test_a_client_that_vanishes_frees_its_place(served, llm, stream):
     url, service = served
     aborted = llm.loop.served.finished["abort"]
     body = json.dumps(LONG | {"stream": stream}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"{HEAD}content-length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
         client.sendall(head.encode() + body)
         wait_until(lambda: llm.engine.requests)

@@ -170,7 +170,9 @@ def test_the_documented_line_of_curl_works(url):
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl_reads_a_stream(url):
-    command = ["curl", "-sN", f"{url}/v1/completions", "-d", json.dumps(BODY | {"stream": True})]
+    kind = ("-H", "content-type: application/json")
+    body = json.dumps(BODY | {"stream": True})
+    command = ["curl", "-sN", f"{url}/v1/completions", *kind, "-d", body]
     out = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     lines = [line.removeprefix("data: ") for line in out.split("\n\n") if line]
     assert lines.pop() == "[DONE]"

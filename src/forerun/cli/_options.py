@@ -56,7 +56,8 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "stop": ("--stop", "-r", "--reverse-prompt"),
     "ignore_eos": ("--ignore-eos",),
     "served_model_name": ("-a", "--served-model-name", "--alias"),
-    "allowed_origins": ("--allowed-origins", "--allowed-origin"),
+    "allowed_origins": ("--allowed-origins", "--allowed-origin", "--cors-origin"),
+    "allowed_hosts": ("--allowed-hosts", "--allowed-host"),
     "log_requests": ("--log-requests",),
 }
 """Of fields that have more spellings than their own name."""
@@ -87,6 +88,7 @@ METAVARS: Mapping[str, str] = {
     "memory_budget": "SIZE",
     "served_model_name": "NAME",
     "allowed_origins": "ORIGIN",
+    "allowed_hosts": "NAME",
     "api_key": "KEY",
     "body_timeout": "SECONDS",
     "drain_timeout": "SECONDS",

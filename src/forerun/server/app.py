@@ -17,6 +17,7 @@ from starlette.responses import Response
 import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.llm import LLM
+from forerun.server.browsers import Doorkeeper
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.generation import (
     chat_completions,
@@ -88,6 +89,7 @@ def new_app(service: Service) -> FastAPI:
     if service.config.api_key is not None:
         opened = frozenset(route.path for route in pages) | OPEN_ROUTES
         app.add_middleware(Guarded, api_key=service.config.api_key, opened=opened)
+    app.add_middleware(Doorkeeper, config=service.config)
     if service.config.allowed_origins:  # outermost: a browser asks without the key first
         origins = [*service.config.allowed_origins]
         app.add_middleware(

@@ -24,6 +24,8 @@ class ServerConfig:
     """What requests may call the model; default: the model as it was given."""
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may call the server from a browser; none by default."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names that the server is reached by, * for any; a server with a key answers to all."""
     page: bool = True
     """Answer / with a page to chat in, which is loaded without the key."""
     max_prompt_len: int | None = None
@@ -62,6 +64,11 @@ class ServerConfig:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("the API key is empty")
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine reaches it."""
+        return self.host.startswith("127.") or self.host in ("::1", "localhost")
 
     @property
     def max_body_nbytes(self) -> int:

@@ -50,6 +50,7 @@ def is_anthropic(path: str) -> bool:
 
 _ANTHROPIC: Mapping[int, str] = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from forerun.core.errors import shown
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 
@@ -22,6 +24,8 @@ LEAST_VALUES, VALUE_NBYTES = 10_000, 40
 """A body may have one value for so many of the bytes that it may have, and so many in any case."""
 OPEN_ROUTES = frozenset({"/health"})
 """Routes that need no key."""
+_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
+"""A page of elsewhere may send texts and forms without asking, but not this."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -43,7 +47,14 @@ def refusal(error: ApiError, path: str = "") -> Response:
 
 
 async def read_bytes(request: Request, config: ServerConfig) -> bytes:
-    """A request's body. Raises ApiError for one that is too large or too slow."""
+    """A request's body. Raises ApiError for one that is not called JSON, too large or too slow."""
+    kind = request.headers.get("content-type", "")
+    if not _JSON.fullmatch(kind.partition(";")[0].strip().lower()):
+        raise ApiError(
+            415,
+            f"the body is sent as {shown(kind) if kind else 'of no type'}, it must be JSON: add the header "
+            "'content-type: application/json' (curl: -H 'content-type: application/json')",
+        )
     try:
         async with asyncio.timeout(config.body_timeout):
             body = await _read(request, config.max_body_nbytes)

@@ -79,9 +79,12 @@ _ANSWERS: dict[str, Schema] = {
 _ERRORS = {
     400: "The request cannot be read, or asks for what cannot be had.",
     401: "The API key is missing or wrong.",
+    403: "The page that asks may not use this server.",
     404: "The model is not served here.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
+    415: "The body is not called JSON.",
+    421: "The server is not called that.",
     429: "Too many requests wait: try again later.",
     503: "The model loads, or the server is shutting down.",
 }
@@ -108,9 +111,9 @@ def described(route: str, body: type[BaseModel] | None, *, has_key: bool) -> Sch
 
 
 def _statuses(route: str, body: type[BaseModel] | None, *, has_key: bool) -> list[int]:
-    statuses = set[int]()
+    statuses = {403, 421}
     if body is not None:
-        statuses |= {400, 408, 413}
+        statuses |= {400, 408, 413, 415}
     if route.startswith("/v1/") and route != "/v1/models":
         statuses.add(404)
     if "text/event-stream" in _ANSWERS[route]:

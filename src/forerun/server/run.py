@@ -45,7 +45,7 @@ def serve(
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     say(f"listening on http://{host}:{port}")
-    if config.api_key is None and not config.host.startswith(("127.", "::1", "localhost")):
+    if config.api_key is None and not config.is_local:
         say("no key is asked for: who reaches this address can use it (--api-key-file)")
     server = Server(service, say)
     service.on_loaded = server.loaded

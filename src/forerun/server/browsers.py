@@ -1,0 +1,92 @@
+"""What web pages may do: a browser sends requests of any page to any address, also to one on the user's own machine.
+
+A page of elsewhere is told by `Origin`, or, where its name has been made to lead here (DNS rebinding), by `Host`.
+Bodies must be JSON by name (`http.read_bytes`), which a page may not send elsewhere without asking first.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from forerun.core.errors import shown
+from forerun.server.config import ServerConfig
+from forerun.server.errors import ApiError
+from forerun.server.http import refusal
+
+ANY = "*"
+_PRIVATE = (".local", ".internal", ".home.arpa", ".lan")
+"""Ends of names that no one outside of a network can own."""
+
+
+class Doorkeeper:
+    """Refuses requests of pages that are not this server's own, nor of the allowed origins."""
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self.app, self._config = app, config
+        self._names = {config.host.lower(), *(name.lower() for name in config.allowed_hosts)}
+        if not config.is_local:
+            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 421 or 403."""
+        error = self._refused(dict(scope["headers"])) if scope["type"] == "http" else None
+        if error is None:
+            await self.app(scope, receive, send)
+        else:
+            await refusal(error, scope["path"])(scope, receive, send)
+
+    def _refused(self, headers: Mapping[bytes, bytes]) -> ApiError | None:
+        host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        if host and self._config.api_key is None and not self._is_own(_name(host)):
+            return ApiError(
+                421,
+                f"this server is not called {shown(host)}: start it with --allowed-host NAME for every "
+                "name that it is reached by, or with a key",
+                code="host_not_allowed",
+            )
+        if origin and not self._is_let_in(origin, host):
+            return ApiError(
+                403,
+                f"pages of {shown(origin)} may not use this server: start it with --allowed-origins "
+                "ORIGIN for every origin that may",
+                code="origin_not_allowed",
+            )
+        return None
+
+    def _is_own(self, name: str) -> bool:
+        """True for names that lead here, and cannot be made to by a stranger who owns them."""
+        if name in self._names or ANY in self._names or _is_address(name):
+            return True
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        return not self._config.is_local and ("." not in name or name.endswith(_PRIVATE))
+
+    def _is_let_in(self, origin: str, host: str) -> bool:
+        allowed = self._config.allowed_origins
+        try:
+            is_own = bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+        except ValueError:
+            is_own = False
+        return is_own or origin in allowed or ANY in allowed
+
+
+def _name(host: str) -> str:
+    """The name in a `Host`, without the port; empty for what is none."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    """True for a number: a page that was loaded from it is this server's own."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
