@@ -1,0 +1,139 @@
+"""What the documentation quotes of the code is what the code says: constants and defaults, options, files."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from forerun.bench import summary
+from forerun.cache.blocks import BLOCK_ROWS
+from forerun.cli.main import app
+from forerun.core import spellings
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+from forerun.engine import guard, policy
+from forerun.server import tools
+from forerun.server.config import ServerConfig
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+NUMBERS = {3: "three", 5: "five"}
+llama, gguf, onnx, vino = (
+    import_module(f"forerun.bench.peers.{name}")
+    for name in ("llama_cpp", "transformers", "onnxruntime_genai", "openvino")
+)
+
+QUOTED = [
+    ("docs/controller.md", f"and a = {policy.ALPHA}:"),
+    (
+        "docs/controller.md",
+        f"m = {policy.MARGIN:g} and m' = {policy.QUESTION_MARGIN:g} are margins",
+    ),
+    ("docs/controller.md", f"the median of the last {policy.LAST_PASSES} passes"),
+    ("docs/controller.md", f"a plain pass after {policy.PLAIN_EVERY} steps"),
+    ("docs/controller.md", f"{100 * policy.EXPLORATION:g} %, halved down to"),
+    ("docs/controller.md", f"halved down to {100 * policy.LEAST_EXPLORATION:g} %"),
+    ("docs/controller.md", f"After {NUMBERS[guard.MAX_ERRORS]} errors"),
+    ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
+    ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
+    ("docs/benchmarks.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
+    ("docs/benchmarks.md", f"nodes a step ({EngineConfig().draft_budget})"),
+    ("docs/spellings.md", f"blocks of keys and values have {BLOCK_ROWS} rows"),
+    ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
+    ("docs/serving.md", f"of at most {tools.MAX_CALLS} one after the"),
+    ("docs/peers.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
+    ("docs/peers.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
+    ("docs/peers.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
+    ("docs/peers.md", f"chains of {llama.EAGLE_TOKENS}"),
+    ("docs/peers.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
+    ("docs/peers.md", f"(`ngram_size` {onnx.SPECULATION['lookup']['ngram_size']}, up to"),
+    ("docs/peers.md", f"`num_assistant_tokens` is {vino.DRAFT_TOKENS}"),
+]
+"""Words of a page with the code's own numbers in them."""
+
+
+@pytest.mark.parametrize(("page", "words"), QUOTED, ids=[words for _, words in QUOTED])
+def test_a_number_in_the_documentation_is_the_codes(page, words):
+    assert words in " ".join(TEXTS[page].split())
+
+
+@cache
+def commands() -> dict[tuple[str, ...], Any]:
+    """Every command by its words."""
+    found: dict[tuple[str, ...], Any] = {}
+    for name, command in typer.main.get_group(app()).commands.items():
+        found[(name,)] = command
+        for word, below in getattr(command, "commands", {}).items():
+            found[(name, word)] = below
+    return found
+
+
+def flags(command: Any) -> set[str]:
+    """All names of a command's options."""
+    return {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {
+        *("-h", "--help", "-V", "--version")
+    }
+
+
+def typed_commands(text: str) -> list[list[str]]:
+    """Lines of code blocks that run forerun, as words."""
+    blocks = re.findall(r"```\w*\n(.*?)```|((?:^    .*\n)+)", text, re.DOTALL | re.MULTILINE)
+    joined = "\n".join("".join(block) for block in blocks).replace("\\\n", " ")
+    found = []
+    for line in joined.splitlines():
+        typed = re.match(r"\s*(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?forerun (.*)", line)
+        if typed and "..." not in line:
+            words = shlex.split(typed[1], comments=True)
+            ends = (i for i, word in enumerate(words) if re.fullmatch(r"[|<>&]+", word))
+            found.append(words[: next(ends, None)])
+    return found
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_the_commands_of_a_page_have_these_options(page):
+    for words in typed_commands(TEXTS[page]):
+        if not words or words[0].startswith("-"):
+            continue
+        path = tuple(words[:2]) if tuple(words[:2]) in commands() else (words[0],)
+        assert path in commands(), f"there is no command {words}"
+        command = commands()[path]
+        foreign = getattr(command.callback, "reads", ())
+        for word in words:
+            name = word.partition("=")[0]
+            if not re.fullmatch(r"--?[a-z][\w-]*", name):
+                continue
+            known = name in flags(command) or spellings.plain(name) in foreign
+            assert known, f"{name} is no option of forerun {' '.join(path)}"
+
+
+OTHERS = {
+    *("--target", "--config", "--build", "--editable", "--no-deps", "--check", "--extra-index-url"),
+    *("--headless", "--rounds", "--gguf", "--nproc-per-node", "--cov"),
+}
+"""Flags of other programs that pages name."""
+
+
+@pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/spellings.md"])
+def test_the_flags_that_a_page_names_exist(page):
+    known = OTHERS.union(*(flags(command) for command in commands().values()))
+    for name in re.findall(r"`(--[a-z][\w-]*)", TEXTS[page]):
+        is_known = name in known or name.replace("--no-", "--") in known
+        assert is_known or spellings.plain(name) in spellings.known_names(), name
+
+
+@pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/cli.md"])
+def test_the_files_and_constants_that_a_page_names_exist(page):
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for name in re.findall(r"`([\w/]+/[\w/]+\.(?:py|h|cpp))`", TEXTS[page]):
+        places = [ROOT / name, ROOT / "src/forerun" / name, ROOT / "src" / name]
+        assert any(place.exists() for place in places), f"{name} is not there"
+    for name in re.findall(r"`([A-Z]+_[A-Z_]+)`", TEXTS[page]):
+        assert re.search(rf"\b{name}\b", sources), f"{name} is no name of the code"
