@@ -91,6 +91,7 @@ METAVARS: Mapping[str, str] = {
     "allowed_hosts": "NAME",
     "api_key": "KEY",
     "body_timeout": "SECONDS",
+    "idle_timeout": "SECONDS",
     "drain_timeout": "SECONDS",
     "stream_interval": "SECONDS",
 }

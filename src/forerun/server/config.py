@@ -42,6 +42,10 @@ class ServerConfig:
     """Size of a request's body, in MB."""
     body_timeout: float = 30.0
     """Seconds in which a request's body must arrive."""
+    idle_timeout: float = 30.0
+    """Seconds that a connection may be open without a request, or with one whose head is not complete."""
+    max_connections: int | None = None
+    """Connections at once; one more closes the one that was idle longest. Default: 4096, or as ulimit -n allows."""
     drain_timeout: float = 30.0
     """Seconds that running requests have left after SIGTERM or Ctrl-C."""
     stream_interval: float = 0.02
@@ -55,11 +59,12 @@ class ServerConfig:
         if not 1 <= self.max_n <= MAX_N:
             raise ConfigError(f"max_n must be from 1 to {MAX_N}, got {self.max_n}")
         check_least("max_prompt_len", self.max_prompt_len, 1)
+        check_least("max_connections", self.max_connections, 1)
         check_least("max_queue", self.max_queue, 0)
         check_least("drain_timeout", self.drain_timeout, 0)
         check_least("stream_interval", self.stream_interval, 0)
         check_least("max_schema_depth", self.max_schema_depth, 1)
-        for name in ("max_body_mb", "max_schema_kb", "body_timeout"):
+        for name in ("max_body_mb", "max_schema_kb", "body_timeout", "idle_timeout"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.api_key is not None and not self.api_key.strip():

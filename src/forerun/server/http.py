@@ -99,8 +99,7 @@ async def _read(request: Request, limit: int) -> bytes:
     too_large = ApiError(
         413,
         f"the body is larger than {limit / 1e6:g} MB, which this server allows (--max-body-mb)",
-        headers={"connection": "close"},
-    )
+    )  # the connection stays, and takes the rest of the body: a client may read only when it has sent all
     stated = request.headers.get("content-length", "0")
     if stated.isdecimal() and int(stated) > limit:
         raise too_large

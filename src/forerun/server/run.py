@@ -6,12 +6,15 @@ import asyncio
 import errno
 import gc
 import logging
+import math
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
@@ -19,11 +22,16 @@ from forerun.core.errors import ConfigError, reason
 from forerun.llm import LLM
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
+from forerun.server.connections import (
+    ACCEPTED,
+    Connection,
+    OutOfDescriptors,
+    close_idle,
+    most_connections,
+)
 from forerun.server.service import Service
 
 BACKLOG = 1024
-IDLE_S = 30
-"""How long a connection without a request stays open."""
 GRACE_S = 2
 """After the time for draining, for the last words to running requests."""
 
@@ -81,6 +89,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, say: Callable[[str], object]) -> None:
         config = service.config
+        most = config.max_connections or most_connections()
         super().__init__(
             uvicorn.Config(
                 new_app(service),
@@ -88,8 +97,10 @@ class Server(uvicorn.Server):
                 log_config=None,
                 log_level=logging.WARNING,
                 lifespan="on",
-                backlog=BACKLOG,
-                timeout_keep_alive=IDLE_S,
+                backlog=ACCEPTED,
+                http=cast(Any, partial(Connection, most=most)),
+                loop="asyncio",
+                timeout_keep_alive=math.ceil(config.idle_timeout),
                 timeout_graceful_shutdown=round(config.drain_timeout) + GRACE_S,
                 server_header=False,
                 ws="none",
@@ -111,6 +122,20 @@ class Server(uvicorn.Server):
             f"{places} sequence{'s' * (places > 1)} of {llm.max_len} tokens"
         )
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        handler = OutOfDescriptors(self.server_state.connections)
+        asyncio.get_running_loop().set_exception_handler(handler)
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(BACKLOG)  # uvicorn's backlog is also how many are accepted at once
+
+    async def on_tick(self, counter: int) -> bool:
+        """Every second: close what has been idle for too long."""
+        if counter % 10 == 0:
+            close_idle(self.server_state.connections, self._service.config.idle_timeout)
+        return await super().on_tick(counter)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A first signal ends it when the requests have ended, a second one at once."""
         if self.should_exit:
@@ -129,3 +154,4 @@ class Server(uvicorn.Server):
         timer = loop.call_later(self._service.config.drain_timeout, self._service.cancel_all)
         await super().shutdown(sockets)
         timer.cancel()
+        gc.unfreeze()  # else what is left when Python ends is called leaked

@@ -1,0 +1,117 @@
+"""How many connections may be open, and how long without a request: file descriptors run out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from forerun.server.errors import ApiError
+from forerun.server.http import to_json
+
+MOST = 4096
+"""Connections where nothing else says how many."""
+RESERVED = 256
+"""Descriptors for all else, and for connections that are accepted before the oldest one is closed."""
+ACCEPTED = 64
+"""Connections that are accepted at once."""
+_log = logging.getLogger(__name__)
+
+
+class Connection(H11Protocol):
+    """A client's connection. A new one that is too many closes the one that has been idle for the longest time."""
+
+    def __init__(self, *given: Any, most: int, **others: Any) -> None:
+        super().__init__(*given, **others)
+        self._most = most
+        self.idle_since = 0.0
+        """When it was made, or its last answer was complete, in the loop's time."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no request is being answered: part of a request's head is not one."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it in, if there is a place or can be made one."""
+        super().connection_made(transport)
+        self.idle_since = self.loop.time()
+        if len(self.connections) > self._most and not close_oldest(self.connections - {self}):
+            self._turn_away()
+
+    def on_response_complete(self) -> None:
+        """Be idle from now on."""
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def _turn_away(self) -> None:
+        error = ApiError(
+            503,
+            f"{self._most} connections are in use (--max-connections): try again later",
+            type="unavailable_error",
+        )
+        body = to_json(error.document())
+        head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+        head += f"retry-after: 1\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.close()
+
+    def close(self) -> None:
+        """Close it, and forget it at once."""
+        self.connections.discard(self)
+        self.transport.close()
+
+
+def most_connections() -> int:
+    """As many as the system lets this process have, of which it asks for all it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        wanted = MOST + RESERVED
+        most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    except (OSError, ValueError):
+        pass  # it stays as it is
+    if soft == resource.RLIM_INFINITY:
+        return MOST
+    return min(MOST, max(soft - RESERVED, soft // 2))
+
+
+def close_oldest(connections: Iterable[Any], number: int = 1) -> int:
+    """Close so many of those that have been idle for the longest time; how many there were."""
+    idle = [one for one in connections if isinstance(one, Connection) and one.is_idle]
+    oldest = sorted(idle, key=lambda one: one.idle_since)[:number]
+    for one in oldest:
+        one.close()
+    return len(oldest)
+
+
+def close_idle(connections: Iterable[Any], seconds: float) -> None:
+    """Close those that have had no request for so long, also where part of one has come."""
+    for one in [*connections]:
+        if not (isinstance(one, Connection) and one.is_idle):
+            continue
+        if one.loop.time() - one.idle_since > seconds:
+            one.close()
+
+
+class OutOfDescriptors:
+    """An event loop's exception handler: makes room where there are no descriptors, and says so once."""
+
+    def __init__(self, connections: set[Any]) -> None:
+        self._connections, self._is_told = connections, False
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Handle it; all else as the loop does by itself."""
+        if not str(context.get("message")).startswith("socket.accept() out of system resource"):
+            loop.default_exception_handler({**context})
+            return
+        close_oldest(self._connections, ACCEPTED)
+        if not self._is_told:
+            self._is_told = True
+            _log.warning("no file descriptors are left: idle connections are closed (ulimit -n)")

@@ -1,0 +1,139 @@
+"""Connections that only take room: half a head, no head, a body that no one wanted; on real sockets."""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from forerun.server import connections
+from tests.server.conftest import running
+
+HALF = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., list[socket.socket]]]:
+    """Opens so many connections to a port, and closes all of them in the end."""
+    with ExitStack() as held:
+
+        def open_some(port: int, number: int, sent: bytes = HALF) -> list[socket.socket]:
+            made = []
+            for _ in range(number):
+                one = socket.create_connection(("127.0.0.1", port), timeout=20)
+                made.append(held.enter_context(one))
+                one.sendall(sent)
+            return made
+
+        yield open_some
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def closed(one: socket.socket) -> bool:
+    try:
+        return one.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [HALF, b""])
+def test_half_a_head_does_not_stay(opened, llm, sent):
+    with running(lambda: llm, idle_timeout=0.4) as (url, _):
+        (half,) = opened(port_of(url), 1, sent)
+        start_s = time.monotonic()
+        assert closed(half)
+        assert 0.3 < time.monotonic() - start_s < 10
+        with httpx.Client() as client:
+            assert client.get(f"{url}/health").status_code == 200
+            time.sleep(2)  # kept alive for 0.4 s
+            assert client.get(f"{url}/health").status_code == 200
+
+
+def test_a_connection_too_many_closes_the_oldest_idle_one(opened, llm):
+    with running(lambda: llm, max_connections=4) as (url, _):
+        first, *others = opened(port_of(url), 4)
+        others += opened(port_of(url), 1)
+        assert closed(first)
+        others[0].sendall(b"connection: close\r\ncontent-length: 0\r\n\r\n")
+        assert others[0].recv(12) == b"HTTP/1.1 415"
+        opened(port_of(url), 30)
+        assert httpx.get(f"{url}/health").status_code == 200
+
+
+def test_where_all_are_in_use_a_new_one_is_told(llm):
+    body = {"prompt": "Once", "max_tokens": 450, "ignore_eos": True, "stream": True}
+    with running(lambda: llm, max_connections=1) as (url, _):
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+            parts = answer.iter_bytes()
+            next(parts)
+            refused = httpx.get(f"{url}/health")
+            assert refused.status_code == 503
+            assert "--max-connections" in refused.json()["error"]["message"]
+        assert httpx.get(f"{url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+def test_who_reads_only_after_a_body_that_is_too_large_reads_413(opened, llm, has_length):
+    chunk = b"x" * 100_000
+    with running(lambda: llm, max_body_mb=0.1, api_key="k") as (url, _):
+        for key, status in ((b"k", b"413"), (b"wrong", b"401")):
+            (client,) = opened(port_of(url), 1)
+            client.sendall(b"x-api-key: %b\r\ncontent-type: application/json\r\n" % key)
+            head = b"content-length: 20000000" if has_length else b"transfer-encoding: chunked"
+            client.sendall(head + b"\r\n\r\n")
+            for _ in range(200):
+                client.sendall(chunk if has_length else b"186a0\r\n" + chunk + b"\r\n")
+            client.sendall(b"" if has_length else b"0\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 " + status
+            client.recv(1 << 16)
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_the_limit_leaves_descriptors_for_all_else(monkeypatch):
+    limits = [(1024, 1024), (256, 4096), (1024, resource.RLIM_INFINITY), (20_000, 20_000), (64, 64)]
+    asked = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: asked.append(pair[0]))
+    for pair in limits:
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, pair=pair: pair)
+        most = connections.most_connections()
+        assert most <= max(min(pair[1] % (1 << 63), 4352) - 256, pair[1] // 2, 32) or most == 4096
+    assert asked == [4096, 4352]
+
+
+@pytest.mark.slow
+def test_1200_half_heads_at_a_limit_of_1024_do_not_end_service(opened, default_model):
+    command = [sys.executable, "-m", "forerun", "serve", str(default_model), "--port", "0"]
+    with subprocess.Popen(
+        ["bash", "-c", 'ulimit -n 1024; exec "$@"', "-", *command, "-c", "256"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            port = int(re.search(r"http://\S+:(\d+)", server.stderr.readline())[1])
+            while "ready" not in server.stderr.readline():
+                pass
+            opened(port, 1200)
+            body = {"prompt": "a", "max_tokens": 2}
+            for _ in range(5):
+                answer = httpx.post(
+                    f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=20
+                )
+                assert answer.status_code == 200
+                opened(port, 100)
+        finally:
+            server.terminate()
+            told = server.stderr.read()
+    assert "Traceback" not in told
+    assert len(told.splitlines()) < 4, told
