@@ -18,7 +18,7 @@ from forerun.drafters._given import option_names
 
 ROWS = {name: one for names in CONFIGURATION.values() for name, one in names.items()}
 DRAFT_ROWS = {name: one for names in DRAFTING.values() for name, one in names.items()}
-NOTED = [name for name, one in ROWS.items() if not one.becomes]
+NOTED = [name for name, one in ROWS.items() if not one.becomes and one.values != {}]
 STRICT = [name for name, one in ROWS.items() if one.values is not None]
 FIELDS = {field.name for field in dataclasses.fields(EngineConfig)}
 

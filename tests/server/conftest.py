@@ -27,11 +27,12 @@ def llm(default_model) -> LLM:
 @contextmanager
 def running(load: Callable[[], LLM], **settings: object) -> Iterator[tuple[str, Service]]:
     """The address of a server, and its service; with the model loaded unless `wait` is false."""
-    wait = settings.pop("wait", True)
-    config = ServerConfig(**{"served_model_name": ("tiny",), "drain_timeout": 5, **settings})
+    wait, sampling = settings.pop("wait", True), settings.pop("sampling", None)
+    own = {"served_model_name": ("tiny",), "strict_model_name": True, "drain_timeout": 5}
+    config = ServerConfig(**{**own, **settings})
     listener = bind(config.host, 0)
     port = listener.getsockname()[1]
-    service = Service(load, "tiny", config)
+    service = Service(load, "tiny", config, sampling)
     server = Server(service, lambda line: None)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()

@@ -56,6 +56,9 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "stop": ("--stop", "-r", "--reverse-prompt"),
     "ignore_eos": ("--ignore-eos",),
     "served_model_name": ("-a", "--served-model-name", "--alias"),
+    "chat_template": ("--chat-template", "--chat-template-file"),
+    "embeddings": ("--embeddings", "--embedding"),
+    "page": ("--page/--no-page", "--ui/--no-ui", "--webui/--no-webui"),
     "allowed_origins": ("--allowed-origins", "--allowed-origin", "--cors-origin"),
     "allowed_hosts": ("--allowed-hosts", "--allowed-host"),
     "log_requests": ("--log-requests",),
@@ -71,7 +74,7 @@ PASSES = (
 NOT_SPELLED = (
     *("n", "logit_bias", "logprobs", "prompt_logprobs", "detokenize"),
     *("skip_special_tokens", "include_stop_str_in_output", "structured_outputs"),
-    *("prediction", "max_draft"),
+    *("prediction", "max_draft", "pooling"),
 )
 """Fields of a request that no command offers."""
 NOT_OF_ENGINE = ("draft_options", "seed")
@@ -87,6 +90,8 @@ METAVARS: Mapping[str, str] = {
     "draft_head_bits": "4|8",
     "memory_budget": "SIZE",
     "served_model_name": "NAME",
+    "chat_template": "FILE",
+    "pooling": "last|mean|none",
     "allowed_origins": "ORIGIN",
     "allowed_hosts": "NAME",
     "api_key": "KEY",
@@ -178,12 +183,13 @@ def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
     return _derive("params", SamplingParams, names or every, {"temperature": 0.0} | defaults, _read)
 
 
-def answering(**defaults: object) -> Callable[[Command], Command]:
-    """Give a command all options of SamplingParams, which it gets as `params`: it gives a model's, changed by them.
+def answering(*names: str, **defaults: object) -> Callable[[Command], Command]:
+    """Give a command options of SamplingParams, all or those named, which it gets as `params`.
 
-    What is not given and has no default in `defaults` is the model's own.
+    It gives a model's, changed by them. What is not given and has no default in `defaults` is the model's own.
     """
     every = [field.name for field in fields(SamplingParams) if field.name not in NOT_SPELLED]
+    every = [name for name in every if name in (names or every)]
     own = [n for n in SETTINGS if n not in defaults]
 
     def build(values: dict[str, Any], arguments: Arguments) -> Params:

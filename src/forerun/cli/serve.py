@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +16,27 @@ from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
 from forerun.server.config import ServerConfig
 
+if TYPE_CHECKING:
+    from forerun.llm import LLM
+
+SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty", "seed", "max_tokens"),
+)
+"""What requests that do not give it are sampled with."""
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
 
 @opt.engine()
+@opt.answering(*SAMPLING, max_tokens=None)
 @opt.serving()
 def command(
     config: EngineConfig,
     settings: ServerConfig,
+    params: opt.Params,
     name: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="The model, instead of --model.")
     ] = None,
@@ -66,7 +81,24 @@ def command(
     if no_shared_drafts:
         config = without_sharing(config)
     _log_to_stderr(settings.log_requests)
-    serve(lambda: opt.load(config), config.model, settings, _say)
+    template = _template(settings.chat_template)
+
+    def load() -> LLM:
+        llm = opt.load(config)
+        if template is not None:
+            llm.tokenizer.use_chat_template(template)
+        return llm
+
+    serve(load, config.model, settings, _say, params.body())
+
+
+def _template(given: str | None) -> str | None:
+    """The text of a chat template. Raises ConfigError for what is neither a file nor Jinja."""
+    if given is None or given == "chatml":
+        return given and CHATML
+    if "{" in given or " " in given:
+        return given
+    return read_text(Path(given))
 
 
 def _log_to_stderr(with_requests: bool) -> None:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from forerun.core.errors import RequestError, refuse, shown
 from forerun.core.structured import StructuredOutputsParams
@@ -102,6 +102,9 @@ class SamplingParams:
     """Leave control tokens out of the text."""
     structured_outputs: StructuredOutputsParams | None = None
     """The form the output must have: a JSON schema, a regular expression, one of some texts, or a grammar."""
+
+    pooling: Literal["last", "mean", "none"] | None = None
+    """Keep the prompt's states for a vector of it: the last token's, their mean, or all. The prompt is read in full."""
 
     prediction: str | tuple[int, ...] | None = None
     """What the output is expected to be (text or token ids), such as a file before a small change: it is drafted,
@@ -204,6 +207,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("max_tokens", "a whole number from 1, or none", _optional(_whole(1))),
     ("min_tokens", "a whole number from 0", _whole(0)),
     ("max_draft", "a whole number from 0, or none", _optional(_whole(0))),
+    ("pooling", "last, mean or none", lambda v: v in (None, "last", "mean", "none")),
     ("prediction", "text or token ids", lambda v: isinstance(v, str | tuple | None)),
     *(
         (name, f"from 0 to {MAX_LOGPROBS}, or none", _optional(_whole(0, MAX_LOGPROBS)))

@@ -90,6 +90,11 @@ def _flag(why: str, *allowed: str) -> Spelling:
     return Spelling((), dict.fromkeys(allowed) if allowed else None, why, takes="nothing")
 
 
+def _refused(why: str) -> Spelling:
+    """A flag that cannot be had, and may be switched off."""
+    return Spelling((), {"false": None}, why, takes="nothing")
+
+
 _ONE_PROCESS = "a model runs in one process, on one device"
 _STORED = "weights are used as they are stored; quant rounds them"
 _REVISION = "the main revision is taken; another one is given by its folder"
@@ -105,6 +110,7 @@ _PRECISIONS = {
 _ON_CPU = "there are no layers on a GPU here; device says where the model runs"
 _TEMPLATE = "the model's template is used; --raw goes without it"
 _TERMINAL = "the terminal decides"
+_TEXT = "prompts are text"
 _CONTROLLER = "the controller decides by measured times; controller=False drafts in full"
 _VERIFY = "drafts are checked token by token, so that the answers keep their distribution"
 _ANY_QUANT = {"int8": "int8", "int4": "int4", "gguf": "none", "none": "none"}
@@ -194,6 +200,24 @@ CONFIGURATION: Mapping[str, Mapping[str, Spelling]] = {
         "log_disable": _flag("nothing is logged"),
         "verbose": _flag("--profile shows where the time goes"),
         "no_perf": _flag("the figures go to stderr"),
+        "cont_batching": _flag("requests always share passes"),
+        "kv_unified": _flag("all sequences share the memory"),
+        "swa_full": _flag("keys and values of all tokens are kept"),
+        "metrics": _flag("/metrics is always answered"),
+        "cache_prompt": _flag("prefixes are always reused; the answers are the same"),
+        "cache_reuse": _no_effect("prefixes are always reused"),
+        "cache_ram": _no_effect("prefixes stay in the cache, memory_budget bounds it"),
+        "cache_idle_slots": _flag("prefixes stay in the cache"),
+        "threads_http": _no_effect("one loop answers all connections"),
+        "reasoning_format": _no_effect("what a model thinks is part of its text", "none", "auto"),
+        "no_mmproj": _flag(_TEXT),
+        "mmproj": Spelling((), {}, _TEXT),
+        "mmproj_url": Spelling((), {}, _TEXT),
+        "media_path": Spelling((), {}, _TEXT),
+        "context_shift": _refused("a text ends where the context does; -c makes it longer"),
+        "reranking": _refused("models that rank are not supported"),
+        "lora": Spelling((), {}, "adapters are not supported; merge them into the model"),
+        "slot_save_path": Spelling((), {}, "the cache is not written to disk"),
     },
     "Hugging Face": {
         "device_map": _is("device"),
@@ -345,6 +369,10 @@ SHORT: Mapping[str, str] = {
     "-pp": "pipeline_parallel_size",
     "-dp": "data_parallel_size",
     "-q": "quantization",
+    "-cb": "cont_batching",
+    "-kvu": "kv_unified",
+    "--rerank": "reranking",
+    "-mm": "mmproj",
 }
 """Flags of llama.cpp and vLLM that are not such a name with dashes."""
 

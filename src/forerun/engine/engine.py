@@ -328,6 +328,8 @@ class Engine:
         if request.scores_prompt:
             states = hidden.last[rows.start : rows.stop]
             request.score_prompt(seq_rows.segment.base, states, self.model.head)
+        if request.seq.params.pooling is not None and not request.has_begun:
+            request.pool(seq_rows.segment.base, hidden.last[rows.start : rows.stop])
         if not seq_rows.is_complete:
             return []
         outcome = verify(

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.types import Event, FinishReason, Outcome, Seq, TextPiece, TokenLogprob
@@ -33,6 +36,9 @@ class RequestState:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Of the prompt's tokens after the first one."""
+    pooled: list[Tensor] = field(default_factory=list)
+    """States of the prompt, as `pooling` wants them, and of how many tokens they are."""
+    num_pooled: int = 0
     has_begun: bool = False
     """The prompt is in the cache and the drafter knows the sequence."""
     prompt_features: list[Tensor] = field(default_factory=list)
@@ -64,6 +70,29 @@ class RequestState:
             for position, row in enumerate(head(rows), start + 1):
                 token = self.seq.tokens[position]
                 self.prompt_logprobs.append(logprobs(row, token, num_top))
+
+    def pool(self, base: int, states: Tensor) -> None:
+        """Keep what is wanted of the states (R, D) of prompt tokens from position `base` on."""
+        rows = states[max(self.num_pooled - base, 0) : self.seq.num_prompt - base].float().cpu()
+        if not len(rows):  # read before, and again after it was preempted
+            return
+        self.num_pooled += len(rows)
+        match self.seq.params.pooling:
+            case "last":
+                self.pooled = [rows[-1:].clone()]
+            case "mean":
+                total = rows.double().sum(0, keepdim=True)
+                self.pooled = [self.pooled[0] + total] if self.pooled else [total]
+            case _:
+                self.pooled.append(rows.clone())
+
+    def states(self) -> NDArray[np.float32]:
+        """What `pooling` asked for: (1, D), or a row for every token of the prompt."""
+        rows = torch.cat(self.pooled)
+        if self.seq.params.pooling == "mean":
+            rows = rows / self.num_pooled
+        found: NDArray[np.float32] = rows.float().numpy()
+        return found
 
     def take(self, result: StepResult) -> Event:
         """Append the result to the sequence; the event with what is new."""

@@ -69,7 +69,8 @@ class Scheduler:
         return seq.tokens[self.cache.length(seq.slot) :]
 
     def _reuses(self, seq: Seq) -> bool:
-        return self.reuse and seq.params.prompt_logprobs is None  # those need every row
+        params = seq.params  # both of them need every row
+        return self.reuse and params.prompt_logprobs is None and params.pooling is None
 
     def _can_share_soon(self, seq: Seq) -> bool:
         """True while a running sequence reads rows that this one needs: waiting saves reading them twice."""

@@ -37,6 +37,11 @@ class TokenType(IntEnum):
 _SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 _LONGEST_TOKEN = 4096  # all cuts of a token are tried
+_FILL_KEYS = {
+    **{"prefix": "pre", "suffix": "suf", "middle": "mid"},
+    **{"file": "sep", "repo": "rep", "pad": "pad"},
+}
+"""`FillIn`'s fields in `tokenizer.ggml.fim_<key>_token_id`."""
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Value]) -> Tokenizer:
@@ -200,7 +205,14 @@ def _encoding(
         adds_bos=bos_id is not None and (adds_bos if said is None else said),
         adds_space=adds_space,
         chat_template=fields.get("chat_template", str, "tokenizer."),
+        fill_ids=_fill_ids(vocabulary),
     )
+
+
+def _fill_ids(vocabulary: _Vocabulary) -> dict[str, int]:
+    """The tokens for filling in, where the file names them."""
+    found = {ours: vocabulary.id_of(f"fim_{key}") for ours, key in _FILL_KEYS.items()}
+    return {ours: token for ours, token in found.items() if token is not None}
 
 
 def _piece(token: str, kind: int, normal_piece: Callable[[str], bytes]) -> bytes | None:

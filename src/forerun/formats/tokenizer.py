@@ -9,14 +9,15 @@ at once. How an `Encoding` is found in a model's files is the business of `gguf_
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import tokenizers
 
 from forerun.core.errors import RequestError
 from forerun.formats.chat_template import ChatTemplate
+from forerun.formats.fill_in import FillIn
 from forerun.formats.messages import Message, Tools
 
 LONG_TEXT = 2048
@@ -42,6 +43,8 @@ class Encoding:
     adds_bos: bool
     adds_space: bool
     chat_template: str | None
+    fill_ids: Mapping[str, int] = field(default_factory=dict)
+    """What the files say of the tokens for filling in (`FillIn`'s fields)."""
 
 
 class Tokenizer:
@@ -146,6 +149,17 @@ class Tokenizer:
         encoder = tokenizers.Tokenizer.from_str(self._encoding.encoder.to_str())
         encoder.encode_special_tokens = True
         return encoder
+
+    def use_chat_template(self, source: str) -> None:
+        """Take another template in place of the model's own. Raises RequestError if it is not valid Jinja."""
+        template = self._template(source)
+        self._encoding = replace(self._encoding, chat_template=source)
+        self.__dict__["_chat_template"] = template
+
+    @cached_property
+    def fill_in(self) -> FillIn | None:
+        """The tokens for filling text in; None if the model has none."""
+        return FillIn.find(self._encoding.pieces, self._encoding.fill_ids)
 
     @property
     def reads_tools(self) -> bool:

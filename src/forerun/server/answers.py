@@ -179,19 +179,22 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
     firsts = [run.first_token_s for run in runs if run.first_token_s is not None]
     first_s = min(firsts, default=end_s)
     cached, num_new = counts["prompt_tokens_details"]["cached_tokens"], counts["completion_tokens"]
-    num_read = counts["prompt_tokens"] - cached
-    prompt_ms, predicted_ms = (first_s - request.start_s) * 1e3, (end_s - first_s) * 1e3
+    num_read, num_later = counts["prompt_tokens"] - cached, num_new - len(firsts)
+    prompt_ms = round((first_s - request.start_s) * 1e3, 3)
+    predicted_ms = round((end_s - first_s) * 1e3, 3)
     most = request.handles[0].runs[0].seq.params.max_draft
     return {
         "drafter": "none" if most == 0 else drafter,
         **({} if most is None else {"max_draft": most}),
         "cache_n": cached,
         "prompt_n": num_read,
-        "prompt_ms": round(prompt_ms, 3),
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / num_read if num_read else 0.0,
         "prompt_per_second": _rate(num_read, prompt_ms),
         "predicted_n": num_new,
-        "predicted_ms": round(predicted_ms, 3),
-        "predicted_per_second": _rate(num_new - len(firsts), predicted_ms),
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / num_later if num_later else 0.0,
+        "predicted_per_second": _rate(num_later, predicted_ms),
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
         "passes": stats.passes,
@@ -213,4 +216,4 @@ def _runs(request: AsyncRequest) -> list[RequestState]:
 
 
 def _rate(count: int, ms: float) -> float:
-    return round(count / ms * 1e3, 2) if ms > 0 else 0.0
+    return count / ms * 1e3 if ms > 0 else 0.0

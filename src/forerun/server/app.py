@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -18,6 +19,7 @@ import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.llm import LLM
 from forerun.server.browsers import Doorkeeper
+from forerun.server.embeddings import embeddings, native_embeddings
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.generation import (
     chat_completions,
@@ -27,8 +29,12 @@ from forerun.server.generation import (
     responses,
 )
 from forerun.server.http import OPEN_ROUTES, Guarded, answer, body_nbytes, refusal
+from forerun.server.infill import infill
+from forerun.server.native import completion
+from forerun.server.native_schema import EmbeddingRequest, InfillRequest, NativeRequest
 from forerun.server.openapi import described
 from forerun.server.page import page_routes
+from forerun.server.props import apply_template, input_tokens, props, slots
 from forerun.server.schema import (
     ChatRequest,
     CompletionRequest,
@@ -65,24 +71,12 @@ def new_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for path, body, handler in (
-        ("/v1/completions", CompletionRequest, completions),
-        ("/v1/chat/completions", ChatRequest, chat_completions),
-        ("/v1/responses", ResponsesRequest, responses),
-        ("/v1/messages", MessagesRequest, messages),
-        ("/v1/messages/count_tokens", CountTokensRequest, count_tokens),
-        ("/tokenize", TokenizeRequest, tokenize),
-        ("/detokenize", DetokenizeRequest, detokenize),
-    ):
+    for path, body, handler in POSTED:
         _add(app, service, "POST", path, handler, body)
-    for path, get in (
-        ("/health", health),
-        ("/v1/models", models),
-        ("/v1/models/{name:path}", model),
-        ("/metrics", metrics),
-        ("/version", version),
-    ):
+    for path, get in GOTTEN:
         _add(app, service, "GET", path, get)
+    for path, other in SHORT.items():
+        _add_short(app, path, other)
     _add_errors(app)
     pages = page_routes() if service.config.page else []
     app.router.routes.extend(pages)
@@ -186,6 +180,49 @@ async def metrics(service: Service, request: Request) -> Response:
     found = await asyncio.to_thread(service.llm().get_metrics)
     kind = "text/plain; version=0.0.4; charset=utf-8"
     return Response(service.metrics.page(found), headers={"content-type": kind})
+
+
+POSTED: tuple[tuple[str, type[BaseModel], Handler], ...] = (
+    ("/v1/completions", CompletionRequest, completions),
+    ("/v1/chat/completions", ChatRequest, chat_completions),
+    ("/v1/chat/completions/input_tokens", ChatRequest, input_tokens),
+    ("/v1/responses", ResponsesRequest, responses),
+    ("/v1/messages", MessagesRequest, messages),
+    ("/v1/messages/count_tokens", CountTokensRequest, count_tokens),
+    ("/v1/embeddings", EmbeddingRequest, embeddings),
+    ("/completion", NativeRequest, completion),
+    ("/infill", InfillRequest, infill),
+    ("/embedding", EmbeddingRequest, native_embeddings),
+    ("/apply-template", ChatRequest, apply_template),
+    ("/tokenize", TokenizeRequest, tokenize),
+    ("/detokenize", DetokenizeRequest, detokenize),
+)
+GOTTEN: tuple[tuple[str, Handler], ...] = (
+    ("/health", health),
+    ("/v1/models", models),
+    ("/v1/models/{name:path}", model),
+    ("/props", props),
+    ("/slots", slots),
+    ("/metrics", metrics),
+    ("/version", version),
+)
+SHORT = {
+    "/chat/completions": "/v1/chat/completions",
+    "/chat/completions/input_tokens": "/v1/chat/completions/input_tokens",
+    "/responses": "/v1/responses",
+    "/models": "/v1/models",
+    "/v1/health": "/health",
+    "/completions": "/completion",
+    "/embeddings": "/embedding",
+}
+"""llama-server's other paths of a route; its `/completions` is its own form, not OpenAI's."""
+
+
+def _add_short(app: FastAPI, path: str, other: str) -> None:
+    """Another path of a route, which the document of the API does not repeat."""
+    (route,) = (one for one in app.routes if isinstance(one, APIRoute) and one.path == other)
+    methods = sorted(route.methods or ())
+    app.add_api_route(path, route.endpoint, methods=methods, include_in_schema=False)
 
 
 def _add(

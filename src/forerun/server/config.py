@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
+POOLINGS = ("last", "mean", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,17 @@ class ServerConfig:
     api_key: str | None = None
     """Key that every request but those to /health and for the page's files must send."""
     served_model_name: tuple[str, ...] = ()
-    """What requests may call the model; default: the model as it was given."""
+    """What requests may call the model, several names after one another or with commas; default: the model as given."""
+    strict_model_name: bool = False
+    """Refuse a request that calls the model by another name; else one model answers to any."""
+    chat_template: str | None = None
+    """A chat template in place of the model's own: a file of Jinja, its text, or `chatml`."""
+    embeddings: bool = False
+    """Answer /v1/embeddings with the model's states."""
+    pooling: Literal["last", "mean", "none"] = "last"
+    """Which state of a text is its vector: `last`, `mean`, or `none`, a vector for each token."""
+    slots: bool = True
+    """Answer /slots with what each sequence does."""
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may call the server from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = ()
@@ -67,6 +79,11 @@ class ServerConfig:
         for name in ("max_body_mb", "max_schema_kb", "body_timeout", "idle_timeout"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.pooling not in POOLINGS:
+            allowed = ", ".join(POOLINGS)
+            raise ConfigError(f"pooling must be one of {allowed}, got {self.pooling}")
+        names = (part.strip() for name in self.served_model_name for part in name.split(","))
+        object.__setattr__(self, "served_model_name", tuple(filter(None, names)))
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("the API key is empty")
 

@@ -73,10 +73,11 @@ def too_long(
     more = "more than " if is_least else ""
     return ApiError(
         400,
-        f"{most}. However, your {what} has {more}{num_prompt} tokens. Please shorten it, or start "
-        "the server with a larger --max-model-len or --max-prompt-len.",
+        f"{most}. However, your {what} has {more}{num_prompt} tokens, which exceeds the available context "
+        "size. Please shorten it, or start the server with a larger --max-model-len or --max-prompt-len.",
         param=param,
         code="context_length_exceeded",
+        type="exceed_context_size_error",  # llama-server's
         more={"n_prompt_tokens": num_prompt, "n_ctx": context},
     )
 

@@ -5,7 +5,7 @@ All become prompts and `SamplingParams`; they differ in how requests are read an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from forerun.server import responses as openai
 from forerun.server.answers import CHAT, COMPLETION, DocumentHead, Words
 from forerun.server.blocks import BlockWriter, Dialect
 from forerun.server.errors import ApiError
+from forerun.server.filling import filled, tokens_of
 from forerun.server.forms import check_depth
 from forerun.server.http import EventStream, answer, body_nbytes, watched
 from forerun.server.parts import Reader
@@ -52,11 +53,25 @@ async def completions(service: Service, request: Request) -> Response:
             for one in body.prompts()
         ]
 
+    if body.suffix:
+        encode = _filling(service, body)
     prompts = await service.encode(encode, body_nbytes(request))
     running = await service.submit(prompts, params, stream=body.stream, param="prompt")
     head = DocumentHead(COMPLETION, name, forerun.__version__)
     writer = _writer(service, running, body, head, with_prompt=body.echo)
     return await _written(request, running, writer, stream=body.stream)
+
+
+def _filling(service: Service, body: CompletionRequest) -> Callable[[], list[Encoded]]:
+    """Makes the prompts whose answers stand between each of them and the suffix. Raises ApiError."""
+    tokens, after = tokens_of(service, "suffix"), body.suffix
+    texts = [one for one in body.prompts() if isinstance(one, str)]
+    if len(texts) < len(body.prompts()):
+        raise ApiError(400, "suffix needs prompts as text", param="suffix")
+    return lambda: [
+        Encoded(filled(service, tokens, one, after or "", ("prompt", "suffix")).token_ids, one)
+        for one in texts
+    ]
 
 
 async def chat_completions(service: Service, request: Request) -> Response:
@@ -92,7 +107,7 @@ async def count_tokens(service: Service, request: Request) -> Response:
     service.name(body.model)
 
     def count() -> int:
-        text = _rendered(service, body, _toolbox(service, body))
+        text = rendered(service, body)
         check_counted(text, "messages")
         return len(service.llm().tokenizer.encode(text, bos=False))
 
@@ -123,9 +138,7 @@ async def _submit(
     service: Service, request: Request, body: ChatRequest, typed: Mapping[str, str]
 ) -> tuple[AsyncRequest, bool]:
     """Hand a conversation to the engine; and whether the model knows tools."""
-    defaults = service.llm().default_params()
-    defaults.max_tokens = None
-    params = service.params(body, typed, defaults)
+    params = service.params(body, typed, service.defaults(max_tokens=None))
     toolbox = _toolbox(service, body)
     params.structured_outputs = toolbox.form(params.structured_outputs)
 
@@ -135,6 +148,11 @@ async def _submit(
     prompts = [await service.encode(encode, body_nbytes(request))]
     running = await service.submit(prompts, params, stream=body.stream)
     return running, bool(toolbox.tools)
+
+
+def rendered(service: Service, body: ChatRequest) -> str:
+    """The text that a conversation becomes."""
+    return _rendered(service, body, _toolbox(service, body))
 
 
 def _toolbox(service: Service, body: ChatRequest) -> Toolbox:

@@ -22,7 +22,7 @@ STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
 LEAST_VALUES, VALUE_NBYTES = 10_000, 40
 """A body may have one value for so many of the bytes that it may have, and so many in any case."""
-OPEN_ROUTES = frozenset({"/health"})
+OPEN_ROUTES = frozenset({"/health", "/v1/health"})
 """Routes that need no key."""
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
 """A page of elsewhere may send texts and forms without asking, but not this."""
@@ -128,6 +128,7 @@ class Guarded:
             401,
             "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'",
             code="invalid_api_key",
+            type="authentication_error",
             headers={"www-authenticate": "Bearer"},
         )
         await refusal(error, scope["path"])(scope, receive, send)

@@ -39,6 +39,14 @@ _USAGE = _object(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_C
 _CHOSEN = {"index": _COUNT, "finish_reason": _TEXT}
 _COMPLETION = {"id": _TEXT, "created": _COUNT, "model": _TEXT, "usage": _USAGE, "timings": _OBJECT}
 
+
+def _native() -> Schema:
+    """llama-server's answer: an object, or a list where several prompts came."""
+    one = _object(content=_TEXT, stop={"type": "boolean"}, tokens_evaluated=_COUNT)
+    schema = {"anyOf": [one, _list(one)]}
+    return {"application/json": {"schema": schema}, "text/event-stream": {"schema": _TEXT}}
+
+
 _ANSWERS: dict[str, Schema] = {
     "/v1/completions": _answer(
         object={"const": "text_completion"},
@@ -66,6 +74,16 @@ _ANSWERS: dict[str, Schema] = {
         usage=_object(input_tokens=_COUNT, output_tokens=_COUNT),
     ),
     "/v1/messages/count_tokens": _json(input_tokens=_COUNT),
+    "/v1/chat/completions/input_tokens": _json(input_tokens=_COUNT),
+    "/v1/embeddings": _json(
+        object={"const": "list"}, data=_list(_OBJECT), model=_TEXT, usage=_OBJECT
+    ),
+    "/completion": _native(),
+    "/infill": _native(),
+    "/embedding": {"application/json": {"schema": _list(_object(index=_COUNT))}},
+    "/apply-template": _json(prompt=_TEXT),
+    "/props": _json(default_generation_settings=_OBJECT, total_slots=_COUNT, model_path=_TEXT),
+    "/slots": {"application/json": {"schema": _list(_object(id=_COUNT, n_ctx=_COUNT))}},
     "/tokenize": _json(count=_COUNT, max_model_len=_COUNT, tokens={"type": "array"}),
     "/detokenize": _json(prompt=_TEXT, content=_TEXT),
     "/health": _json(status={"const": "ok"}),
@@ -86,6 +104,7 @@ _ERRORS = {
     415: "The body is not called JSON.",
     421: "The server is not called that.",
     429: "Too many requests wait: try again later.",
+    501: "The server was started without it, or the model cannot do it.",
     503: "The model loads, or the server is shutting down.",
 }
 _OPENAI = _json(error=_object(message=_TEXT, type=_TEXT, param=_WORD, code=_WORD))
@@ -114,10 +133,12 @@ def _statuses(route: str, body: type[BaseModel] | None, *, has_key: bool) -> lis
     statuses = {403, 421}
     if body is not None:
         statuses |= {400, 408, 413, 415}
-    if route.startswith("/v1/") and route != "/v1/models":
+    if (route.startswith("/v1/") and route != "/v1/models") or body is not None:
         statuses.add(404)
-    if "text/event-stream" in _ANSWERS[route]:
+    if "text/event-stream" in _ANSWERS[route] or route.endswith(("embeddings", "embedding")):
         statuses.add(429)
+    if route in ("/slots", "/infill", "/embedding", "/v1/embeddings"):
+        statuses.add(501)
     if route != "/version":
         statuses.add(503)
     if has_key and route not in OPEN_ROUTES:

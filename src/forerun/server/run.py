@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -43,13 +43,14 @@ def serve(
     model: str,
     config: ServerConfig,
     say: Callable[[str], object] = lambda line: None,
+    sampling: Mapping[str, Any] | None = None,
 ) -> None:
-    """Serve a model until a signal comes; `say` is told where, and when it is ready.
+    """Serve a model until a signal comes; `say` is told where, and when it is ready; `sampling` is that of `Service`.
 
     Raises ConfigError if the address cannot be had, and what `load` raises.
     """
     listener = bind(config.host, config.port)
-    service = Service(load, model, config)
+    service = Service(load, model, config, sampling)
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     say(f"listening on http://{host}:{port}")

@@ -64,7 +64,7 @@ _TYPES: Mapping[str, Any] = {
     "prediction": str | dict[str, Any],
 }
 """Of fields that JSON writes otherwise."""
-_ELSEWHERE = ("logprobs", "detokenize")
+_ELSEWHERE = ("logprobs", "detokenize", "pooling")
 """Fields that not every route has, or none."""
 _WORDS: Mapping[str, str] = {
     "prompt": "a text, token ids, or a list of either",
@@ -77,13 +77,13 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """Numbers are numbers, texts are texts, and what is unknown is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """What a stream tells besides the text."""
 
     include_usage: bool = False
@@ -108,7 +108,7 @@ def _sampling_fields() -> dict[str, Any]:
     }
 
 
-class AnswerRequest(_Strict):
+class AnswerRequest(Strict):
     """What every route that answers takes."""
 
     model: str | None = None
@@ -159,12 +159,12 @@ class AnswerRequest(_Strict):
 
 
 if TYPE_CHECKING:
-    _SampledAnswer = AnswerRequest
+    SampledAnswer = AnswerRequest
 else:
-    _SampledAnswer = create_model("_SampledAnswer", __base__=AnswerRequest, **_sampling_fields())
+    SampledAnswer = create_model("SampledAnswer", __base__=AnswerRequest, **_sampling_fields())
 
 
-class CompletionRequest(_SampledAnswer):
+class CompletionRequest(SampledAnswer):
     """A text to continue."""
 
     prompt: _Prompt
@@ -175,6 +175,8 @@ class CompletionRequest(_SampledAnswer):
     """Put the prompt before the answer."""
     add_special_tokens: bool = True
     """Begin with the model's BOS token, if it wants one."""
+    suffix: str | None = None
+    """What comes after the answer: a model that was trained to fills the hole."""
 
     def scores(self) -> dict[str, int | None]:
         """With `echo`, the prompt's tokens are scored too."""
@@ -188,7 +190,7 @@ class CompletionRequest(_SampledAnswer):
         return given if is_many else [given]
 
 
-class ChatRequest(_SampledAnswer):
+class ChatRequest(SampledAnswer):
     """A conversation to answer."""
 
     messages: ChatMessages
@@ -261,7 +263,7 @@ class MessagesRequest(CountTokensRequest):
     """Tokens of the answer, at most."""
 
 
-class TokenizeRequest(_Strict):
+class TokenizeRequest(Strict):
     """A text or a conversation to take apart: vLLM's fields, and llama-server's `content`."""
 
     model: str | None = None
@@ -279,7 +281,7 @@ class TokenizeRequest(_Strict):
     """Tokens as objects of `id` and `piece`, as llama-server has them."""
 
 
-class DetokenizeRequest(_Strict):
+class DetokenizeRequest(Strict):
     """Token ids to put together."""
 
     model: str | None = None

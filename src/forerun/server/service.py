@@ -7,8 +7,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -24,7 +25,7 @@ from forerun.server.forms import check_bounds, max_draft
 from forerun.server.http import read_bytes, to_object
 from forerun.server.metrics import ServerMetrics
 from forerun.server.schema import AnswerRequest, Body, read
-from forerun.server.texts import LARGE, Turnstile, encoded
+from forerun.server.texts import LARGE, Turnstile, check_fits, encoded
 from forerun.server.worker import AsyncRequest, Closed, Worker
 
 T = TypeVar("T")
@@ -35,9 +36,19 @@ _log = logging.getLogger("forerun.requests")
 class Service:
     """One model that is served."""
 
-    def __init__(self, load: Callable[[], LLM], model: str, config: ServerConfig) -> None:
-        """`model` is what it is called where `config` has no names for it."""
+    def __init__(
+        self,
+        load: Callable[[], LLM],
+        model: str,
+        config: ServerConfig,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`model` is what it is called where `config` has no names for it.
+
+        `sampling` are parameters of requests that do not give them, in place of the model's own.
+        """
         self.config = config
+        self.sampling = sampling or {}
         self.names = config.served_model_name or (_public(model),)
         self.created = int(time.time())
         self.metrics = ServerMetrics(self.names[0])
@@ -57,6 +68,8 @@ class Service:
         """The name under which a request is answered. Raises ApiError for a model that is not served."""
         if asked is None or asked in self.names:
             return asked or self.names[0]
+        if not self.config.strict_model_name:
+            return self.names[0]
         served = ", ".join(self.names)
         raise ApiError(
             404,
@@ -65,12 +78,16 @@ class Service:
             code="model_not_found",
         )
 
+    def defaults(self, **own: Any) -> SamplingParams:
+        """What a request leaves out: the server's options, then `own`, then the model's."""
+        return replace(self.llm().default_params(), **{**own, **self.sampling})
+
     def params(
         self, body: AnswerRequest, typed: Mapping[str, str], defaults: SamplingParams | None = None
     ) -> SamplingParams:
-        """A request's parameters; what it leaves out is the model's own. Raises ApiError."""
+        """A request's parameters, what it leaves out from `defaults`. Raises ApiError."""
         llm = self.llm()
-        params = body.params(defaults or llm.default_params(), typed)
+        params = body.params(defaults or self.defaults(), typed)
         if body.speculative is not None:
             params.max_draft = max_draft(body.speculative, llm.drafter_spec.name)
         return params
@@ -87,6 +104,11 @@ class Service:
     async def encode(self, encode: Callable[[], T], nbytes: int) -> T:
         """What is made of a body of so many bytes, in another thread: a long text would keep all others waiting."""
         return await self._turnstile.run(encode, nbytes)
+
+    def check_fits(self, text: str, param: str) -> None:
+        """Raise ApiError for a text that is too long whatever its tokens are."""
+        llm = self.llm()
+        check_fits(text, llm.tokenizer, self._limit(), llm.max_len, param)
 
     def read_text(self, text: str, param: str, *, bos: bool | None = None) -> Encoded:
         """A text as token ids. Raises ApiError for one that cannot fit."""
@@ -183,7 +205,7 @@ def _line(found: dict[str, object]) -> str:
     return (
         f"prompt {found['prompt_n']} tokens (+{found['cache_n']} cached) in "
         f"{found['prompt_ms']:.0f} ms, answer {found['predicted_n']} tokens at "
-        f"{found['predicted_per_second']} tok/s, accepted {found['draft_n_accepted']} of "
+        f"{found['predicted_per_second']:.2f} tok/s, accepted {found['draft_n_accepted']} of "
         f"{found['draft_n']} drafted, {found['tokens_per_pass']} tokens a pass"
     )
 

@@ -58,13 +58,14 @@ def encoded(
     bos: bool | None = None,
 ) -> Encoded:
     """The tokens of a text. Raises ApiError for a long one that has more than `limit`; of others the tokens tell."""
-    if len(text) > HEAD * limit:
-        _check_fits(text, tokenizer, limit, context, param)
+    check_fits(text, tokenizer, limit, context, param)
     return Encoded(tokenizer.encode(text, bos=bos), text)
 
 
-def _check_fits(text: str, tokenizer: Tokenizer, limit: int, context: int, param: str) -> None:
+def check_fits(text: str, tokenizer: Tokenizer, limit: int, context: int, param: str) -> None:
     """Raise ApiError if the text has too many bytes for `limit` tokens, or if its beginning has too many tokens."""
+    if len(text) <= HEAD * limit:
+        return
     nbytes = len(text.encode("utf-8", "surrogatepass"))
     num_least = nbytes // tokenizer.longest
     if num_least <= limit:

@@ -1,0 +1,1 @@
+"""Other people's tests of what they would find here."""

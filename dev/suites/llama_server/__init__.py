@@ -1,0 +1,1 @@
+"""llama.cpp's tests of llama-server, run against `forerun serve`."""

@@ -1,0 +1,66 @@
+"""Filling a hole in a text: the control tokens of models that were trained to, and the prompt that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "prefix": ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>", "[PREFIX]"),
+    "suffix": ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>", "[SUFFIX]"),
+    "middle": ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>", "[MIDDLE]"),
+    "file": ("<|file_sep|>", "<file_sep>", "<filename>"),
+    "repo": ("<|repo_name|>", "<repo_name>", "<reponame>"),
+    "pad": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>"),
+}  # fmt: skip
+"""What the families call them: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral."""
+REPOSITORY = "repository"
+"""What is said of a repository whose name nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillIn:
+    """The tokens that stand before the text's beginning, before its end, and where the filling begins."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    file: int | None = None
+    """Before a file's name, if the model has seen files beside one another."""
+    repo: int | None = None
+    pad: int | None = None
+
+    @classmethod
+    def find(cls, pieces: Sequence[bytes | None], said: Mapping[str, int]) -> FillIn | None:
+        """The tokens of a vocabulary, `said` by its file or found by name; None if it does not have all three."""
+        wanted = {name.encode(): what for what, names in NAMES.items() for name in names}
+        found = {wanted[piece]: i for i, piece in enumerate(pieces) if piece in wanted}
+        found |= said
+        if not {"prefix", "suffix", "middle"} <= found.keys():
+            return None
+        return cls(**found)
+
+    def prompt(
+        self,
+        before: str,
+        after: str,
+        files: Sequence[tuple[str, str]],
+        encode: Callable[[str], list[int]],
+    ) -> list[int]:
+        """The token ids of a prompt whose answer is what stands between; `files` are other ones, name and text."""
+        ids: list[int] = []
+        if files and self.file is not None:
+            if self.repo is not None:
+                ids += [self.repo, *encode(f"{REPOSITORY}\n")]
+            for name, text in files:
+                ids += [self.file, *encode(f"{name}\n{text}\n")]
+            ids += [self.file, *encode("\n")]
+        elif files:
+            ids += encode("".join(f"{text}\n" for _, text in files))
+        ids += [self.prefix, *encode(before), self.suffix, *encode(after), self.middle]
+        return ids
+
+    @property
+    def ends(self) -> list[int]:
+        """Tokens besides a text's end after which there is no more to fill in."""
+        return [token for token in (self.file, self.repo, self.pad) if token is not None]

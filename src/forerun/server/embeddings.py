@@ -1,0 +1,125 @@
+"""Vectors of texts: OpenAI's `/v1/embeddings`, llama-server's `/embedding` and `/embeddings`.
+
+They are the states that the model's head reads, of a text's last token or the mean of all. A sequence that is read for
+its states runs through the engine as any other, so it is batched, waits and is cancelled as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from forerun.core.errors import shown
+from forerun.core.params import SamplingParams
+from forerun.formats.prompt import Encoded
+from forerun.server import prompts
+from forerun.server.answers import Document
+from forerun.server.errors import ApiError
+from forerun.server.http import answer, body_nbytes, watched
+from forerun.server.native_schema import EmbeddingRequest
+from forerun.server.service import Service
+
+Vectors = NDArray[np.float32]
+_FORMATS = ("float", "base64")
+
+
+async def embeddings(service: Service, request: Request) -> Response:
+    """Vectors of texts, in OpenAI's form."""
+    if service.config.pooling == "none":
+        message = (
+            "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
+        )
+        raise ApiError(400, message, param="input")
+    body, found, num_tokens = await _read(service, request)
+    data = [
+        {"object": "embedding", "index": i, "embedding": _written(one[0], body.encoding_format)}
+        for i, one in enumerate(found)
+    ]
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    name = service.name(body.model)
+    return answer({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+async def native_embeddings(service: Service, request: Request) -> Response:
+    """Vectors of texts, in llama-server's form: a list of vectors for each text."""
+    body, found, _ = await _read(service, request)
+    documents: list[Document] = [
+        {"index": i, "embedding": [_written(row, body.encoding_format) for row in one]}
+        for i, one in enumerate(found)
+    ]
+    return answer(documents)
+
+
+async def _read(service: Service, request: Request) -> tuple[EmbeddingRequest, list[Vectors], int]:
+    """The request, the vectors of each text, and the number of their tokens. Raises ApiError."""
+    _check_served(service)
+    body, _ = await service.read(request, EmbeddingRequest)
+    field, given = _check(body, service)
+    parts = prompts.split(given, field)
+
+    def encode() -> list[Encoded]:
+        return [prompts.encode(one, service.read_text, field) for one in parts]
+
+    encoded = await service.encode(encode, body_nbytes(request))
+    for number, one in enumerate(encoded):
+        if not one.token_ids:
+            raise ApiError(400, f"{field} {number} has no tokens: give some text", param=field)
+    params = SamplingParams(
+        temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
+    )
+    running = await service.submit(encoded, params, stream=False, param=field)
+    async with watched(request.receive, running.cancel):
+        async for _ in running.news():
+            pass
+    found = [handle.runs[0].states() for handle in running.handles]
+    vectors = [_normalized(one) if body.embd_normalize == 2 else one for one in found]
+    if service.config.pooling == "none":
+        vectors = found
+    return body, vectors, sum(len(one.token_ids) for one in encoded)
+
+
+def _check_served(service: Service) -> None:
+    if not service.config.embeddings:
+        raise ApiError(
+            501,
+            "this server answers no embeddings: start it with --embeddings",
+            type="not_supported_error",
+        )
+
+
+def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
+    """The field with the texts, and what it holds. Raises ApiError."""
+    service.name(body.model)
+    given = {"input": body.input, "content": body.content}
+    fields = [name for name, value in given.items() if value is not None]
+    if len(fields) != 1:
+        raise ApiError(400, "give input, or content, which is llama-server's name", param="input")
+    if body.encoding_format not in _FORMATS:
+        message = f"encoding_format must be float or base64, got {shown(body.encoding_format)}"
+        raise ApiError(400, message, param="encoding_format")
+    if body.embd_normalize not in (-1, 2):
+        message = f"embd_normalize must be 2 or -1, got {body.embd_normalize}"
+        raise ApiError(400, message, param="embd_normalize")
+    width = service.llm().model.config.hidden_size
+    if body.dimensions not in (None, width):
+        message = f"dimensions must be {width}, which this model has, got {body.dimensions}"
+        raise ApiError(400, message, param="dimensions")
+    return fields[0], given[fields[0]]
+
+
+def _normalized(rows: Vectors) -> Vectors:
+    """Rows of length 1."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
+
+
+def _written(row: Vectors, encoding: str) -> Sequence[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    found: list[float] = row.tolist()
+    return found

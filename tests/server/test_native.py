@@ -1,0 +1,241 @@
+"""llama-server's own routes: they say what OpenAI's do, in their form."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from forerun.core.params import SamplingParams
+from forerun.formats.fill_in import FillIn
+from tests.server.conftest import running
+
+PROMPT = "One two three one two three one"
+BODY = {"prompt": PROMPT, "n_predict": 12, "temperature": 0}
+
+
+def post(url, route, body, status=200):
+    answer = httpx.post(f"{url}{route}", json=body, timeout=60)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def events(url, route, body):
+    text = httpx.post(f"{url}{route}", json=body | {"stream": True}, timeout=60).text
+    return [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-1]]
+
+
+@pytest.fixture(scope="module")
+def plain(url):
+    body = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+    return post(url, "/v1/completions", body)["choices"][0]
+
+
+@pytest.mark.parametrize("route", ["/completion", "/completions"])
+def test_an_answer_is_that_of_openais_route(url, llm, plain, route):
+    found = post(url, route, BODY | {"return_tokens": True})
+    assert (found["content"], found["tokens"]) == (plain["text"], plain["token_ids"])
+    assert (found["stop_type"], found["truncated"], found["stop"]) == ("limit", False, True)
+    assert found["prompt"] == PROMPT
+    assert found["tokens_evaluated"] == len(llm.encode(PROMPT))
+    assert found["tokens_predicted"] == found["timings"]["predicted_n"] == 12
+    assert found["generation_settings"]["n_predict"] == 12
+    assert post(url, route, BODY)["tokens"] == []
+
+
+def test_a_stream_adds_up_to_the_answer_token_by_token(url, plain):
+    *chunks, last = events(url, "/completion", BODY | {"n_probs": 2})
+    assert "".join(one["content"] for one in chunks) == plain["text"]
+    assert [token for one in chunks for token in one["tokens"]] == plain["token_ids"]
+    assert all(len(one["completion_probabilities"]) == len(one["tokens"]) == 1 for one in chunks)
+    assert not any(one["stop"] for one in chunks)
+    assert last["stop"]
+    assert last["content"] == ""
+    assert last["tokens_predicted"] == 12
+
+
+def test_what_ended_an_answer_is_said(url, plain):
+    word = plain["text"].split()[2]
+    found = post(url, "/completion", BODY | {"stop": [word]})
+    assert (found["stop_type"], found["stopping_word"]) == ("word", word)
+    assert word not in found["content"]
+    full = post(url, "/completion", BODY | {"n_predict": -1, "ignore_eos": True})
+    assert (full["stop_type"], full["truncated"]) == ("limit", True)
+    assert {one["bias"] for one in full["generation_settings"]["logit_bias"]} == {None}
+
+
+def test_prompts_of_texts_and_ids_mixed_are_one(url, llm):
+    ids = llm.encode(PROMPT)
+    as_text = post(url, "/completion", BODY)["content"]
+    for prompt in (ids, {"prompt_string": PROMPT}, [*ids[:3], llm.tokenizer.decode(ids[3:])]):
+        assert post(url, "/completion", BODY | {"prompt": prompt})["content"] == as_text
+    many = post(url, "/completion", BODY | {"prompt": [ids, PROMPT, {"prompt_string": PROMPT}]})
+    assert [one["index"] for one in many] == [0, 1, 2]
+    assert {one["content"] for one in many} == {as_text}
+
+
+@pytest.mark.parametrize(
+    "prompt", [[], {}, [[]], 5, [1.5], {"prompt_string": "a", "multimodal_data": ["x"]}]
+)
+def test_what_is_no_prompt_is_refused(url, prompt):
+    assert post(url, "/completion", BODY | {"prompt": prompt}, 400)["error"]["param"] == "prompt"
+
+
+def test_a_bias_may_be_a_list_of_ids_or_texts(url, llm, plain):
+    first = plain["token_ids"][0]
+    text = llm.tokenizer.text_of(first)
+    for bias in ([[first, False]], [[first, -100]], [[text, False]], {text: -100}):
+        found = post(url, "/completion", BODY | {"logit_bias": bias, "return_tokens": True})
+        assert found["tokens"][0] != first
+    for wrong in ([5], [[first]], [[first, "a"]], [[first, True]]):
+        error = post(url, "/completion", BODY | {"logit_bias": wrong}, 400)["error"]
+        assert error["param"] == "logit_bias"
+
+
+def test_only_the_fields_that_are_asked_for_come(url):
+    wanted = ["content", "generation_settings/n_predict"]
+    found = post(url, "/completion", BODY | {"response_fields": wanted})
+    assert [*found] == wanted
+    assert found["generation_settings/n_predict"] == 12
+
+
+def test_slots_say_what_runs(url, served):
+    body = BODY | {"n_predict": 400, "ignore_eos": True}
+    sent = threading.Thread(target=post, args=(url, "/completion", body))
+    sent.start()
+    busy: list[dict] = []
+    while sent.is_alive() and not busy:
+        busy = [one for one in httpx.get(f"{url}/slots").json() if one["is_processing"]]
+    (one,) = busy
+    (token,) = one["next_token"]
+    assert token["n_decoded"] + token["n_remain"] == 400
+    sent.join()
+    free = httpx.get(f"{url}/slots", params={"fail_on_no_slot": 1}).json()
+    assert len(free) == 4
+    assert not any(one["is_processing"] for one in free)
+
+
+def test_no_free_slot_is_an_error_where_it_is_to_be_one(url):
+    body = {"prompt": [PROMPT] * 4, "n_predict": 400, "ignore_eos": True}
+    sent = threading.Thread(target=post, args=(url, "/completion", body))
+    sent.start()
+    statuses = set[int]()
+    while sent.is_alive() and 503 not in statuses:
+        statuses.add(httpx.get(f"{url}/slots", params={"fail_on_no_slot": 1}).status_code)
+        time.sleep(0.001)
+    sent.join()
+    assert 503 in statuses
+
+
+def test_props_and_templates_are_the_models(url, llm):
+    props = httpx.get(f"{url}/props").json()
+    assert props["total_slots"] == 4
+    assert props["default_generation_settings"]["n_ctx"] == llm.max_len
+    assert props["chat_template"] == llm.tokenizer.chat_template
+    messages = [{"role": "user", "content": "Hi"}]
+    text = post(url, "/apply-template", {"messages": messages})["prompt"]
+    assert text == llm.tokenizer.apply_chat_template(messages)
+    count = post(url, "/chat/completions/input_tokens", {"messages": messages})
+    assert count["input_tokens"] == len(llm.encode(messages))
+
+
+def test_short_paths_are_the_long_ones(url):
+    assert httpx.get(f"{url}/models").json() == httpx.get(f"{url}/v1/models").json()
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0}
+    said = [
+        post(url, route, body)["choices"][0]["message"]
+        for route in ("/chat/completions", "/v1/chat/completions")
+    ]
+    assert said[0] == said[1]
+    assert post(url, "/responses", {"input": "Hi", "max_output_tokens": 4})["object"] == "response"
+
+
+def test_any_name_is_served_unless_names_are_strict(llm):
+    with running(lambda: llm, strict_model_name=False, served_model_name=("a,b", "c")) as (url, _):
+        listed = [one["id"] for one in httpx.get(f"{url}/v1/models").json()["data"]]
+        assert listed == ["a", "b", "c"]
+        for name, said in (("gpt-4", "a"), ("b", "b"), (None, "a")):
+            body = BODY | {"model": name}
+            assert post(url, "/completion", body)["model"] == said
+
+
+def test_options_of_the_server_are_what_requests_leave_out(llm):
+    own = {"seed": 7, "temperature": 0.5, "max_tokens": 3}
+    with running(lambda: llm, sampling=own) as (url, _):
+        found = post(url, "/completion", {"prompt": PROMPT})
+        settings = found["generation_settings"]
+        assert (settings["seed"], settings["temperature"]) == (7, 0.5)
+        assert found["tokens_predicted"] == 3
+        assert post(url, "/completion", BODY)["tokens_predicted"] == 12
+        chat = {"messages": [{"role": "user", "content": "Hi"}]}
+        assert post(url, "/v1/chat/completions", chat)["usage"]["completion_tokens"] <= 3
+
+
+def test_a_model_that_cannot_fill_in_is_refused_in_words(url):
+    error = post(url, "/infill", {"input_prefix": "a", "input_suffix": "b"}, 501)["error"]
+    assert "such as Qwen2.5-Coder" in error["message"]
+    error = post(url, "/v1/completions", {"prompt": "a", "suffix": "b"}, 400)["error"]
+    assert error["param"] == "suffix"
+
+
+def test_a_hole_is_filled_by_the_prompt_of_the_models_tokens(llm, monkeypatch):
+    tokens = FillIn(prefix=4, suffix=5, middle=6, file=7, repo=8)
+    monkeypatch.setitem(llm.tokenizer.__dict__, "fill_in", tokens)
+
+    def encode(text):
+        return llm.tokenizer.encode(text, bos=False)
+
+    with running(lambda: llm) as (url, _):
+        extra = [{"filename": "a.py", "text": "x = 1"}]
+        body = {"input_prefix": "def ", "prompt": "f", "input_suffix": "()", "input_extra": extra}
+        found = post(url, "/infill", body | {"n_predict": 4, "temperature": 0})
+        ids = [8, *encode("repository\n"), 7, *encode("a.py\nx = 1\n"), 7, *encode("\n")]
+        ids += [4, *encode("def f"), 5, *encode("()"), 6]
+        assert found["prompt"] == llm.tokenizer.decode(ids, skip_special=False)
+        assert found["tokens_evaluated"] == len(ids)
+        told = {"prompt": "def f", "suffix": "()", "max_tokens": 4, "return_token_ids": True}
+        choice = post(url, "/v1/completions", told)["choices"][0]
+        assert choice["prompt_token_ids"] == ids[-len(choice["prompt_token_ids"]) :]
+        assert choice["prompt_token_ids"][0] == 4
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean", "none"])
+def test_vectors_are_the_states_that_the_head_reads(llm, pooling):
+    with running(lambda: llm, embeddings=True, pooling=pooling) as (url, _):
+        wanted = states(llm, PROMPT)
+        found = post(url, "/embedding", {"content": PROMPT, "embd_normalize": -1})[0]["embedding"]
+        expected = {"last": wanted[-1:], "mean": wanted.mean(0, keepdims=True), "none": wanted}
+        np.testing.assert_allclose(found, expected[pooling], rtol=1e-5, atol=1e-5)
+        if pooling == "none":
+            post(url, "/v1/embeddings", {"input": PROMPT}, 400)
+            return
+        told = post(url, "/v1/embeddings", {"input": [PROMPT, "Hello"]})
+        assert told["usage"]["prompt_tokens"] == len(llm.encode(PROMPT)) + len(llm.encode("Hello"))
+        vector = np.array(told["data"][0]["embedding"])
+        np.testing.assert_allclose(vector, found[0] / np.linalg.norm(found), rtol=1e-4, atol=1e-6)
+        coded = post(url, "/v1/embeddings", {"input": PROMPT, "encoding_format": "base64"})
+        raw = base64.b64decode(coded["data"][0]["embedding"])
+        np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), np.float32(vector))
+        error = post(url, "/v1/embeddings", {"input": "a", "dimensions": 7}, 400)["error"]
+        assert error["param"] == "dimensions"
+
+
+def states(llm, text):
+    """Each token's state, found one prefix at a time."""
+    params = SamplingParams(temperature=0, max_tokens=1, pooling="last", max_draft=0)
+    ids = llm.encode(text)
+    found = []
+    for stop in range(1, len(ids) + 1):
+        handle = llm.submit(ids[:stop], params)
+        handle.wait()
+        found.append(handle.runs[0].states()[0])
+    (top,) = llm.model.topk(torch.from_numpy(found[-1][None]), 1).ids[0]
+    plain = llm.generate([ids], SamplingParams(temperature=0, max_tokens=1))[0].outputs[0]
+    assert (int(top),) == plain.token_ids  # the head agrees that this is what it reads
+    return np.stack(found)
