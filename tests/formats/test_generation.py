@@ -58,6 +58,14 @@ def test_a_gguf_is_sampled_as_it_says(tmp_path: Path) -> None:
     assert from_gguf({"general.name": "x"}, "x") == GREEDY
 
 
+def test_a_family_that_is_known_is_sampled_as_its_authors_advise_unless_the_file_says() -> None:
+    known = {"general.basename": "SmolLM2"}
+    assert from_gguf(known, "x") == SamplingParams(temperature=0.2, top_p=0.9)
+    own = {**known, "general.sampling.temp": 1.5}
+    assert from_gguf(own, "x") == SamplingParams(temperature=1.5)
+    assert from_gguf({"general.basename": "another"}, "x") == GREEDY
+
+
 @pytest.mark.parametrize("value", [-1, "warm", [0.5]])
 def test_a_wrong_value_is_named_with_its_place(value: object) -> None:
     with pytest.raises(LoadError, match=r"there: temperature must be from 0 to 100, got"):

@@ -103,7 +103,7 @@ def chat(default_model: Path, tmp_path: Path) -> Iterator:
 
 def test_a_session_and_the_next(chat, tmp_path: Path) -> None:
     today = chat("-n", "24", "--ignore-eos", "--system", "You are brief.")
-    assert "greedy, drafter mlp_speculator++recycling" in today.seen
+    assert "temperature 0.2, drafter mlp_speculator++recycling" in today.seen
     today.type("What is the capital of Fxance?" + LEFT * 5 + "\br")
     assert "cut at 24 tokens (--max-tokens); Enter goes on" in today.answer()
     assert "cut at 24 tokens" in today.answer()

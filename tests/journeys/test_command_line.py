@@ -24,6 +24,7 @@ from forerun.cli.main import app, main
 from forerun.core.types import Event, TextPiece
 
 SHORT = "-n 8 -c 256 -d prompt_lookup"
+GREEDY = f"{SHORT} --temp 0"
 COMMANDS = (
     *("", "generate", "chat", "demo", "models", "pull", "rm", "check", "drafters", "autotune"),
     *("check-drafter", "bench", "bench kernels", "bench report", "verify", "eval", "eval ppl"),
@@ -85,16 +86,16 @@ def test_json_is_all_that_stands_on_stdout(shell, tmp_path):
 
 def test_a_prompt_comes_from_words_a_pipe_or_a_file(shell, tmp_path):
     words = "Count: one two one two"
-    _, expected, _ = shell(f'forerun generate "{words}" {SHORT}')
+    _, expected, _ = shell(f'forerun generate "{words}" {GREEDY}')
     path = tmp_path / "prompt.txt"
     path.write_text(f"{words}\n")
     piped = f"{words}\n".encode()
-    assert shell(f"forerun generate {SHORT}", stdin=piped)[1] == expected
-    assert shell(f"forerun generate - {SHORT}", stdin=piped)[1] == expected
-    assert shell(f"forerun generate -f {path} {SHORT}")[1] == expected
-    assert shell(f"forerun generate -f - {SHORT}", stdin=piped)[1] == expected
-    both = shell(f'forerun generate "Count:" {SHORT} --json', stdin=b"one two one two\n")[1]
-    one = shell(f'forerun generate "Count:\n\none two one two" {SHORT} --json')[1]
+    assert shell(f"forerun generate {GREEDY}", stdin=piped)[1] == expected
+    assert shell(f"forerun generate - {GREEDY}", stdin=piped)[1] == expected
+    assert shell(f"forerun generate -f {path} {GREEDY}")[1] == expected
+    assert shell(f"forerun generate -f - {GREEDY}", stdin=piped)[1] == expected
+    both = shell(f'forerun generate "Count:" {GREEDY} --json', stdin=b"one two one two\n")[1]
+    one = shell(f'forerun generate "Count:\n\none two one two" {GREEDY} --json')[1]
     assert json.loads(both)["text"] == json.loads(one)["text"]
 
 

@@ -121,7 +121,7 @@ def test_a_mistake_is_told_in_a_line_and_the_answer_comes_all_the_same(
 ):
     assert right in RECYCLING
     (here / "wrong.py").write_text(RECYCLING.replace(right, wrong))
-    short = ("-n", 48, "-c", 256, "--json")
+    short = ("-n", 48, "-c", 256, "--json", "--temp", 0)
     answer = ("generate", PROMPT, "--raw", *short)
     code, out, _ = forerun(*answer, "-d", "wrong.py")
     assert code == 0

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from forerun.eval.prompts import read
 from tests.server.conftest import running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -17,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 ASKED = "One two three one two three one two"
+LOOPING = next(one.turns[0] for one in read() if one.id == "translate-2")
 LONG = "Count from one to five hundred."
 
 
@@ -79,13 +81,59 @@ def test_an_answer_comes_tinted_with_its_figures_and_stays_after_a_reload(browse
         words = page.locator(".meter .words").inner_text()
         assert re.search(r"[\d.]+ tok/s", words)
         assert re.search(r"τ [\d.]+ tokens a pass", words)
-        assert re.search(r"24 tokens in \d+ pass(es)?; plain decoding needs 23", words)
-        assert "token limit" in page.locator(".assistant .note").inner_text()
+        assert re.search(
+            r"23 tokens after the first in \d+ pass(es)?; plain decoding needs 23", words
+        )
+        assert "token limit" in page.locator(".assistant .note.why").inner_text()
         page.reload()
-        page.click("#chats .title")
         assert page.locator(".user .text").inner_text() == ASKED
         assert answer.inner_text() == text
         assert answer.locator("mark.drafted").count() > 0
+
+
+def test_a_reload_keeps_the_open_conversation_and_what_is_not_sent(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "4")
+        send(page, "First")
+        page.click("#new")
+        send(page, "Second")
+        page.click("#chats .title >> text=First")
+        page.fill("#prompt", "not sent yet")
+        page.reload()
+        assert page.locator(".user .text").inner_text() == "First"
+        assert page.input_value("#prompt") == "not sent yet"
+        page.press("#prompt", "Enter")
+        ended(page)
+        page.reload()
+        assert page.locator(".user .text").last.inner_text() == "not sent yet"
+        assert page.input_value("#prompt") == ""
+
+
+def test_enter_while_an_answer_comes_says_why_nothing_is_sent(browser, url):
+    with opened(browser, url) as page:
+        send(page, LONG, wait=False)
+        page.locator(".meter .words").wait_for()
+        page.fill("#prompt", "and then")
+        page.press("#prompt", "Enter")
+        assert "press Esc" in page.locator("#trouble").inner_text()
+        assert page.input_value("#prompt") == "and then"
+        page.keyboard.press("Escape")
+        ended(page)
+        assert page.locator("#trouble").is_hidden()
+        assert page.locator(".turn").count() == 2
+
+
+def test_an_answer_that_repeats_itself_says_so(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "240")
+        set_field(page, "temperature", "0")
+        send(page, LOOPING)
+        text = page.locator(".assistant .text").inner_text()
+        assert page.locator(".assistant .repeats").is_visible(), text
+        set_field(page, "max_tokens", "6")
+        page.click(".assistant >> text=Regenerate")
+        ended(page)
+        assert page.locator(".assistant .repeats").is_hidden()
 
 
 def test_stop_regenerate_edit_and_delete(browser, url):
@@ -95,12 +143,12 @@ def test_stop_regenerate_edit_and_delete(browser, url):
         page.locator(".meter .words").wait_for()
         page.keyboard.press("Escape")
         ended(page)
-        assert page.locator(".assistant .note").inner_text() == "Stopped."
+        assert page.locator(".assistant .note.why").inner_text() == "Stopped."
         set_field(page, "max_tokens", "8")
         page.click(".assistant >> text=Regenerate")
         ended(page)
         assert page.locator(".turn").count() == 2
-        assert "8 tokens in" in page.locator(".meter .words").inner_text()
+        assert "7 tokens after the first in" in page.locator(".meter .words").inner_text()
         send(page, "More")
         assert page.locator(".turn").count() == 4
         page.locator(".user >> text=Edit").first.click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import openai
 import pytest
@@ -28,7 +29,8 @@ SETTINGS = {
 
 def offline(llm, prompt, own, extra, max_tokens):
     bias = {int(token): value for token, value in own.get("logit_bias", {}).items()}
-    params = SamplingParams(**{**own, **extra, "logit_bias": bias, "max_tokens": max_tokens})
+    asked = {**own, **extra, "logit_bias": bias, "max_tokens": max_tokens}
+    params = replace(llm.default_params(), **asked)  # what a request leaves out is the model's own
     return llm.generate([prompt], params)[0]
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from forerun.cli._progress import PlainProgress
 from forerun.core.device import peak_nbytes
+from forerun.core.repetition import is_much, num_repeated
 from forerun.engine.stats import SpecStats
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ WHOLE_LINES = 200
 """Columns of a table that goes to a file or a pipe."""
 TAU = "tau: tokens per pass of the model"
 """Stands below a table with a column of that name."""
+REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
 
 
 class _Console(Console):
@@ -113,6 +115,8 @@ class Measured:
     ttft_s: float | None
     num_cached_tokens: int = 0
     """Prompt tokens that were not read again."""
+    num_repeated: int = 0
+    """Tokens that say again what stood in the answer before (`core.repetition`)."""
 
     @property
     def tok_s(self) -> float:
@@ -138,6 +142,7 @@ class Measured:
             "draft_ms": round(self.draft_s * 1e3, 2),
             "verify_ms": round(self.verify_s * 1e3, 2),
             "num_cached_tokens": self.num_cached_tokens,
+            "num_repeated": self.num_repeated,
             "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1e3, 2),
         }
 
@@ -150,6 +155,8 @@ class Measured:
                 f"accepted {self.stats.accepted} of {self.stats.drafted} drafted "
                 f"({self.stats.acceptance_rate:.0%})"
             )
+        if is_much(self.num_repeated, self.tokens):
+            text += f"; {REPEATS.format(self.num_repeated)}"
         return text
 
 
@@ -176,6 +183,7 @@ def answer(
         verify_s=timers.verify_s - verify_s,
         ttft_s=completion.ttft_s,
         num_cached_tokens=output.num_cached_tokens,
+        num_repeated=num_repeated(completion.token_ids),
     )
     return completion, measured, is_whole
 

@@ -214,13 +214,13 @@ def record_of(
     }
 
 
-def draw(trainer: Trainer) -> None:
+def draw(trainer: Trainer, model: str) -> None:
     """Loss and accept length over the run, beside its metrics.csv; a line on stderr without matplotlib."""
     from forerun.bench.plots import draw_training
     from forerun.cli import _console as console
 
     try:
-        draw_training(trainer.progress.history, trainer.folder, trainer.folder.name)
+        draw_training(trainer.progress.history, trainer.folder, trainer.folder.name, title=model)
     except (ConfigError, OSError) as error:
         console.stderr().print(f"no plot: {error}", style="dim")
 

@@ -71,11 +71,12 @@ def command(
                 answered.append(each)
                 show(len(answered))
         found = learning.summary(answered)
+    origin = opt.origin(
+        config, llm, task=Path(task).stem, drafter=spec.text(), max_tokens=params.max_tokens,
+        temperature=params.temperature, seed=params.seed, raw=raw,
+    )  # fmt: skip
     document = {
-        "provenance": opt.origin(
-            config, llm, task=Path(task).stem, drafter=spec.text(), max_tokens=params.max_tokens,
-            temperature=params.temperature, seed=params.seed, raw=raw,
-        ),
+        "provenance": origin,
         "summary": found,
         "requests": [each.document() for each in answered],
     }  # fmt: skip
@@ -85,7 +86,9 @@ def command(
         if plots:
             from forerun.bench.plots import draw_learning
 
-            draw_learning(learning.moving(answered), out.parent, out.stem)
+            draw_learning(
+                learning.moving(answered), out.parent, out.stem, title=str(origin["model"])
+            )
     if as_json:
         console.print_json(document)
     else:

@@ -92,7 +92,8 @@ def command(
         if plots:
             from forerun.bench.plots import draw_memory
 
-            draw_memory(document["rows"], out.parent, out.stem)  # type: ignore[arg-type]
+            title = str(origin.get("model"))
+            draw_memory(document["rows"], out.parent, out.stem, title=title)  # type: ignore[arg-type]
     if as_json:
         console.print_json(document)
     else:

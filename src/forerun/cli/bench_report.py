@@ -40,11 +40,13 @@ def command(
         own = next(models, None)
         if plots:
             with console.working("drawing"):
-                drawn = draw(rows, folder, file.stem, own)
+                title = f"{origin.get('model')}, {origin.get('task')}"
+                drawn = draw(rows, folder, file.stem, own, title=title)
         sections.append(report.markdown(origin, rows, drawn, own))
         documents.append({"provenance": origin, "rows": rows})
     if costs:
-        drawn = draw_passes(costs, folder, of_passes[0].stem) if plots else {}
+        title = ", ".join(dict.fromkeys(str(cost.model) for cost in costs))
+        drawn = draw_passes(costs, folder, of_passes[0].stem, title=title) if plots else {}
         sections.append(report.markdown_of_passes(costs, drawn))
     text = "\n".join(sections)
     (folder / "report.md").write_text(text, encoding="utf-8")

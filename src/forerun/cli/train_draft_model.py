@@ -160,7 +160,7 @@ def _finish(
         trained.write_record(folder, record, trainer.progress.history)
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
-    shared.draw(trainer)
+    shared.draw(trainer, data.model)
     if as_json:
         console.print_json({"drafter": str(folder), **record})
         return

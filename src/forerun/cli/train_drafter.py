@@ -220,7 +220,7 @@ def _report(llm: LLM, trainer: Trainer, data: Data, form: WrittenForm, as_json: 
     from forerun.cli import _console as console
 
     found, run = finish(llm, trainer, data, form)
-    draw(trainer)
+    draw(trainer, data.model)
     if as_json:
         rows = {name: asdict(each) for name, each in found.items()}
         console.print_json(

@@ -1,6 +1,7 @@
 """How a model's files say it should be sampled: generation_config.json, or `general.sampling.*` of a GGUF.
 
-Where they say nothing, the model is decoded greedily. Which tokens end an answer is the tokenizer's business.
+Where a GGUF says nothing, a family that is known is sampled as its authors advise; all others are decoded greedily.
+Which tokens end an answer is the tokenizer's business.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ FILTERS = ("top_k", "top_p", "min_p")
 """Settings without a meaning in greedy decoding."""
 SETTINGS = ("temperature", *FILTERS, "repetition_penalty")
 """What a model's files may set, by the names of `SamplingParams` and generation_config.json."""
+
+ADVISED: Mapping[str, Mapping[str, float]] = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}
+"""By `general.basename`, from the model card of SmolLM2-135M-Instruct. Greedily it soon repeats itself."""
 
 _FROM_GGUF = dict(zip(SETTINGS, ("temp", "top_k", "top_p", "min_p", "penalty_repeat"), strict=True))
 
@@ -36,6 +40,8 @@ def from_gguf(metadata: Mapping[str, object], where: str) -> SamplingParams:
     """The settings of a GGUF's metadata. Raises LoadError for a value that is out of range."""
     keys = {name: f"general.sampling.{key}" for name, key in _FROM_GGUF.items()}
     stated = {name: metadata[key] for name, key in keys.items() if key in metadata}
+    if not stated:
+        stated = dict(ADVISED.get(str(metadata.get("general.basename", "")).lower(), {}))
     return _params(stated, bool(stated.keys() - {"repetition_penalty"}), where)
 
 

@@ -18,13 +18,17 @@ Picture = tuple[str, str, Callable[..., bool], tuple[object, ...]]
 """The end of a file's name, a caption, and what draws it from these figures; False if there is nothing to draw."""
 
 
-def draw(rows: Rows, folder: Path, title: str, own: PassCosts | None = None) -> dict[str, str]:
-    """Write `title`-*.png and .svg for which there are measurements; captions and file names of the PNGs.
+def draw(
+    rows: Rows, folder: Path, stem: str, own: PassCosts | None = None, *, title: str = ""
+) -> dict[str, str]:
+    """Write `stem`-*.png and .svg for which there are measurements; captions and file names of the PNGs.
 
-    `own` is what the model's own passes cost. Raises ConfigError without matplotlib.
+    `title` is what was measured, the model first. `own` is what the model's own passes cost. Raises ConfigError without
+    matplotlib.
     """
     return _save(
         folder,
+        stem,
         title,
         ("speedup", "Speed-up over plain decoding", drafters.speedups, (rows,)),
         ("acceptance", "Acceptance by depth", drafters.acceptance, (rows,)),
@@ -34,38 +38,41 @@ def draw(rows: Rows, folder: Path, title: str, own: PassCosts | None = None) -> 
     )
 
 
-def draw_passes(costs: Sequence[PassCosts], folder: Path, title: str) -> dict[str, str]:
+def draw_passes(
+    costs: Sequence[PassCosts], folder: Path, stem: str, *, title: str = ""
+) -> dict[str, str]:
     """The same for what passes cost: v(k), and the roofline."""
     return _save(
         folder,
+        stem,
         title,
         ("v", "The cost of rows", passes.curves, (costs,)),
         ("roofline", "Roofline", passes.roofline, (costs,)),
     )
 
 
-def draw_memory(rows: Rows, folder: Path, title: str) -> dict[str, str]:
+def draw_memory(rows: Rows, folder: Path, stem: str, *, title: str = "") -> dict[str, str]:
     """The same for what is kept of the speed when memory is cut."""
-    return _save(folder, title, ("kept", "Speed kept when memory is cut", memory.kept, (rows,)))
+    picture = ("kept", "Speed kept when memory is cut", memory.kept, (rows,))
+    return _save(folder, stem, title, picture)
 
 
 def draw_training(
-    history: Sequence[Mapping[str, float]], folder: Path, title: str
+    history: Sequence[Mapping[str, float]], folder: Path, stem: str, *, title: str = ""
 ) -> dict[str, str]:
     """The same for a training run, of the lines of its metrics.csv."""
-    return _save(folder, title, ("training", "Training", training.run, (history,)))
+    return _save(folder, stem, title, ("training", "Training", training.run, (history,)))
 
 
 def draw_learning(
-    moving: Sequence[tuple[float, float]], folder: Path, title: str
+    moving: Sequence[tuple[float, float]], folder: Path, stem: str, *, title: str = ""
 ) -> dict[str, str]:
     """The same for what a drafter gains by learning, of its moving tau without and with."""
-    return _save(
-        folder, title, ("learning", "Learning while serving", learning.over_requests, (moving,))
-    )
+    picture = ("learning", "Learning while serving", learning.over_requests, (moving,))
+    return _save(folder, stem, title, picture)
 
 
-def _save(folder: Path, title: str, *pictures: Picture) -> dict[str, str]:
+def _save(folder: Path, stem: str, title: str, *pictures: Picture) -> dict[str, str]:
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
@@ -78,9 +85,9 @@ def _save(folder: Path, title: str, *pictures: Picture) -> dict[str, str]:
         with pyplot.rc_context(STYLE):
             figure, axes = pyplot.subplots()
             if picture(axes, *figures):
-                axes.set_title(f"{caption} · {title}", pad=14)
+                axes.set_title(f"{caption} · {title or stem}", pad=14)
                 figure.legend(loc="outside right upper")
-                path = folder / f"{title}-{name}.png"
+                path = folder / f"{stem}-{name}.png"
                 figure.savefig(path)
                 figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
                 drawn[caption] = path.name

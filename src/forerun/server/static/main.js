@@ -11,10 +11,12 @@ const byId = (id) => document.getElementById(id);
 const prompt = byId("prompt");
 const log = byId("log");
 const EXAMPLES = [
-  "Explain what a prime number is, with examples.",
+  "What is photosynthesis?",
+  "Give me five tips for better sleep.",
   "Write a Python function that reverses a string, and explain it.",
-  "List the planets of the solar system in a table.",
 ];
+
+const BUSY = "An answer is coming: wait for its end, or press Esc to stop it, then send.";
 
 let chat = store.newChat();
 let views = [];
@@ -30,6 +32,7 @@ function applySettings() {
 function open(next) {
   stop();
   chat = next;
+  store.here.set("chat", chat.id);
   settings.set("system", chat.system ?? "");
   views = [];
   byId("turns").replaceChildren();
@@ -98,6 +101,7 @@ async function answer(at) {
   await attempt(own, request);
   view.isWaiting = false;
   if (running === own) running = null;
+  if (byId("trouble").textContent === BUSY) tellTrouble("");
   refresh();
   if (own.chat.turns.includes(turn)) keep(own.chat);
   view.update();
@@ -216,11 +220,21 @@ async function connect() {
   }
 }
 
+/** Put a text into the field, and keep it over a reload. */
+function write(text) {
+  prompt.value = text;
+  store.here.set("unsent", text);
+  grow(prompt);
+}
+
 function submit() {
   const text = prompt.value.trim();
-  if (!text || running) return;
-  prompt.value = "";
-  grow(prompt);
+  if (!text) return;
+  if (running) {
+    tellTrouble(BUSY);
+    return;
+  }
+  write("");
   send(text);
 }
 
@@ -229,7 +243,7 @@ byId("composer").addEventListener("submit", (event) => {
   if (running) stop();
   else submit();
 });
-prompt.addEventListener("input", () => grow(prompt));
+prompt.addEventListener("input", () => write(prompt.value));
 prompt.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
@@ -256,6 +270,7 @@ addEventListener("storage", list);
 for (const text of EXAMPLES) {
   byId("examples").append(make("button", { type: "button", onclick: () => send(text) }, text));
 }
-open(store.newChat(settings.values.system));
+open(store.chat(store.here.get("chat")) ?? store.newChat(settings.values.system));
+write(store.here.get("unsent") ?? "");
 applySettings();
 connect();

@@ -8,12 +8,12 @@ export function figures(timings) {
   const speed = `${timings.predicted_per_second.toFixed(1)} tok/s`;
   const tau = timings.passes ? `τ ${timings.tokens_per_pass.toFixed(2)} tokens a pass` : null;
   const passes = count(timings.passes, "pass", "passes");
-  const all = count(timings.predicted_n, "token", "tokens");
+  const after = `${count(plain, "token", "tokens")} after the first`;
   const told = timings.draft_n
     ? `${timings.draft_n_accepted} of ${timings.draft_n} guesses right`
     : timings.drafter === "none" && "no drafting";
   return {
-    parts: [speed, tau, `${all} in ${passes}; plain decoding needs ${plain}`, told].filter(Boolean),
+    parts: [speed, tau, `${after} in ${passes}; plain decoding needs ${plain}`, told].filter(Boolean),
     share: plain ? Math.min(timings.passes / plain, 1) : 1,
   };
 }

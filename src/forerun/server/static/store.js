@@ -17,6 +17,18 @@ export function chats() {
     .sort((a, b) => b.time - a.time);
 }
 
+/** One conversation; null if it is not kept. */
+export function chat(id) {
+  const found = id && read(CHAT + id);
+  return found?.id && Array.isArray(found.turns) ? found : null;
+}
+
+/** What this tab keeps over a reload: the open conversation, and what is written but not sent. */
+export const here = {
+  get: (name) => sessionStorage.getItem(`forerun.${name}`),
+  set: (name, value) => sessionStorage.setItem(`forerun.${name}`, value),
+};
+
 /** Keep a conversation. Where the browser has no more room, the oldest others go; false if it does not fit alone. */
 export function save(chat) {
   for (;;) {

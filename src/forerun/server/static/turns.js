@@ -7,6 +7,9 @@ const ENDS = {
   length: "The answer was cut: it reached the token limit.",
   stopped: "Stopped.",
 };
+const MUCH_REPEATED = 0.4; // as core/repetition.py has it
+const REPEATS =
+  "The answer repeats itself, as small models do; a repetition penalty (Settings) helps. Repetitions draft well, so its speed says little about others.";
 
 /** `turn` is {role, text, drafted, timings, reason, error}; `act` has edit(text) and, for answers, regenerate(). */
 export class TurnView {
@@ -18,11 +21,12 @@ export class TurnView {
     this.body = make("div", { className: "text" });
     this.markdown = new Markdown(this.body);
     this.meter = new Meter();
-    this.note = make("p", { className: "note", hidden: true });
+    this.note = make("p", { className: "note why", hidden: true });
+    this.repeats = make("p", { className: "note repeats", hidden: true }, REPEATS);
     this.tools = this.makeTools();
     const label = make("h2", { className: "offscreen" }, this.isAnswer ? "Answer" : "You");
     this.element = make("li", { className: `turn ${turn.role}` }, label, this.body);
-    this.element.append(this.note, ...(this.isAnswer ? [this.meter.element] : []), this.tools);
+    this.element.append(this.note, this.repeats, ...(this.isAnswer ? [this.meter.element] : []), this.tools);
     this.update();
   }
 
@@ -47,6 +51,8 @@ export class TurnView {
     this.note.hidden = !this.note.textContent;
     this.note.classList.toggle("error", Boolean(error));
     this.meter.show(timings);
+    const { repeated_n: repeated, predicted_n: all } = timings ?? {};
+    this.repeats.hidden = this.isWaiting || !(repeated > MUCH_REPEATED * all);
     this.tools.hidden = this.isWaiting;
   }
 
