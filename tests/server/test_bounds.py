@@ -43,7 +43,7 @@ def told(answer: httpx.Response) -> dict:
         ("/v1/completions", {"prompt": [[1], "a"]}, 400, "prompt must be a text, token ids"),
         ("/v1/completions", {"prompt": ""}, 400, "prompt is empty"),
         ("/v1/completions", {"prompt": [10**9]}, 400, "token id 1000000000 is not in the voc"),
-        ("/v1/completions", {"prompt": "a", "n": 17}, 400, "n must be from 1 to 16 (--max-n)"),
+        ("/v1/completions", {"prompt": "a", "n": 65}, 400, "n must be a whole number from 1 to 64"),
         ("/v1/completions", {"prompt": "a", "n": "2"}, 400, "n must be a valid integer, got '2'"),
         ("/v1/completions", {"prompt": "a", "top_kk": 2}, 400, "did you mean 'top_k'? (allowed:"),
         ("/v1/completions", {"prompt": "a", "guided_json": []}, 400, "must be a JSON schema"),

@@ -61,7 +61,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "page": ("--page/--no-page", "--ui/--no-ui", "--webui/--no-webui"),
     "allowed_origins": ("--allowed-origins", "--allowed-origin", "--cors-origin"),
     "allowed_hosts": ("--allowed-hosts", "--allowed-host"),
-    "log_requests": ("--log-requests",),
+    "log_requests": ("--log-requests/--no-log-requests",),
 }
 """Of fields that have more spellings than their own name."""
 
@@ -214,9 +214,7 @@ def serving() -> Callable[[Command], Command]:
 
 
 def _read(values: dict[str, Any], arguments: Arguments) -> SamplingParams:
-    """-1 means none, as in llama.cpp; a stop string may spell line ends and tabs."""
-    for name in ("max_tokens", "seed"):
-        values[name] = None if values.get(name) == -1 else values.get(name)
+    """A stop string may spell line ends and tabs."""
     stops = values.get("stop") or ()
     values["stop"] = tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in stops)
     return SamplingParams(**values)

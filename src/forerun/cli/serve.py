@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,6 +64,8 @@ def command(
     second one ends at once.
     """
     try:
+        from forerun.formats.checkpoint import open_checkpoint
+        from forerun.formats.hub import resolve
         from forerun.server.run import serve
         from forerun.server.sharing import without_sharing
     except ModuleNotFoundError as error:
@@ -80,7 +83,9 @@ def command(
         config = replace(config, model=name)
     if no_shared_drafts:
         config = without_sharing(config)
-    _log_to_stderr(settings.log_requests)
+    if settings.log_requests is None:
+        settings = replace(settings, log_requests=sys.stderr.isatty())
+    _log_to_stderr(bool(settings.log_requests))
     template = _template(settings.chat_template)
 
     def load() -> LLM:
@@ -89,7 +94,14 @@ def command(
             llm.tokenizer.use_chat_template(template)
         return llm
 
-    serve(load, config.model, settings, _say, params.body())
+    serve(
+        load,
+        config.model,
+        settings,
+        _say,
+        params.body(),
+        check=lambda: open_checkpoint(resolve(config.model)),
+    )
 
 
 def _template(given: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,9 +13,12 @@ from forerun.core.errors import RequestError, refuse, shown
 from forerun.core.structured import StructuredOutputsParams
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 MAX_N = 64
 MAX_STOPS = 64
+HOT = 2.0
+"""The highest temperature that OpenAI allows."""
 MAX_LOGPROBS = 100
 MAX_IDS = 1024
 """Token ids with a bias, and such that end the output: they are checked for every completion."""
@@ -89,7 +93,7 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on after the model's end-of-text token."""
     max_tokens: int | None = 16
-    """At most this many new tokens; none (-1 on the command line): as many as the context holds."""
+    """At most this many new tokens; none or -1: as many as the context holds."""
     min_tokens: int = 0
     """No end before this many new tokens: the end tokens cannot be drawn until then."""
     logprobs: int | None = None
@@ -116,6 +120,9 @@ class SamplingParams:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         self.stop_token_ids = tuple(self.stop_token_ids or ())
         self.logit_bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
+        for name in ("max_tokens", "seed"):
+            if getattr(self, name) == -1:  # none, as in llama.cpp
+                setattr(self, name, None)
         if self.logprobs is True:  # as vLLM reads it
             self.logprobs = 1
         if self.prompt_logprobs is True:
@@ -124,6 +131,8 @@ class SamplingParams:
             value = getattr(self, name)
             if not _is_fine(value, holds):
                 raise RequestError(f"{name} must be {allowed}, got {shown(value)}")
+        if self.temperature > HOT:
+            _note_hot()
         if self.structured_outputs is not None:
             self._check_structured()
 
@@ -154,6 +163,13 @@ class SamplingParams:
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
         )
+
+
+@functools.cache
+def _note_hot() -> None:
+    _log.warning(
+        "temperature above 2 gives hardly more than random text: OpenAI's range ends there"
+    )
 
 
 def _is_bool(value: Any) -> bool:
@@ -204,7 +220,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         f"at most {MAX_IDS} token ids",
         lambda v: len(v) <= MAX_IDS and all(_whole(0)(t) for t in v),
     ),
-    ("max_tokens", "a whole number from 1, or none", _optional(_whole(1))),
+    ("max_tokens", "a whole number from 1, or -1 or none", _optional(_whole(1))),
     ("min_tokens", "a whole number from 0", _whole(0)),
     ("max_draft", "a whole number from 0, or none", _optional(_whole(0))),
     ("pooling", "last, mean or none", lambda v: v in (None, "last", "mean", "none")),

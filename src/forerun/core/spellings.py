@@ -144,7 +144,7 @@ CONFIGURATION: Mapping[str, Mapping[str, Spelling]] = {
         "enable_chunked_prefill": _flag("prompts are always read in chunks, see prefill_chunk"),
         "async_scheduling": _flag("one pass follows the other"),
         "disable_log_stats": _flag("statistics are read with get_metrics, not logged"),
-        "disable_log_requests": _flag("requests are not logged"),
+        "disable_log_requests": _flag("--no-log-requests says so"),
         "tokenizer_mode": _no_effect("a model has one tokenizer", "auto", "slow", "hf"),
         "skip_tokenizer_init": _flag("answers are text, so the tokenizer is needed", "false"),
         "load_format": _no_effect("the file says it", "auto", "safetensors", "gguf", "hf"),

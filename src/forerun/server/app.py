@@ -18,7 +18,9 @@ from starlette.responses import Response
 import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.llm import LLM
+from forerun.server.access_log import AccessLog
 from forerun.server.browsers import Doorkeeper
+from forerun.server.conversations import check_roles
 from forerun.server.embeddings import embeddings, native_embeddings
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.generation import (
@@ -89,6 +91,8 @@ def new_app(service: Service) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
+    is_logged = bool(service.config.log_requests)
+    app.add_middleware(AccessLog, drafter=service.drafter, is_on=is_logged)
     return app
 
 
@@ -116,6 +120,7 @@ def _taken_apart(body: TokenizeRequest, llm: LLM) -> dict[str, Any]:
 def _tokenized(body: TokenizeRequest, llm: LLM) -> list[int]:
     tokenizer, wants_bos = llm.tokenizer, False
     if body.messages is not None:
+        check_roles(body.messages)
         text = tokenizer.apply_chat_template(
             body.messages, add_generation_prompt=body.add_generation_prompt
         )

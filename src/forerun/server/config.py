@@ -9,6 +9,8 @@ from forerun.core.errors import ConfigError, check_least
 from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
+DEFAULT_MAX_TOKENS = 2048
+"""Tokens of a chat answer where neither the request nor the server's options say how many."""
 POOLINGS = ("last", "mean", "none")
 
 
@@ -42,7 +44,7 @@ class ServerConfig:
     """Answer / with a page to chat in, which is loaded without the key."""
     max_prompt_len: int | None = None
     """Tokens of a prompt, at most; default: as many as the context holds."""
-    max_n: int = 16
+    max_n: int = MAX_N
     """Completions of a prompt that a request may ask for."""
     max_queue: int = 256
     """Sequences that may wait for a place; more are refused with 429."""
@@ -62,8 +64,8 @@ class ServerConfig:
     """Seconds that running requests have left after SIGTERM or Ctrl-C."""
     stream_interval: float = 0.02
     """Seconds between two sends of a stream, at least; what comes sooner is sent with the next."""
-    log_requests: bool = False
-    """One line for each request that has ended: its figures, none of its words."""
+    log_requests: bool | None = None
+    """One line for each request that has ended: its figures, none of its words. Default: in a terminal."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

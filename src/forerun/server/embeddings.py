@@ -72,7 +72,10 @@ async def _read(service: Service, request: Request) -> tuple[EmbeddingRequest, l
     params = SamplingParams(
         temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
     )
-    running = await service.submit(encoded, params, stream=False, param=field)
+    running = await service.submit(
+        encoded, params, stream=False, sent={"prompt": field, "form": ""}
+    )
+    request.state.entry.running = running
     async with watched(request.receive, running.cancel):
         async for _ in running.news():
             pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 from forerun.core.errors import CapacityError, ForerunError, RequestError
@@ -41,6 +41,16 @@ class ApiError(Exception):
         """The same as Anthropic writes it."""
         kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    """The same of a request whose fields have other names: ours, and what they were sent as."""
+    param, message = error.param, error.message
+    for ours, theirs in names.items():
+        if param is not None and (param == ours or param.startswith(f"{ours}.")):
+            param = theirs + param.removeprefix(ours)
+            message = re.sub(rf"(?<![\w.]){re.escape(ours)}(?!\w)", theirs, message)
+    return replace(error, param=param, message=message)
 
 
 def is_anthropic(path: str) -> bool:

@@ -76,7 +76,7 @@ def max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
     return 0 if asked == "none" else most
 
 
-def check_bounds(form: StructuredOutputsParams, config: ServerConfig) -> None:
+def check_bounds(form: StructuredOutputsParams, config: ServerConfig, field: str) -> None:
     """Raise ApiError for a form that is larger or more deeply nested than the server allows."""
     nbytes, limit = len(form.source.encode()), config.max_schema_kb
     if nbytes > limit * 1e3:
@@ -84,10 +84,10 @@ def check_bounds(form: StructuredOutputsParams, config: ServerConfig) -> None:
             400,
             f"the {form.kind} of the structured output has {nbytes} bytes, this server allows "
             f"{limit:g} kB (--max-schema-kb)",
-            param="structured_outputs",
+            param=field,
         )
     if form.json is not None:
-        check_depth(json.loads(str(form.json)), "structured_outputs", config)
+        check_depth(json.loads(str(form.json)), field, config)
 
 
 def check_depth(given: object, field: str, config: ServerConfig) -> None:

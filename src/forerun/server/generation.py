@@ -17,7 +17,9 @@ from forerun.server import messages as anthropic
 from forerun.server import responses as openai
 from forerun.server.answers import CHAT, COMPLETION, DocumentHead, Words
 from forerun.server.blocks import BlockWriter, Dialect
-from forerun.server.errors import ApiError
+from forerun.server.config import DEFAULT_MAX_TOKENS
+from forerun.server.conversations import check_roles
+from forerun.server.errors import ApiError, renamed
 from forerun.server.filling import filled, tokens_of
 from forerun.server.forms import check_depth
 from forerun.server.http import EventStream, answer, body_nbytes, watched
@@ -56,7 +58,8 @@ async def completions(service: Service, request: Request) -> Response:
     if body.suffix:
         encode = _filling(service, body)
     prompts = await service.encode(encode, body_nbytes(request))
-    running = await service.submit(prompts, params, stream=body.stream, param="prompt")
+    sent = {**typed, "prompt": "prompt", "form": body.form_field(typed)}
+    running = await service.submit(prompts, params, stream=body.stream, sent=sent)
     head = DocumentHead(COMPLETION, name, forerun.__version__)
     writer = _writer(service, running, body, head, with_prompt=body.echo)
     return await _written(request, running, writer, stream=body.stream)
@@ -89,7 +92,10 @@ async def responses(service: Service, request: Request) -> Response:
     body, _ = await service.read(request, ResponsesRequest)
     name = service.name(body.model)
     dialect = openai.ResponsesDialect(name, service.llm().drafter_spec.name, body)
-    return await _in_blocks(service, request, openai.as_chat(body), dialect)
+    try:
+        return await _in_blocks(service, request, openai.as_chat(body), dialect)
+    except ApiError as error:
+        raise renamed(error, openai.NAMES) from error
 
 
 async def messages(service: Service, request: Request) -> Response:
@@ -97,7 +103,10 @@ async def messages(service: Service, request: Request) -> Response:
     body, _ = await service.read(request, MessagesRequest)
     name = service.name(body.model)
     dialect = anthropic.MessagesDialect(name, service.llm().drafter_spec.name)
-    return await _in_blocks(service, request, anthropic.as_chat(body), dialect)
+    try:
+        return await _in_blocks(service, request, anthropic.as_chat(body), dialect)
+    except ApiError as error:
+        raise renamed(error, anthropic.NAMES) from error
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
@@ -138,7 +147,7 @@ async def _submit(
     service: Service, request: Request, body: ChatRequest, typed: Mapping[str, str]
 ) -> tuple[AsyncRequest, bool]:
     """Hand a conversation to the engine; and whether the model knows tools."""
-    params = service.params(body, typed, service.defaults(max_tokens=None))
+    params = service.params(body, typed, service.defaults(max_tokens=DEFAULT_MAX_TOKENS))
     toolbox = _toolbox(service, body)
     params.structured_outputs = toolbox.form(params.structured_outputs)
 
@@ -146,7 +155,8 @@ async def _submit(
         return service.read_text(_rendered(service, body, toolbox), "messages", bos=False)
 
     prompts = [await service.encode(encode, body_nbytes(request))]
-    running = await service.submit(prompts, params, stream=body.stream)
+    sent = {**typed, "prompt": "messages", "form": body.form_field(typed)}
+    running = await service.submit(prompts, params, stream=body.stream, sent=sent)
     return running, bool(toolbox.tools)
 
 
@@ -167,6 +177,7 @@ def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     settings |= {"add_generation_prompt": body.add_generation_prompt}
     given = [_with_system_role(message) for message in body.messages]
     turns, own = toolbox.prepare(given, tokenizer)
+    check_roles(given)
     return tokenizer.apply_chat_template(turns, **settings, **own)
 
 
@@ -202,6 +213,7 @@ def _writer(
 async def _written(
     request: Request, running: AsyncRequest, writer: Writer | BlockWriter, *, stream: bool
 ) -> Response:
+    request.state.entry.running = running
     if stream:
         return EventStream(writer.stream(), running.cancel)
     async with watched(request.receive, running.cancel):

@@ -19,6 +19,11 @@ from forerun.server.conversations import ANTHROPIC_ROLES
 from forerun.server.errors import ApiError
 from forerun.server.schema import CountTokensRequest
 
+NAMES = {
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+}
+"""What our fields are called here."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _SILENT = ("thinking", "redacted_thinking")
 """Blocks of earlier answers that models here have no use for."""

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from forerun.formats.prompt import Encoded
 from forerun.server import prompts
+from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import ApiError
 from forerun.server.http import EventStream, answer, body_nbytes, watched
 from forerun.server.native_answers import NativeWriter
@@ -47,9 +48,11 @@ async def answered(
         message = "stream_options are for OpenAI's routes: leave them out"
         raise ApiError(400, message, param="stream_options")
     body.read_biases(llm.tokenizer)
-    params = service.params(body, typed, service.defaults(max_tokens=None))
+    params = service.params(body, typed, service.defaults(max_tokens=DEFAULT_MAX_TOKENS))
     params.stop_token_ids = (*params.stop_token_ids, *ends)
-    running = await service.submit(encoded, params, stream=body.stream, param="prompt")
+    sent = {**typed, "prompt": "prompt", "form": body.form_field(typed)}
+    running = await service.submit(encoded, params, stream=body.stream, sent=sent)
+    request.state.entry.running = running
     writer = NativeWriter(
         request=running,
         model=name,

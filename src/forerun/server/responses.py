@@ -15,6 +15,7 @@ from forerun.core.errors import shown
 from forerun.core.types import FinishReason
 from forerun.server.answers import Document, timings, usage
 from forerun.server.blocks import BlockAnswer, ContentBlock
+from forerun.server.conversations import check_roles
 from forerun.server.errors import ApiError
 from forerun.server.schema import ResponsesRequest
 
@@ -23,6 +24,14 @@ _ECHOED = (
     *("tools", "tool_choice", "parallel_tool_calls", "text"),
 )
 """Fields of the request that the response repeats."""
+
+
+NAMES = {
+    "messages": "input",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+}
+"""What our fields are called here."""
 
 
 def as_chat(body: ResponsesRequest) -> dict[str, Any]:
@@ -47,6 +56,7 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
+    check_roles([item for item in body.input if item.get("type", "message") == "message"], "input")
     for number, item in enumerate(body.input):
         kind = item.get("type", "message")
         if kind == "message":

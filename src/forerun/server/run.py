@@ -44,12 +44,20 @@ def serve(
     config: ServerConfig,
     say: Callable[[str], object] = lambda line: None,
     sampling: Mapping[str, Any] | None = None,
+    check: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve a model until a signal comes; `say` is told where, and when it is ready; `sampling` is that of `Service`.
+
+    `check` raises what is wrong with the model at first sight, before anyone is told to come.
 
     Raises ConfigError if the address cannot be had, and what `load` raises.
     """
     listener = bind(config.host, config.port)
+    try:
+        check()
+    except BaseException:
+        listener.close()
+        raise
     service = Service(load, model, config, sampling)
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host

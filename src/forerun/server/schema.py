@@ -142,9 +142,6 @@ class AnswerRequest(Strict):
             if "structured_outputs" in given:
                 raise ApiError(400, "give response_format or structured_outputs, not both")
             given["structured_outputs"] = form
-        for name in ("max_tokens", "seed"):
-            if given.get(name) == -1:  # none, as in llama-server
-                given[name] = None
         try:
             return dataclasses.replace(defaults, **given)
         except (RequestError, ValueError) as error:
@@ -152,6 +149,14 @@ class AnswerRequest(Strict):
             if isinstance(error, ValueError):
                 message = f"logit_bias must be {_WORDS['logit_bias']}"
             raise of_exception(RequestError(message)) from error
+
+    def form_field(self, typed: Mapping[str, str]) -> str:
+        """The field that says what form the answer has."""
+        if self.response_format is not None:
+            return "response_format"
+        if getattr(self, "structured_outputs", None) is None and getattr(self, "tools", None):
+            return "tools"
+        return typed.get("structured_outputs", "structured_outputs")
 
     def scores(self) -> dict[str, int | None]:
         """The log-probabilities that are asked for, as fields of SamplingParams."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +17,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.formats.prompt import Encoded
 from forerun.llm import LLM
-from forerun.server.answers import timings
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, busy, loading, of_exception, too_long
+from forerun.server.errors import ApiError, busy, loading, too_long
 from forerun.server.forms import check_bounds, max_draft
 from forerun.server.http import read_bytes, to_object
 from forerun.server.metrics import ServerMetrics
@@ -29,8 +27,6 @@ from forerun.server.texts import LARGE, Turnstile, check_fits, encoded
 from forerun.server.worker import AsyncRequest, Closed, Worker
 
 T = TypeVar("T")
-
-_log = logging.getLogger("forerun.requests")
 
 
 class Service:
@@ -63,6 +59,10 @@ class Service:
         if self.worker.llm is None:
             raise loading()
         return self.worker.llm
+
+    def drafter(self) -> str:
+        """The drafter's name; none while the model is not there."""
+        return "none" if self.worker.llm is None else self.worker.llm.drafter_spec.name
 
     def name(self, asked: str | None) -> str:
         """The name under which a request is answered. Raises ApiError for a model that is not served."""
@@ -121,17 +121,17 @@ class Service:
         params: SamplingParams,
         *,
         stream: bool,
-        param: str = "messages",
+        sent: Mapping[str, str],
     ) -> AsyncRequest:
-        """Hand prompts, which the field `param` holds, to the engine.
+        """Hand prompts to the engine; `sent` is what the client calls our fields, `prompt` and `form` among them.
 
         Raises ApiError for what is out of bounds, RequestError for what is wrong.
         """
-        self._check(prompts, params, param)
+        self._check(prompts, params, sent["prompt"])
         if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
             params.prediction = await self._predicted(params.prediction)
         if params.structured_outputs is not None:
-            await self._compile(params.structured_outputs)
+            await self._compile(params.structured_outputs, sent["form"])
         interval_s = self.config.stream_interval if stream else math.inf
         request = self.worker.submit(prompts, params, self._ended, interval_s)
         self._running[request] = len(prompts) * params.n
@@ -146,13 +146,14 @@ class Service:
             raise too_long(len(found), self._limit(), self.llm().max_len, "prediction")
         return tuple(found)
 
-    async def _compile(self, form: StructuredOutputsParams) -> None:
+    async def _compile(self, form: StructuredOutputsParams, field: str) -> None:
         """Compile a grammar in another thread; the engine finds it ready. Raises ApiError."""
-        check_bounds(form, self.config)
+        check_bounds(form, self.config, field)
         try:
             await asyncio.to_thread(self.llm().grammars.start, form)
         except RequestError as error:
-            raise of_exception(error, param="structured_outputs") from error
+            message = str(error).replace("structured_outputs", field)
+            raise ApiError(400, message, param=field) from error
 
     @property
     def num_running(self) -> int:
@@ -196,18 +197,6 @@ class Service:
             return
         now_s = time.perf_counter()
         self.metrics.finish(request, now_s)
-        if self.config.log_requests:
-            _log.info("%s", _line(timings(request, now_s, self.llm().drafter_spec.name)))
-
-
-def _line(found: dict[str, object]) -> str:
-    """A request's figures, without a word of it."""
-    return (
-        f"prompt {found['prompt_n']} tokens (+{found['cache_n']} cached) in "
-        f"{found['prompt_ms']:.0f} ms, answer {found['predicted_n']} tokens at "
-        f"{found['predicted_per_second']:.2f} tok/s, accepted {found['draft_n_accepted']} of "
-        f"{found['draft_n']} drafted, {found['tokens_per_pass']} tokens a pass"
-    )
 
 
 def _public(model: str) -> str:

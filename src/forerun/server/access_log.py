@@ -1,0 +1,85 @@
+"""The access log: one line for each request that has ended, however it did. Counts and times, no word of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forerun.core.errors import shown
+from forerun.server.answers import timings
+from forerun.server.worker import AsyncRequest
+
+_log = logging.getLogger("forerun.requests")
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of a request. `running` is what the engine answers, for those that come so far."""
+
+    id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex[:16]}")
+    start_s: float = field(default_factory=time.perf_counter)
+    status: int | None = None
+    running: AsyncRequest | None = None
+
+    def line(self, method: str, path: str, drafter: str) -> str:
+        """The line, at the end of the request."""
+        end_s = time.perf_counter()
+        parts = [f"{self.id} {method} {_plain(path)} {self.status or 'gone'}"]
+        if (running := self.running) is not None and running.handles:
+            found = timings(running, end_s, drafter)
+            first_ms = found["prompt_ms"] + (running.start_s - self.start_s) * 1e3
+            parts += [
+                f"prompt {found['prompt_n']} tokens (+{found['cache_n']} cached)",
+                f"answer {found['predicted_n']} tokens ({_reasons(running)})",
+                f"first {first_ms:.0f} ms",
+                f"accepted {found['draft_n_accepted']} of {found['draft_n']} drafted",
+            ]
+        return ", ".join([*parts, f"total {(end_s - self.start_s) * 1e3:.0f} ms"])
+
+
+class AccessLog:
+    """Logs every request, and gives it an id, which the answer's `x-request-id` tells."""
+
+    def __init__(self, app: ASGIApp, drafter: Callable[[], str], is_on: bool) -> None:
+        self.app, self._drafter, self._is_on = app, drafter, is_on
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and log its end."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        entry = Entry()
+        scope.setdefault("state", {})["entry"] = entry
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                entry.status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = entry.id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception:
+            entry.status = entry.status or 500  # it is answered outside of all middleware
+            raise
+        finally:
+            if self._is_on:
+                _log.info("%s", entry.line(scope["method"], scope["path"], self._drafter()))
+
+
+def _plain(path: str) -> str:
+    """A path that cannot break the line."""
+    return path if path.isprintable() and " " not in path and len(path) < 60 else shown(path)
+
+
+def _reasons(running: AsyncRequest) -> str:
+    """Why its completions ended, each reason once."""
+    runs = [run for handle in running.handles for run in handle.runs]
+    found = [run.seq.finish_reason for run in runs]
+    return "+".join(dict.fromkeys("abort" if one is None else one.value for one in found))
