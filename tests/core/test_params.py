@@ -26,7 +26,7 @@ BAD = [
     ("frequency_penalty", math.nan),
     ("logit_bias", {5: 101}),
     ("logit_bias", {-1: 0}),
-    ("seed", -1),
+    ("seed", -2),
     ("seed", 2**63),
     ("stop", ("",)),
     ("stop", tuple("abc" * 100)),
