@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
@@ -76,6 +78,21 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def log_later() -> Iterator[None]:
+    """Hold what is logged inside back until the end: an answer is printed in one piece."""
+    logger, held = logging.getLogger("forerun"), BufferingHandler(sys.maxsize)
+    before = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [held], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before
+        for record in held.buffer:
+            logger.handle(record)
+
+
+@log_later()
 def show(events: Iterable[Event]) -> bool:
     """Print text as it becomes final, guessed tokens tinted. False if Ctrl-C ended it; what was printed stands."""
     console = stdout()
