@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
+import torch
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
@@ -270,3 +274,63 @@ def test_what_is_wrong_with_a_request_is_told_who_asked(loop):
     with pytest.raises(RequestError, match="the prompt is empty"):
         loop.submit([], GREEDY)
     assert is_idle(loop)
+
+
+def test_seeds_of_completions_begin_anew_at_the_largest(loop):
+    last = replace(GREEDY, temperature=1, seed=2**63 - 1, max_tokens=12)
+    request = loop.submit(LOOPING[0], replace(last, n=3))
+    request.wait()
+    alone = [loop.submit(LOOPING[0], replace(last, seed=seed)) for seed in (2**63 - 1, 0, 1)]
+    for one in alone:
+        one.wait()
+    assert [run.seq.generated for run in request.runs] == [
+        one.runs[0].seq.generated for one in alone
+    ]
+    assert len({tuple(run.seq.generated) for run in request.runs}) > 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_child_of_a_fork_in_the_middle_of_a_step_answers(loop, answers, threads):
+    torch.set_num_threads(threads)
+    model = tiny_model(3, sharpness=3.0)  # with threads of its own
+    loop = EngineLoop(engine_for(model, max_num_seqs=3))
+    endless = loop.submit(PROMPTS[1], replace(GREEDY, max_tokens=240))
+    is_over = threading.Event()
+
+    def step_on() -> None:
+        while not is_over.is_set():
+            if not loop.step():
+                loop.submit(PROMPTS[1], replace(GREEDY, max_tokens=240))
+
+    driver = in_thread(step_on)
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                is_fine = False
+                with suppress(BaseException):
+                    request = loop.submit(PROMPTS[0], GREEDY)
+                    request.wait()
+                    is_fine = request.runs[0].seq.generated == answers[0]
+                os._exit(0 if is_fine else 1)
+            assert ended(child) == 0
+    finally:
+        is_over.set()
+        driver.join(WAIT_S)
+    assert endless.runs[0].seq.generated
+    assert not driver.is_alive()
+
+
+def ended(child: int) -> int | None:
+    """A process's exit code; None, and it is killed, if it hangs."""
+    end_s = time.monotonic() + WAIT_S / 2
+    while time.monotonic() < end_s:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None

@@ -147,6 +147,17 @@ def test_a_model_that_changed_is_packed_again(tmp_path) -> None:
     only_file()
 
 
+def test_a_pipe_in_the_place_of_a_copy_is_written_over(tmp_path) -> None:
+    """Without waiting for somebody who writes to it."""
+    model = saved(tmp_path)
+    first = load(model)
+    (path,) = files()
+    path.unlink()
+    os.mkfifo(path)
+    assert same_bits(prefill(first, TOKENS), prefill(load(model), TOKENS))
+    assert path.is_file()
+
+
 def test_what_other_code_has_packed_is_not_used(tmp_path, monkeypatch) -> None:
     folder = saved(tmp_path)
     load(folder)

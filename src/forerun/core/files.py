@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 PATIENCE_S = 2.0
 """How long to wait for another process that has a lock. It needs it for milliseconds."""
@@ -36,6 +38,15 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
         except BaseException:
             os.unlink(file.name)
             raise
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """Open a file; a named pipe, which would wait for its writer, is refused. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is a pipe, a folder or a device, not a file", str(path))
+    return os.fdopen(fd, "rb")
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class KeptFile:
 
     def read(self) -> bytes:
         """What it holds, nothing if there is none. Raises OSError, ValueError."""
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
+        with suppress(FileNotFoundError), files.open_to_read(self.path) as file:
             head, entries = _read_head(file), file.read()
             if head.get("checksum") != zlib.crc32(entries):
                 raise ValueError("it is damaged")
@@ -219,7 +219,7 @@ def remove(entries: Sequence[LearnedFile]) -> int:
 
 
 def _model_of(path: Path) -> Path | None:
-    with suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+    with suppress(OSError, ValueError, KeyError, TypeError), files.open_to_read(path) as file:
         return Path(_read_head(file)["model"])
     return None
 

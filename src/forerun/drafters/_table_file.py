@@ -168,7 +168,7 @@ def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None
 def _read_head(path: Path) -> tuple[TableHeader, int]:
     """The header, and where the bytes begin."""
     try:
-        with path.open("rb") as file:
+        with files.open_to_read(path) as file:
             if file.readline(len(_MAGIC)) != _MAGIC:
                 raise ValueError("it is no table of tokens")
             header, start = TableHeader(**json.loads(file.readline(_LONGEST_HEAD))), file.tell()

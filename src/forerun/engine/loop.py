@@ -11,6 +11,7 @@ A request ends by itself, by `cancel`, or by an error in a step, which every run
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -18,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import ClassVar
+from weakref import WeakSet
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
@@ -36,12 +39,16 @@ Sink = Callable[[Event], object]
 class Turns:
     """Who may use a model now: one thread at a time; who asks next is next. Ctrl-C waits for the turn's end.
 
-    Loops of one model share it. A thread that has the turn may take it again.
+    Loops of one model share it. A thread that has the turn may take it again. `os.fork` waits for the end of a turn, so
+    that the child has a model that nobody is using.
     """
+
+    all: ClassVar[WeakSet[Turns]] = WeakSet()
 
     def __init__(self) -> None:
         self._door, self._room = threading.Lock(), threading.Lock()
         self._owner: int | None = None
+        Turns.all.add(self)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -58,6 +65,37 @@ class Turns:
             finally:
                 self._owner = None
                 self._room.release()
+
+    def hold(self) -> None:
+        """Wait for the end of the turn, and let nobody wait or begin."""
+        if self._owner != threading.get_ident():
+            self._door.acquire()
+            self._room.acquire()
+
+    def let_go(self) -> None:
+        """End that."""
+        if self._owner != threading.get_ident():
+            self._room.release()
+            self._door.release()
+
+    def begin_anew(self) -> None:
+        """In a child: those who wait are in the parent only."""
+        self._door, self._room = threading.Lock(), threading.Lock()
+        if self._owner == threading.get_ident():
+            self._room.acquire()
+
+
+def _each_of_all(do: Callable[[Turns], None]) -> None:
+    for turns in [*Turns.all]:
+        do(turns)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _each_of_all(Turns.hold),
+        after_in_parent=lambda: _each_of_all(Turns.let_go),
+        after_in_child=lambda: _each_of_all(Turns.begin_anew),
+    )
 
 
 class EngineLoop:

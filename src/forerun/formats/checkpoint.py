@@ -15,6 +15,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if path.is_dir():
         return HfCheckpoint(path)
+    if path.exists() and not path.is_file():
+        raise LoadError(f"{path} is a pipe or a device: give a GGUF file or a Hugging Face folder")
     if not path.is_file():
         raise LoadError(f"{path} does not exist: give a GGUF file or a Hugging Face folder")
     return GgufCheckpoint(path)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
+from forerun.core.files import open_to_read
 from forerun.core.params import SamplingParams
 from forerun.formats import generation
 from forerun.formats.base import Checkpoint
@@ -72,7 +73,7 @@ class GgufCheckpoint(Checkpoint):
 def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
     """The header and the bytes of the whole file, read from disk as they are used."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = "the file is empty" if isinstance(error, ValueError) else error.strerror

@@ -11,6 +11,7 @@ import numpy as np
 import safetensors
 
 from forerun.core.errors import LoadError
+from forerun.core.files import open_to_read
 from forerun.core.params import SamplingParams
 from forerun.formats import generation
 from forerun.formats.base import Checkpoint
@@ -106,7 +107,7 @@ def _read_tensors(path: Path, names: Set[str]) -> dict[str, StoredTensor]:
     try:
         with safetensors.safe_open(path, framework="np"):  # checks the header
             pass
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, safetensors.SafetensorError) as error:
         lost = f" (the index says it has '{min(names)}' and {len(names) - 1} more)" if names else ""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from forerun.core import sizes
 from forerun.core.errors import ConfigError, LoadError
+from forerun.core.files import open_to_read
 from forerun.formats.hub import cache_root
 from forerun.nn.packed_folder import SUFFIX, Entry, PackedFolder
 
@@ -130,7 +131,7 @@ class PackedFile:
     def load(self, decoder: PackedWeights) -> bool:
         """Give the decoder all its weights; False, with some of them set or none, if the file does not serve."""
         try:
-            with self.path.open("rb") as file:
+            with open_to_read(self.path) as file:
                 self._read(file, decoder)
         except FileNotFoundError:
             return False
@@ -209,7 +210,7 @@ def _state(model: Path) -> dict[str, object]:
 def _rank(path: Path, code: str) -> int:
     """How useful a file is: not at all if its model has gone or changed."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             key = _read_header(file)["key"]
         if _state(Path(key["model"])).items() <= key.items():
             return _SERVES if key["code"] == code else _OF_OTHER_CODE
@@ -220,7 +221,7 @@ def _rank(path: Path, code: str) -> int:
 
 def _model_of(path: Path) -> Path | None:
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             return Path(_read_header(file)["key"]["model"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -123,6 +123,6 @@ def _delete(entries: Sequence[Entry]) -> int:
 
 def _is_locked(path: Path) -> bool:
     """Whether someone is writing the file."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), files.open_to_read(path) as file:
         return not files.try_lock(file.fileno())
     return False
