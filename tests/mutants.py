@@ -91,7 +91,7 @@ CONSTANTS = {
     },
     "forerun.engine.policy": {
         "ALPHA": (1, 2),
-        "MARGIN": (0.8, 2.0),
+        "MARGIN": (0.8, 1.0, 1.1, 1.5, 2.0),
         "QUESTION_MARGIN": (0.5, 3.0),
         "SPEED_MEMORY": (0.5,),
         "EXPLORATION": (0.0, 0.05),

@@ -225,6 +225,36 @@ def test_whole_blocks_are_shared_and_never_copied(kind: str) -> None:
     assert cache.pool.num_used == 5
 
 
+@pytest.mark.parametrize("shared", [1, 62, 63, 64, 65, 126, 127, 128])
+@paged
+def test_who_shares_a_part_of_a_block_writes_its_own_copy(kind: str, shared: int) -> None:
+    """The first's rows stay, wherever in a block the second's text parts from it: at a block's last row too."""
+    cache = new_cache(kind)
+
+    def write(slot: int, start: int, numbers: list[float]) -> None:
+        rows = torch.tensor(numbers)[:, None, None].expand(-1, HEADS, WIDTH)
+        for layer in range(LAYERS):
+            cache.write(layer, slot, start, rows, rows)
+        cache.keep(slot, range(len(numbers)))
+
+    text = LONG[0][:130]
+    first, _ = cache.open(text)
+    assert cache.reserve(first, 130)
+    write(first, 0, [float(i) for i in range(130)])
+    second, length = cache.open([*text[:shared], 9, 9, 9])
+    assert length == shared
+    assert cache.reserve(second, 3)
+    write(second, shared, [-1.0, -2.0, -3.0])
+    for slot, expected in (
+        (first, [float(i) for i in range(130)]),
+        (second, [*map(float, range(shared)), -1.0, -2.0, -3.0]),
+    ):
+        keys, values = cache.read(0, slot, len(expected))
+        wanted = torch.tensor(expected)[:, None].expand(HEADS, -1, WIDTH)
+        assert torch.equal(keys, wanted)
+        assert torch.equal(values, wanted)
+
+
 @paged
 def test_equal_blocks_that_two_computed_become_one(kind: str) -> None:
     cache = new_cache(kind)

@@ -148,3 +148,14 @@ def test_a_grammar_beyond_the_limits_of_the_library_is_refused(plain):
     schema = {"$ref": "#/$defs/r0", "$defs": {**either, "r1200": {"type": "integer"}}}
     with pytest.raises(RequestError, match="json cannot be used: it is too complex"):
         plain.grammars.start(StructuredOutputsParams(json=schema))
+
+
+def test_a_matcher_is_handed_to_one_request_alone(plain):
+    """Compiled once, copied for each: two threads on one matcher would be an error of the library."""
+    form = FORMS["regex"]
+    first, second = (plain.grammars.start(form) for _ in range(2))
+    kept = plain.grammars._known[form]
+    assert len({id(state.matcher) for state in (first, second, kept)}) == 3
+    assert not first.matcher.is_error()
+    first.matcher.try_consume_tokens([int(first.allowed().argmax())])  # as no request does
+    assert (second.allowed() == plain.grammars.start(form).allowed()).all()

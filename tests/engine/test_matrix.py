@@ -13,7 +13,7 @@ from forerun.drafters.base import LoadedModel, Target
 from forerun.drafters.none import NoDrafter
 from forerun.engine.engine import Engine
 from forerun.eval.drafter_candidate import Candidate
-from tests.engine.harness import LOOPING, complete, engine_for
+from tests.engine.harness import LOOPING, complete, drain, engine_for
 from tests.tiny import tiny_model
 
 NUM_SEQS, MAX_LEN, TIGHT = 4, 256, 7
@@ -72,3 +72,21 @@ def test_no_token_changes(
     else:
         assert engine.scheduler.num_preempted or engine.scheduler.num_queued
     assert bool(engine.scheduler.num_reused) == engine.scheduler.reuse
+
+
+@pytest.mark.parametrize("num_shared", [62, 63, 64, 127])
+def test_prompts_that_part_at_a_blocks_end_say_what_they_say_alone(num_shared: int) -> None:
+    """Both run at once: the second writes its next row into a copy of the block, not into the first's."""
+    text = (LOOPING[0] * 20)[:num_shared]
+    prompts = [[*text, 3, 1, 2], [*text, 5, 4, 5], [*text, 7, 1, 2]]
+    plain = new_engine("none", "fp32", None, shares=False)
+    alone = [complete(plain, [prompt], WANTED)[0].seq.generated for prompt in prompts]
+    engine = new_engine("suffix", "fp32", None, shares=True)
+    runs = [engine.add(prompts[0], WANTED)]
+    for prompt in prompts[1:]:  # when the one before has been read
+        engine.step()
+        runs.append(engine.add(prompt, WANTED))
+    drain(engine)
+    assert engine.scheduler.num_reused == 2 * num_shared
+    assert [run.seq.generated for run in runs] == alone
+    assert engine.stats.drafted > engine.stats.accepted > 0

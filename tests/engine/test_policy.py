@@ -63,6 +63,11 @@ def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     assert kept == draft.trim(gains.index(best))
 
 
+def test_a_node_is_kept_where_its_chance_exceeds_its_row_by_a_quarter():
+    """The best of many estimates is overestimated: a row of a fifth of a pass takes a chance of a quarter."""
+    assert [len(policy(0.2).trim({0: sure(chance)})[0]) for chance in (0.24, 0.26)] == [0, 1]
+
+
 @given(st.lists(trees(4), min_size=1, max_size=5), st.floats(0, 0.5))
 def test_a_cut_draft_is_a_beginning_of_it(drafts, row):
     given_ = dict(enumerate(drafts))

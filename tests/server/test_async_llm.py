@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from forerun import AsyncLLM, CapacityError, LoadError, RequestError, SamplingParams
-from forerun.server.worker import AsyncRequest
+from forerun.formats.prompt import Encoded
+from forerun.server.worker import AsyncRequest, Closed, Worker
 
 PROMPT = [{"role": "user", "content": "Write a list of ten animals. Then write the list again."}]
 GREEDY = SamplingParams(temperature=0, max_tokens=32)
@@ -115,6 +116,56 @@ def test_requests_of_a_closed_engine_are_refused(llm):
             await running
         with pytest.raises(Exception, match="shutting down"):
             await made.generate(PROMPT)
+
+    asyncio.run(run())
+    assert not llm.engine.has_work
+
+
+def test_a_request_whose_second_prompt_is_refused_leaves_nothing_running(llm):
+    async def run():
+        worker = Worker(lambda: llm)
+        worker.start()
+        try:
+            llm_ = await asyncio.to_thread(worker.wait_until_loaded)
+            long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+            prompts = [Encoded(llm_.encode(PROMPT)), Encoded([])]
+            request = worker.submit(prompts, long)
+            with pytest.raises(RequestError, match="the prompt is empty"):
+                await request.accepted()
+            other = worker.submit(prompts[:1], GREEDY)  # the engine goes on with what there is
+            async for _ in other.news():
+                pass
+            assert [one.is_finished for one in request.handles] == [True]
+            assert not llm.engine.has_work
+        finally:
+            await asyncio.to_thread(worker.close)
+
+    asyncio.run(run())
+    assert llm.engine.cache.pool.num_used == 0
+
+
+def test_jobs_that_wait_for_a_worker_that_closes_are_refused(llm):
+    """Those that come while it loads and closes, and those that come after."""
+    may_load = threading.Event()
+
+    def load():
+        assert may_load.wait(60)
+        return llm
+
+    async def run():
+        worker = Worker(load)
+        worker.start()
+        prompts = [Encoded(llm.encode("Hello"))]
+        early = [worker.submit(prompts, GREEDY) for _ in range(3)]
+        assert not worker.close(0)
+        may_load.set()
+        for request in early:
+            with pytest.raises(Closed, match="shutting down"):
+                await asyncio.wait_for(request.accepted(), 30)
+        assert await asyncio.to_thread(worker.close, 30)
+        late = worker.submit(prompts, GREEDY)
+        with pytest.raises(Closed, match="shutting down"):
+            await asyncio.wait_for(late.accepted(), 30)
 
     asyncio.run(run())
     assert not llm.engine.has_work
