@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from forerun.cache.base import KVCache
 from forerun.core import sizes
-from forerun.core.config import DEFAULT_MODEL, EngineConfig, Precision, Quant
+from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, return_freed, set_threads
 from forerun.core.errors import ForerunError, RequestError, memory_refused, refuse, shown
 from forerun.core.params import SamplingParams
@@ -107,7 +107,7 @@ class LLM:
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """The same weights with another drafter and an engine of its own; `none` is plain decoding.
 
-        Within the same budget again; keys and values are kept as they are here, so that it says the same.
+        Within the same budget again.
         """
         return self._with(DrafterSpec.of(drafter, **options))
 
@@ -120,7 +120,7 @@ class LLM:
     ) -> LLM:
         """The same weights with an engine of its own that keeps to a budget, as if it were the only one.
 
-        Keys and values are kept as they are here. Raises CapacityError that names the smallest budget that works.
+        Raises CapacityError that names the smallest budget that works.
         """
         return self._with(
             self.drafter_spec if drafter is None else DrafterSpec.of(drafter),
@@ -240,11 +240,11 @@ class LLM:
         )
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
-        """The same weights with an engine of its own; keys and values are kept as they are here."""
+        """The same weights with an engine of its own."""
         other = copy.copy(self)
         other.drafter_spec = spec
-        other.config = replace(self.config, kv=self._kv, **changes)
-        other.plan = other._planned(spec, may_round=False)
+        other.config = replace(self.config, **changes)
+        other.plan = other._planned(spec)
         other.loop = other._new_loop(self.loop.turns)
         return other
 
@@ -282,28 +282,21 @@ class LLM:
         return TextStream(self.tokenizer, skip_special=params.skip_special_tokens)
 
     def _planned(
-        self, spec: DrafterSpec, checkpoint: Checkpoint | None = None, *, may_round: bool = True
+        self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
     ) -> MemoryPlan | None:
         """What the memory budget allows, if there is one; said where it is not all. Raises CapacityError."""
         budget = self.config.budget_nbytes
         if budget is None:
             return None
         opened = checkpoint or open_checkpoint(self.path)
-        planner = Planner(
-            self.config, self.device, spec, opened, self.tokenizer, may_round=may_round
-        )
+        planner = Planner(self.config, self.device, spec, opened, self.tokenizer)
         if spec.is_auto and (tuned := profile.load(self._subject(planner.model))) is not None:
             planner = replace(planner, spec=DrafterSpec.of(tuned.drafter))
         plan = planner.fit(budget)
         if given_up := planner.given_up(plan):
-            what = sizes.shown(budget)
+            what = sizes.mebibytes(budget)
             _log.warning("within a memory budget of %s: %s", what, " and ".join(given_up))
         return plan
-
-    @property
-    def _kv(self) -> Precision:
-        """How keys and values are kept: as asked for, or as the budget has it."""
-        return self.config.kv if self.plan is None else self.plan.workload.precision
 
     def _subject(self, model: Model) -> profile.Subject:
         """What a profile is of."""
@@ -319,7 +312,7 @@ class LLM:
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)
         num_seqs = config.max_num_seqs
-        cache = self.model.new_cache(num_seqs, self.max_len, self._kv, num_blocks)
+        cache = self.model.new_cache(num_seqs, self.max_len, config.kv, num_blocks)
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:

@@ -14,7 +14,11 @@ def test_the_document_has_components_that_add_up(forerun, default_model: Path) -
     )
     document = the_json(out)
     assert code == 0
-    assert document.keys() == {"components", "total_bytes", "fits", "smallest_bytes"}
+    keys = {"components", "total_bytes", "fits", "python_bytes"}
+    keys |= {"smallest_bytes", "smallest_bytes_by_kv"}
+    assert document.keys() == keys
+    rounded = document["smallest_bytes_by_kv"]
+    assert rounded["int4"] < rounded["k8v4"] < rounded["int8"] < document["smallest_bytes"]
     assert tuple(document["components"]) == COMPONENTS
     assert sum(document["components"].values()) == document["total_bytes"] <= 250 << 20
     assert document["fits"] is True
@@ -24,7 +28,11 @@ def test_the_document_has_components_that_add_up(forerun, default_model: Path) -
 def test_a_budget_that_is_too_small_is_said(forerun, default_model: Path) -> None:
     code, out, _ = forerun("plan", "-m", default_model, "--memory-budget", "100MB")
     assert code == 1
-    assert "It does not fit 100 MB: the smallest budget that works is" in " ".join(out.split())
+    said = " ".join(out.split())
+    assert "It does not fit 95.4 MiB: the smallest budget that works is" in said
+    assert "In fewer bits, which may change tokens:" in said
+    assert "with --kv int8" in said
+    assert " MB" not in said  # one unit
     code, out, _ = forerun("plan", "-m", default_model, "--memory-budget", "100MB", "--json")
     document = the_json(out)
     assert code == 1

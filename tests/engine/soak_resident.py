@@ -1,6 +1,6 @@
 """Random requests under a memory budget, with the resident size after each step: run by tests in a process of its own.
 
-    python soak_resident.py '{"model": ..., "memory_budget": "165MiB"}' NUM_REQUESTS
+    python soak_resident.py '{"model": ..., "memory_budget": "180MiB"}' NUM_REQUESTS
 
 prints one line of JSON: the budget, the most that was resident over a bare `import torch`, what the ladder did, and how
 many answers differ from those of the same model without a budget. What it keeps itself of a request is small.

@@ -77,8 +77,8 @@ NOT_SPELLED = (
     *("prediction", "max_draft", "pooling"),
 )
 """Fields of a request that no command offers."""
-NOT_OF_ENGINE = ("draft_options", "seed")
-"""Fields of the engine that have options elsewhere: flags of other engines, and the request's seed."""
+NOT_OF_ENGINE = ("draft_options", "seed", "program")
+"""Fields of the engine that have options elsewhere (flags of other engines, the request's seed) or none."""
 
 METAVARS: Mapping[str, str] = {
     "model": "MODEL",
@@ -88,7 +88,7 @@ METAVARS: Mapping[str, str] = {
     "backend": "auto|native|torch",
     "head_bits": "4|8",
     "draft_head_bits": "4|8",
-    "memory_budget": "SIZE",
+    "memory_budget": "SIZE|cgroup",
     "served_model_name": "NAME",
     "chat_template": "FILE",
     "pooling": "last|mean|none",
@@ -348,7 +348,8 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     from forerun.kernels import native
     from forerun.llm import LLM
 
-    config = EngineConfig.of(config, threads=config.threads or num_cores())
+    program = "command" if config.program == "python" else config.program
+    config = EngineConfig.of(config, threads=config.threads or num_cores(), program=program)
     with working(f"loading {config.model}"):
         llm = LLM(config, **overrides)
     if config.backend == "auto" and llm.device.type == "cpu" and not native.available():

@@ -128,7 +128,7 @@ def _points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:
     from forerun.engine.planner import Planner
 
     config = replace(llm.config, drafter=drafter)
-    planner = Planner.of(config, llm.device, may_round=False)
+    planner = Planner.of(config, llm.device)
     whole = planner.plan()
     budgets = [(cut, budget_of(whole, cut)) for cut in cuts]
     return [Point(drafter, cut, budget, planner.fitting(budget)) for cut, budget in budgets]
@@ -175,7 +175,7 @@ def _batches(
     from forerun.engine.planner import Planner
 
     config = replace(llm.config, max_num_seqs=batch, drafter=drafters[0])
-    budget = memory.budget_of(Planner.of(config, llm.device, may_round=False).plan(), 65)
+    budget = memory.budget_of(Planner.of(config, llm.device).plan(), 65)
     many = llm.within(budget, "none", max_num_seqs=batch)
     wide = [replace(prompt, category=memory.ALL) for prompt in prompts]
 

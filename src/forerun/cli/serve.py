@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import _options as opt
+from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig
+from forerun.core.device import bare_nbytes, share_heaps
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
 from forerun.server.config import ServerConfig
@@ -63,6 +65,7 @@ def command(
     Requests that come at once share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a
     second one ends at once.
     """
+    said = None if config.budget_nbytes is None else _whole(config.budget_nbytes)
     try:
         from forerun.formats.checkpoint import open_checkpoint
         from forerun.formats.hub import resolve
@@ -86,6 +89,7 @@ def command(
     if settings.log_requests is None:
         settings = replace(settings, log_requests=sys.stderr.isatty())
     _log_to_stderr(bool(settings.log_requests))
+    config = replace(config, program="server")
     template = _template(settings.chat_template)
 
     def load() -> LLM:
@@ -94,6 +98,9 @@ def command(
             llm.tokenizer.use_chat_template(template)
         return llm
 
+    share_heaps()
+    if said is not None:
+        _say(said)
     serve(
         load,
         config.model,
@@ -111,6 +118,16 @@ def _template(given: str | None) -> str | None:
     if "{" in given or " " in given:
         return given
     return read_text(Path(given))
+
+
+def _whole(budget: int) -> str:
+    """What the process will take. Called before anything of the server is loaded."""
+    bare = bare_nbytes()
+    from forerun.engine.memory import COMMAND_NBYTES
+
+    bare -= COMMAND_NBYTES
+    each = (sizes.mebibytes(nbytes) for nbytes in (budget, bare, budget + bare))
+    return "memory: {} for model and server, {} for Python and torch: at most {}".format(*each)
 
 
 def _log_to_stderr(with_requests: bool) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from forerun.core import options, sizes, spellings
+from forerun.core.container import container_budget
 from forerun.core.errors import ConfigError, check_least, unknown
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -18,6 +19,8 @@ AUTO: Final = "auto"
 
 Quant = Literal["none", "int8", "int4"]
 Precision = Literal["auto", "fp32", "fp16", "int8", "k8v4", "int4"]
+Program = Literal["python", "command", "server"]
+CONTAINER: Final = "cgroup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,10 @@ class EngineConfig:
     max_num_seqs: int = 8
     """Sequences that run at once, if there is memory for their keys and values."""
     memory_budget: str | int | None = None
-    """Bytes that weights, keys and values, drafter and buffers may take together, such as 600MiB; none: no limit."""
+    """What model, drafter, buffers and server may take over Python and torch, such as 600MiB; cgroup: what the
+    container allows; none: no limit."""
+    program: Program = "python"
+    """What runs the model and counts in the memory plan: python (a script), command or server."""
     prefill_chunk: int = 256
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
     seed: int | None = None
@@ -75,7 +81,11 @@ class EngineConfig:
         for name in ("draft_budget", "threads", "max_num_seqs", "prefill_chunk"):
             check_least(name, getattr(self, name), 1)
         check_least("min_draft", self.min_draft, 0)
+        if self.memory_budget == CONTAINER:
+            object.__setattr__(self, "memory_budget", container_budget())
         _ = self.budget_nbytes
+        if self.program not in get_args(Program):
+            raise ConfigError(unknown("program", self.program, get_args(Program)))
         if self.kv not in get_args(Precision):
             raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
 

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _MMAP_THRESHOLD = -3
 """An option of glibc's mallopt: larger blocks are mapped and given back one by one. Set, it no longer grows."""
+_ARENA_MAX = -8
+"""An option of glibc's mallopt: heaps that threads are spread over, each with freed memory of its own."""
 
 # CPU features (Linux names) that decide which kernels can run, best first.
 _FEATURES = (
@@ -101,9 +103,24 @@ def trim_heap() -> None:
 
 def return_at_once() -> None:
     """From now on let the C library (glibc) keep no freed memory that was asked for by the megabyte."""
+    _mallopt(_MMAP_THRESHOLD, 1 << 20)
+
+
+def share_heaps() -> None:
+    """From now on let all threads have two heaps of the C library (glibc): a server has many threads that do little."""
+    _mallopt(_ARENA_MAX, 2)
+
+
+def _mallopt(option: int, value: int) -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if set_option is not None:
-        set_option(_MMAP_THRESHOLD, 1 << 20)
+        set_option(option, value)
+
+
+def bare_nbytes() -> int:
+    """What Python and torch take, measured in this process: right while nothing else is loaded."""
+    importlib.import_module("torch")
+    return resident_nbytes()
 
 
 def resident_nbytes() -> int:

@@ -75,6 +75,16 @@ def shown(nbytes: float) -> str:
     return f"{number:.3g} {unit}"
 
 
+def mebibytes(nbytes: float) -> str:
+    """In MiB, the unit of all that a memory plan says.
+
+    >>> mebibytes(300 << 20), mebibytes(98_362_432), mebibytes(12_345)
+    ('300 MiB', '93.8 MiB', '0.0118 MiB')
+    """
+    number = nbytes / (1 << 20)
+    return f"{number:.0f} MiB" if number >= 100 else f"{number:.3g} MiB"
+
+
 def shown_up(nbytes: int) -> str:
     """In MiB rounded up, so that it is enough as a budget.
 

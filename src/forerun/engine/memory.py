@@ -11,6 +11,7 @@ Everything over what Python and torch take by themselves is counted, native allo
     logits           of the rows that are looked at together, with what sampling makes of one
     tokenizer        pieces, merges and their hash tables
     program          modules of this package and of what it imports, parts of torch that are loaded when first used
+    server           its modules, threads and requests, where one runs the model
 
 `plan` adds them up, `fit` chooses what a budget allows. Who gathers the numbers is `engine/planner.py`.
 
@@ -25,11 +26,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from forerun.cache.blocks import BLOCK_ROWS, blocks_of
-from forerun.core.config import Precision
+from forerun.core.config import Precision, Program
 
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
-    *("step_buffers", "logits", "tokenizer", "program"),
+    *("step_buffers", "logits", "tokenizer", "program", "server"),
 )
 PASS_ROWS = 64
 """Rows that the kernels compute at a time; a longer pass is cut."""
@@ -43,6 +44,14 @@ WORDS_NBYTES = 2_500_000
 """Of the words whose tokens it remembers."""
 PROGRAM_NBYTES = 28_000_000
 """Measured; hardly depends on what is run."""
+COMMAND_NBYTES = 15_000_000
+"""More of it, if the command line runs it: measured."""
+SERVER_NBYTES = 26_000_000
+"""What a server's modules and threads take: measured."""
+WAITING = 32
+"""Requests that a plan counts beside those that run; each more takes as much."""
+REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 80_000, 48
+"""Of a request of a server, and of each token of its prompt: measured."""
 NETWORK_NBYTES = 12_000_000
 """More of it, once a drafting network was built: measured."""
 LEARNING_NBYTES = 13_000_000
@@ -70,8 +79,7 @@ class ModelNumbers:
     num_tokens: int
     """Of the tokenizer."""
     kv_blocks: Mapping[Precision, int]
-    """Of a block of keys and values, by precision: what is asked for, what a budget may choose instead, and what it
-    chooses only where nothing else works."""
+    """Of a block of keys and values, by precision: as asked for, and as the user may choose instead."""
     threads: int = 1
 
 
@@ -106,6 +114,8 @@ class Workload:
     max_len: int
     precision: Precision
     prefill_rows: int
+    program: Program = "python"
+    """What runs it."""
     logit_rows: int = LOGIT_ROWS
     """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
@@ -151,7 +161,7 @@ class MemoryPlan:
     @property
     def generation(self) -> int:
         """Bytes beyond what does not depend on generating: SpecMemo's generation memory."""
-        fixed = ("weights", "drafter_weights", "tokenizer", "program")
+        fixed = ("weights", "drafter_weights", "tokenizer", "program", "server")
         return self.total - sum(self.components[name] for name in fixed)
 
 
@@ -171,9 +181,18 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         step_nbytes(model, rows, workload, drafter),
         (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
         model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
-        PROGRAM_NBYTES + drafter.program,
+        PROGRAM_NBYTES + drafter.program + COMMAND_NBYTES * (workload.program != "python"),
+        server_nbytes(workload),
     )
     return MemoryPlan(workload, drafter, dict(zip(COMPONENTS, sizes, strict=True)))
+
+
+def server_nbytes(workload: Workload) -> int:
+    """A server with the requests that run and some that wait."""
+    if workload.program != "server":
+        return 0
+    request = REQUEST_NBYTES + TOKEN_OF_REQUEST_NBYTES * workload.max_len
+    return SERVER_NBYTES + (workload.num_seqs + WAITING) * request
 
 
 def step_nbytes(
@@ -248,10 +267,7 @@ def rungs(
         return whole - plan(model, drafter, workload).total
 
     block = model.kv_blocks[workload.precision] + asked.kv_block
-    found = [
-        Rung(f"{other} keys and values", frees(asked, replace(workload, precision=other)))
-        for other in _others(model, workload)
-    ]
+    found: list[Rung] = []
     for before, smaller in pairwise(drafters):
         is_same = smaller.name == before.name
         name = UNLEARNED if is_same else f"drafter {smaller.name}"
@@ -274,10 +290,10 @@ def fit(
 ) -> MemoryPlan | None:
     """The first way, in the ladder's order, in which one full sequence fits: the rest of the budget is blocks. Or None.
 
-    Keys and values are rounded first, if they may be; then logits are held of one sequence at a time; then come smaller
-    drafters and none; then a single sequence in small steps. Last keys and values are rounded more: it costs quality.
+    Logits are held of one sequence at a time; then come smaller drafters and none; then a single sequence in small
+    steps. Keys and values stay as they are asked for: in fewer bits they would say something else.
     """
-    for candidate, drafter in _ways(model, drafters, workload):
+    for candidate, drafter in _ways(drafters, workload):
         bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
         block = model.kv_blocks[candidate.precision] + drafter.kv_block
         blocks = min((budget - bare) // block, candidate.blocks)
@@ -292,28 +308,17 @@ def smallest(
     """The way that takes the fewest bytes: for one sequence at a time."""
     found = [
         plan(model, drafter, replace(way, num_blocks=way.blocks_seq))
-        for way, drafter in _ways(model, drafters, workload)
+        for way, drafter in _ways(drafters, workload)
     ]
     return min(found, key=lambda each: each.total)
 
 
-def _others(model: ModelNumbers, workload: Workload) -> list[Precision]:
-    """Precisions that a budget may choose instead of the one that is asked for."""
-    return [each for each in model.kv_blocks if each != workload.precision]
-
-
 def _ways(
-    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
+    drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
-    others = _others(model, workload)
     yield workload, drafters[0]
-    if others:
-        workload = replace(workload, precision=others[0])
-        yield workload, drafters[0]
     low = replace(workload, logit_rows=1)
     small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))
     for way in (low, small):
         for drafter in drafters:
             yield way, drafter
-    for precision in others[1:]:
-        yield replace(small, precision=precision), drafters[-1]

@@ -111,15 +111,13 @@ class Planner:
     """The drafter that is asked for."""
     checkpoint: Checkpoint
     tokenizer: Tokenizer
-    may_round: bool = True
-    """Whether `auto` keys and values may become int8: other tokens."""
 
     @classmethod
-    def of(cls, config: EngineConfig, device: torch.device, *, may_round: bool = True) -> Planner:
+    def of(cls, config: EngineConfig, device: torch.device) -> Planner:
         """For a model that is not open yet."""
         spec = DrafterSpec.of_config(config)
         checkpoint = open_checkpoint(resolve(config.model))
-        return cls(config, device, spec, checkpoint, checkpoint.tokenizer(), may_round)
+        return cls(config, device, spec, checkpoint, checkpoint.tokenizer())
 
     @cached_property
     def model(self) -> Model:
@@ -129,8 +127,8 @@ class Planner:
     @cached_property
     def numbers(self) -> ModelNumbers:
         """The model's."""
-        precisions = [self.config.kv, *self._rounded()]
-        threads = torch.get_num_threads()
+        precisions = [self.config.kv, *self._others()]
+        threads = self.config.threads or torch.get_num_threads()
         return model_numbers(self.model, self.tokenizer.vocab_size, precisions, threads)
 
     @cached_property
@@ -142,6 +140,7 @@ class Planner:
             max_len=max_len_of(config, longest),
             precision=config.kv,
             prefill_rows=config.prefill_chunk,
+            program=config.program,
         )
 
     @cached_property
@@ -161,19 +160,32 @@ class Planner:
         """What works with the fewest bytes."""
         return memory.smallest(self.numbers, self.drafters, self.workload)
 
+    def rounded(self) -> dict[Precision, int]:
+        """The smallest budgets with keys and values in fewer bits, which are the user's choice: they change tokens."""
+        numbers, load = self.numbers, self.workload
+        blocks = numbers.kv_blocks
+        return {
+            each: memory.smallest(numbers, self.drafters, replace(load, precision=each)).total
+            for each in self._others()
+            if blocks[each] < blocks[load.precision]
+        }
+
     def fitting(self, budget: int) -> MemoryPlan | None:
         """What a budget makes of it; None if nothing works."""
         return memory.fit(self.numbers, self.drafters, self.workload, budget)
 
     def fit(self, budget: int) -> MemoryPlan:
-        """What a budget makes of it. Raises CapacityError that names the smallest budget that works."""
+        """What a budget makes of it. Raises CapacityError that names the smallest budget, and what would work."""
         found = self.fitting(budget)
         if found is None:
             least = sizes.shown_up(self.smallest().total)
+            allowing = (kv for kv, nbytes in self.rounded().items() if nbytes <= budget)
+            kv = next(allowing, None)
             raise CapacityError(
-                f"a memory budget of {sizes.shown(budget)} is too small for {self.config.model} with "
+                f"a memory budget of {sizes.mebibytes(budget)} is too small for {self.config.model} with "
                 f"{self.workload.max_len} tokens of context: the smallest that works is {least}; "
-                "a shorter max_model_len needs less"
+                + ("" if kv is None else f"--kv {kv} fits, which may change tokens; ")
+                + "a shorter max_model_len needs less"
             )
         return found
 
@@ -181,8 +193,6 @@ class Planner:
         """In words, what differs in a plan from what was asked for, besides the number of blocks."""
         asked, got = self.workload, chosen.workload
         words = []
-        if got.precision != asked.precision:
-            words.append(f"{got.precision} keys and values")
         drafter, wanted = chosen.drafter, self.drafters[0]
         if drafter.name != wanted.name:
             words.append("no drafter" if drafter.name == "none" else f"drafter {drafter.name}")
@@ -196,11 +206,12 @@ class Planner:
             words.append(f"prompts read {got.prefill_rows} tokens at a time")
         return words
 
-    def _rounded(self) -> list[Precision]:
-        """How a budget may have keys and values kept instead."""
-        if not self.may_round or self.config.kv != "auto":
-            return []
-        return ["int8", "k8v4"] if has_groups(self.model.config.head_dim) else ["int8"]
+    def _others(self) -> list[Precision]:
+        """How keys and values may be kept instead, the best first."""
+        grouped: list[Precision] = (
+            ["k8v4", "int4"] if has_groups(self.model.config.head_dim) else []
+        )
+        return [each for each in ("fp16", "int8", *grouped) if each != self.config.kv]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self._target(), 0

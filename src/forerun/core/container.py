@@ -1,0 +1,67 @@
+"""A container's memory limit, as a budget: cgroups of version 2 and 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forerun.core import sizes
+from forerun.core.device import bare_nbytes
+from forerun.core.errors import ConfigError
+
+ROOT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+NO_LIMIT = 1 << 60
+"""Version 1 has no word for none, but a number close to 2**63."""
+MARGIN = 0.05
+"""Of a limit: for the kernel's part, and for what comes and goes."""
+
+
+def container_budget() -> int:
+    """The budget that a container's limit leaves beside Python, torch and a margin. Raises ConfigError if none does."""
+    limit = memory_limit()
+    if limit is None:
+        raise ConfigError(
+            "memory_budget must be a size such as 600MiB here, got 'cgroup': no container limits this process "
+            f"(no memory.max and no memory.limit_in_bytes below {ROOT} does)"
+        )
+    bare = bare_nbytes()
+    budget = limit - int(limit * MARGIN) - bare
+    if budget <= 0:
+        raise ConfigError(
+            f"memory_budget must have room, got 'cgroup': the container's limit is {sizes.mebibytes(limit)}, Python "
+            f"and torch take {sizes.mebibytes(bare)} of it; give the container more"
+        )
+    return budget
+
+
+def memory_limit() -> int | None:
+    """The least limit of this process's control group and those above it, in bytes; None without one."""
+    found = []
+    for folder, name in _groups():
+        for each in (folder, *folder.parents):
+            if each.is_relative_to(ROOT) and (limit := _number(each / name)) is not None:
+                found.append(limit)
+    return min(found, default=None)
+
+
+def _groups() -> list[tuple[Path, str]]:
+    """Where the limits may be: a container often sees its own group as the root."""
+    groups = [(ROOT, "memory.max"), (ROOT / "memory", "memory.limit_in_bytes")]
+    try:
+        lines = OWN.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return groups
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            groups.append((ROOT / path.lstrip("/"), "memory.max"))
+        elif "memory" in controllers.split(","):
+            groups.append((ROOT / "memory" / path.lstrip("/"), "memory.limit_in_bytes"))
+    return groups
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() and int(text) < NO_LIMIT else None

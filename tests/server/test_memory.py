@@ -1,0 +1,87 @@
+"""A budget is the process's: the real server, with long prompts, stays within what it says when it starts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from forerun.kernels import native
+
+pytestmark = pytest.mark.slow
+
+SIZES = ("--max-num-seqs", "4", "--max-model-len", "3500", "--port", "0")
+SAID = re.compile(
+    r"memory: (\d+) MiB for model and server, (\d+) MiB for Python and torch: at most (\d+) MiB"
+)
+
+
+@contextmanager
+def serving(model: Path, budget: str) -> Iterator[tuple[subprocess.Popen[str], str, re.Match[str]]]:
+    """A server's process, its address, and what it says of its memory."""
+    command = [sys.executable, "-m", "forerun", "serve", str(model), "--memory-budget", budget]
+    with subprocess.Popen([*command, *SIZES], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            lines = []
+            for line in server.stderr:
+                lines.append(line)
+                if line.startswith("ready"):
+                    break
+            text = "".join(lines)
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            yield server, re.search(r"http://\S+", text)[0], SAID.search(text)
+        finally:
+            server.kill()
+
+
+def most_resident(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", text)[1])
+
+
+def ask(url: str, number: int, num_tokens: int) -> dict[str, object]:
+    """A prompt of about so many tokens, every second one sampled."""
+    body = {
+        "prompt": " ".join(f"line {(number * i) % 97}" for i in range(num_tokens // 4)),
+        "max_tokens": 12,
+        "temperature": number % 2 * 0.8,
+        "seed": number,
+        "ignore_eos": True,
+    }
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=900)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_process_stays_within_what_it_says(default_model: Path) -> None:
+    """Long prompts that wait for each other, then many that queue: all are answered."""
+    if not native.available() or not Path("/proc/self/status").exists():
+        pytest.skip("measured on Linux with the native kernels")
+    budget = "300MiB"
+    with serving(default_model, budget) as (server, url, said):
+        assert said is not None
+        for_model, for_python, at_most = map(int, said.groups())
+        assert f"{for_model}MiB" == budget
+        assert abs(for_model + for_python - at_most) <= 1
+        for count, num_tokens in ((8, 3000), (36, 200)):
+            with ThreadPoolExecutor(count) as pool:
+                found = [*pool.map(lambda i, n=num_tokens: ask(url, i, n), range(1, count + 1))]
+            assert all(one["usage"]["completion_tokens"] == 12 for one in found)
+        most = most_resident(server.pid) / 2**20
+    print(json.dumps({"budget": budget, "python": for_python, "at most": at_most, "most": most}))
+    assert most <= at_most + 1
+    bare = subprocess.run(
+        [sys.executable, "-c", "import torch; print(open('/proc/self/status').read())"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    measured = int(re.search(r"VmRSS:\s+(\d+)", bare.stdout)[1]) / 1024
+    assert for_python == pytest.approx(measured, rel=0.05)
