@@ -65,7 +65,7 @@ def command(
     Requests that come at once share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a
     second one ends at once.
     """
-    said = None if config.budget_nbytes is None else _whole(config.budget_nbytes)
+    said = _whole(config.budget_nbytes)
     try:
         from forerun.formats.checkpoint import open_checkpoint
         from forerun.formats.hub import resolve
@@ -99,8 +99,7 @@ def command(
         return llm
 
     share_heaps()
-    if said is not None:
-        _say(said)
+    os.write(2, said.encode())
     serve(
         load,
         config.model,
@@ -120,14 +119,16 @@ def _template(given: str | None) -> str | None:
     return read_text(Path(given))
 
 
-def _whole(budget: int) -> str:
-    """What the process will take. Called before anything of the server is loaded."""
+def _whole(budget: int | None) -> str:
+    """What the process will take within a budget, if there is one; measured before anything of the server is loaded."""
+    if budget is None:
+        return ""
     bare = bare_nbytes()
     from forerun.engine.memory import COMMAND_NBYTES
 
     bare -= COMMAND_NBYTES
     each = (sizes.mebibytes(nbytes) for nbytes in (budget, bare, budget + bare))
-    return "memory: {} for model and server, {} for Python and torch: at most {}".format(*each)
+    return "memory: {} for model and server, {} for Python and torch: at most {}\n".format(*each)
 
 
 def _log_to_stderr(with_requests: bool) -> None:
