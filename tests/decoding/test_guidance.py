@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.decoding.guidance import NUM_CACHED
+from forerun.decoding.guidance import NUM_CACHED, Grammars, _Vocabulary
+from forerun.formats.checkpoint import open_checkpoint
 from forerun.llm import LLM
+from tests.formats.files import write_gguf
 
 pytest.importorskip("llguidance", reason="structured output needs llguidance")
 jsonschema = pytest.importorskip("jsonschema", reason="answers are checked by jsonschema")
@@ -159,3 +163,21 @@ def test_a_matcher_is_handed_to_one_request_alone(plain):
     assert not first.matcher.is_error()
     first.matcher.try_consume_tokens([int(first.allowed().argmax())])  # as no request does
     assert (second.allowed() == plain.grammars.start(form).allowed()).all()
+
+
+def test_what_is_forced_has_no_space_of_sentencepiece_before_it(tmp_path):
+    path = write_gguf(tmp_path / "model.gguf", tokenizer="llama")
+    tokenizer = open_checkpoint(path).tokenizer()
+    assert tokenizer.adds_space
+    words = _Vocabulary(tokenizer, tokenizer.vocab_size)
+    for text in ("hello", "hello hello", " hello", "", "é"):
+        assert b"".join(words.tokens[i] for i in words(text)) == text.encode()
+    state: Any = Grammars(tokenizer, tokenizer.vocab_size).start(
+        StructuredOutputsParams(grammar='root ::= "hello"')
+    )
+    said = b""
+    while state is not None and not state.allowed()[[*tokenizer.eos_ids]].any():
+        token = int(np.flatnonzero(state.allowed())[-1])
+        said += tokenizer.token_bytes(token) or b""
+        state = state.advance(token)
+    assert said == b"hello"

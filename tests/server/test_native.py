@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import threading
 import time
@@ -163,6 +164,20 @@ def test_any_name_is_served_unless_names_are_strict(llm):
         for name, said in (("gpt-4", "a"), ("b", "b"), (None, "a")):
             body = BODY | {"model": name}
             assert post(url, "/completion", body)["model"] == said
+
+
+def test_templates_of_the_server_and_what_they_read_hold_for_requests(llm):
+    template = "{{ messages[0]['content'] }}{% if mark %}{{ mark }}{% endif %}"
+    own = copy.copy(llm)
+    own.tokenizer = copy.copy(llm.tokenizer)
+    own.tokenizer.use_chat_template(template)
+    messages = [{"role": "user", "content": "Hi"}]
+    with running(lambda: own, chat_template_kwargs='{"mark": "!"}') as (url, _):
+        assert post(url, "/apply-template", {"messages": messages})["prompt"] == "Hi!"
+        body = {"messages": messages, "chat_template_kwargs": {"mark": "?"}}
+        assert post(url, "/apply-template", body)["prompt"] == "Hi?"
+        assert httpx.get(f"{url}/props").json()["chat_template"] == template
+    assert llm.tokenizer.chat_template != template
 
 
 def test_options_of_the_server_are_what_requests_leave_out(llm):

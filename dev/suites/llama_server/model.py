@@ -16,7 +16,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from forerun.formats.gguf_tokenizer import TokenType
 
-HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCABULARY, CONTEXT = 64, 5, 2, 1, 192, 512, 2048
+HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCABULARY, CONTEXT = 64, 5, 2, 1, 192, 512, 16384
 FILL = ("<PRE>", "<SUF>", "<MID>")
 """Tokens of the second model, which fills text in."""
 TEMPLATE = (

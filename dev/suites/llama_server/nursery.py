@@ -43,7 +43,9 @@ def _tend(order: socket.socket) -> int:
         order.close()
         os.dup2(fds[0], 1)
         os.dup2(fds[1], 2)
-        _become(json.loads(text))
+        given = json.loads(text)
+        os.chdir(given["folder"])
+        _become(given["arguments"])
     order.send(f"{pid}\n".encode())
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -74,7 +76,8 @@ def order(path: Path, arguments: list[str]) -> int:
     """Have a server run until it ends or this process is told to; its exit code."""
     with socket.socket(socket.AF_UNIX) as door:
         door.connect(str(path))
-        socket.send_fds(door, [json.dumps(arguments).encode()], [1, 2])
+        given = {"folder": os.getcwd(), "arguments": arguments}
+        socket.send_fds(door, [json.dumps(given).encode()], [1, 2])
         said = door.makefile("r")
         pid = int(said.readline())
         for one in (signal.SIGTERM, signal.SIGINT):

@@ -55,6 +55,8 @@ def main() -> None:
     models.mkdir(exist_ok=True)
     model.make(models / "stories.gguf", fills_in=False)
     model.make(models / "infill.gguf", fills_in=True)
+    (tests / "tmp").mkdir()
+    model.make(tests / "tmp" / "stories15M-q4_0.gguf", fills_in=False, seed=1)  # a draft's
     rows = _run(python, tests, work, models, given.files, given.port)
     if given.keep:
         print(_page(rows))

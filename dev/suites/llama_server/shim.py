@@ -6,6 +6,7 @@ a hub, and its own folders. FORERUN_SUITE_MODELS has the models that take their 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -28,6 +29,10 @@ def translate(arguments: list[str], models: Path) -> list[str]:
             shares = "--parallel" in arguments and "--kv-unified" not in arguments
             places = int(arguments[arguments.index("--parallel") + 1]) if shares else 1
             rest += [word, str(num_tokens // places)]
+        elif word == "--reasoning":
+            is_on = {"on": True, "off": False}.get(next(words))
+            own = ["--chat-template-kwargs", json.dumps({"enable_thinking": is_on})]
+            rest += own if is_on is not None else []
         elif word == "--offline":  # what is given lies here
             continue
         else:

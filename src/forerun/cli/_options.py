@@ -58,8 +58,9 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "served_model_name": ("-a", "--served-model-name", "--alias"),
     "chat_template": ("--chat-template", "--chat-template-file"),
     "embeddings": ("--embeddings", "--embedding"),
+    "chat_template_kwargs": ("--chat-template-kwargs", "--default-chat-template-kwargs"),
     "page": ("--page/--no-page", "--ui/--no-ui", "--webui/--no-webui"),
-    "allowed_origins": ("--allowed-origins", "--allowed-origin", "--cors-origin"),
+    "allowed_origins": ("--allowed-origins", "--allowed-origin", "--cors-origin", "--cors-origins"),
     "allowed_hosts": ("--allowed-hosts", "--allowed-host"),
     "log_requests": ("--log-requests/--no-log-requests",),
 }
@@ -91,6 +92,7 @@ METAVARS: Mapping[str, str] = {
     "memory_budget": "SIZE|cgroup",
     "served_model_name": "NAME",
     "chat_template": "FILE",
+    "chat_template_kwargs": "JSON",
     "pooling": "last|mean|none",
     "allowed_origins": "ORIGIN",
     "allowed_hosts": "NAME",

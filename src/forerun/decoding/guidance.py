@@ -34,6 +34,8 @@ NUM_CACHED = 16
 MAX_LEXER_STATES = 100_000
 """States of the automata of one grammar, about 0.5 kB each; a text with a `maxLength` takes 20 of them a token."""
 
+_MARK = b"\x02"
+"""A byte that no word is made with."""
 STACK_NBYTES = 256 * 1024 * 1024
 """Of the thread that compiles; only what is used of it takes memory."""
 _stack_size = threading.Lock()
@@ -157,11 +159,18 @@ class _Vocabulary:
         self.eos_token_id, self.bos_token_id = min(tokenizer.eos_ids), tokenizer.bos_id
         self.tokens = [tokenizer.token_bytes(i) or b"" for i in range(vocab_size)]
         self.special_token_ids = [i for i in range(vocab_size) if tokenizer.is_special(i)]
+        self._mark = (
+            self.tokens.index(_MARK) if tokenizer.adds_space and _MARK in self.tokens else None
+        )
 
     def __call__(self, text: str | bytes) -> list[int]:
         if isinstance(text, bytes):
             raise TypeError("a text is needed")
-        return self._tokenizer.encode(text, special=False, bos=False)
+        if self._mark is None:
+            return self._tokenizer.encode(text, special=False, bos=False)
+        # SentencePiece would put a space before it, which is no part of an answer.
+        ids = self._tokenizer.encode(_MARK.decode() + text, special=False, bos=False)
+        return ids[ids.index(self._mark) + 1 :]
 
 
 def _source(wanted: StructuredOutputsParams) -> str:

@@ -30,6 +30,8 @@ class ServerConfig:
     """Refuse a request that calls the model by another name; else one model answers to any."""
     chat_template: str | None = None
     """A chat template in place of the model's own: a file of Jinja, its text, or `chatml`."""
+    chat_template_kwargs: str | None = None
+    """JSON: what the template reads besides where a request does not say, such as {"enable_thinking": false}."""
     embeddings: bool = False
     """Answer /v1/embeddings with the model's states."""
     pooling: Literal["last", "mean", "none"] = "last"

@@ -173,7 +173,7 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
 def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     """The conversation as the model reads it."""
     tokenizer = service.llm().tokenizer
-    settings: dict[str, Any] = body.chat_template_kwargs or {}
+    settings: dict[str, Any] = service.template_kwargs | (body.chat_template_kwargs or {})
     settings |= {"add_generation_prompt": body.add_generation_prompt}
     given = [_with_system_role(message) for message in body.messages]
     turns, own = toolbox.prepare(given, tokenizer)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from forerun.core.errors import RequestError, shown
 from forerun.core.params import SamplingParams
+from forerun.core.spellings import read_object
 from forerun.core.structured import StructuredOutputsParams
 from forerun.formats.prompt import Encoded
 from forerun.llm import LLM
@@ -45,6 +46,8 @@ class Service:
         """
         self.config = config
         self.sampling = sampling or {}
+        given = config.chat_template_kwargs
+        self.template_kwargs = {} if given is None else read_object("--chat-template-kwargs", given)
         self.names = config.served_model_name or (_public(model),)
         self.created = int(time.time())
         self.metrics = ServerMetrics(self.names[0])
