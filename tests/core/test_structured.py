@@ -43,6 +43,20 @@ def test_a_schema_may_be_text_mapping_or_pydantic_model():
     assert '"x"' in StructuredOutputsParams(json=Point).source
 
 
+@pytest.mark.parametrize("name", ["$id", "id"])
+def test_an_id_beside_a_ref_is_refused_where_the_draft_ignores_it(name):
+    old, new = (
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft/2020-12/schema",
+    )
+    part = {"$ref": "name.json", name: "http://localhost/other/"}
+    for schema in ({"$schema": old, **part}, {"$schema": old, "properties": {"a": [part]}}):
+        with pytest.raises(RequestError, match=r"beside a \$ref"):
+            StructuredOutputsParams(json=schema)
+    StructuredOutputsParams(json={"$schema": new, **part})
+    StructuredOutputsParams(json={"$schema": old, "properties": {"$ref": {}, name: {}}})
+
+
 @pytest.mark.parametrize("other", [{"ignore_eos": True}, {"min_tokens": 3}])
 def test_what_would_go_on_after_the_end_is_refused(other):
     form = StructuredOutputsParams(json_object=True)

@@ -118,7 +118,8 @@ def test_a_constrained_request_runs_beside_free_ones(drafting):
         ({"regex": "["}, "regex cannot be used"),
         ({"grammar": "nothing"}, "grammar cannot be used"),
         ({"grammar": 'root ::= "a" other'}, "grammar cannot be used"),
-        ({"json": False}, "json cannot be used"),
+        ({"json": False}, "json cannot be used: Unsatisfiable"),
+        ({"json": {"$schema": "http://json-schema.org/draft-07/schema#", "not": {}}}, "not"),
         ({"json": 7}, "must be a JSON schema"),
     ],
 )
@@ -127,6 +128,12 @@ def test_what_cannot_be_compiled_is_refused_in_one_line(plain, form, said):
         plain.chat(QUESTION, SamplingParams(structured_outputs=StructuredOutputsParams.read(form)))
     assert "\n" not in str(error.value)
     assert not plain.engine.has_work
+
+
+def test_a_schema_that_is_true_allows_any_value(plain):
+    state = plain.grammars.start(StructuredOutputsParams(json=True))
+    first = {plain.tokenizer.text_of(int(token))[:1] for token in state.allowed().nonzero()[0]}
+    assert {"{", "[", "t", "n", "7"} <= first
 
 
 def test_compiled_grammars_are_kept_and_bounded(plain):

@@ -6,6 +6,7 @@ The names are vLLM's. What they mean is compiled in `decoding/guidance.py`.
 from __future__ import annotations
 
 import json as json_lib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -130,9 +131,32 @@ def _schema(given: Any) -> object:
             given = json_lib.loads(given)
         except (ValueError, RecursionError) as error:
             raise RequestError(f"json must be a JSON schema, and is no JSON: {error}") from error
-    if not isinstance(given, Mapping | bool):
+    if isinstance(given, bool):
+        return {"allOf": [given]}  # which llguidance reads everywhere but at the top
+    if not isinstance(given, Mapping):
         raise RequestError(f"json must be a JSON schema, an object, got {shown(given)}")
+    if _has_id_beside_ref(given):
+        raise RequestError(
+            "json cannot be used: an id stands beside a $ref, where drafts up to 7 ignore it: "
+            "leave it out"
+        )
     return given
+
+
+_OLD_DRAFT = re.compile(r'"\$schema": "[^"]*draft-0[3-7]')
+
+
+def _has_id_beside_ref(schema: object) -> bool:
+    """Whether later drafts, and so llguidance, would find another schema at a `$ref` than the one that is meant."""
+    level = [schema] if _OLD_DRAFT.search(json_lib.dumps(schema)) else []
+    while level:
+        refs = [
+            one for one in level if isinstance(one, Mapping) and isinstance(one.get("$ref"), str)
+        ]
+        if any(isinstance(one.get(name), str) for one in refs for name in ("$id", "id")):
+            return True
+        level = [inner for one in level for inner in _parts(one)]
+    return False
 
 
 _OPEN = ("additionalProperties", "unevaluatedProperties", "patternProperties", "$ref", "if")

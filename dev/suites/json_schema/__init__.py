@@ -1,0 +1,1 @@
+"""JSON schemas that others wrote: JSON-Schema-Test-Suite (`conformance.py`) and JSONSchemaBench (`bench.py`)."""
