@@ -50,10 +50,11 @@ def test_an_id_beside_a_ref_is_refused_where_the_draft_ignores_it(name):
         "https://json-schema.org/draft/2020-12/schema",
     )
     part = {"$ref": "name.json", name: "http://localhost/other/"}
-    for schema in ({"$schema": old, **part}, {"$schema": old, "properties": {"a": [part]}}):
+    for schema in ({"$schema": old, "items": part}, {"$schema": old, "properties": {"a": [part]}}):
         with pytest.raises(RequestError, match=r"beside a \$ref"):
             StructuredOutputsParams(json=schema)
-    StructuredOutputsParams(json={"$schema": new, **part})
+    StructuredOutputsParams(json={"$schema": new, "items": part})
+    StructuredOutputsParams(json={"$schema": old, **part})  # an id of the whole document
     StructuredOutputsParams(json={"$schema": old, "properties": {"$ref": {}, name: {}}})
 
 

@@ -114,6 +114,7 @@ def test_a_constrained_request_runs_beside_free_ones(drafting):
         ({"json": {"$ref": "https://example.org/schema"}}, "json cannot be used"),
         ({"json": {"type": "string", "pattern": "("}}, "json cannot be used"),
         ({"json": {"enum": []}}, "json cannot be used"),
+        ({"json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "Write anyOf where"),
         ({"regex": "(?=ahead)"}, "regex cannot be used"),
         ({"regex": "["}, "regex cannot be used"),
         ({"grammar": "nothing"}, "grammar cannot be used"),

@@ -13,13 +13,28 @@ pytestmark = pytest.mark.slow
 BODIES = [
     "/v1/completions",
     "/v1/chat/completions",
+    "/v1/chat/completions/input_tokens",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/completion",
+    "/infill",
+    "/embedding",
+    "/apply-template",
     "/tokenize",
     "/detokenize",
 ]
-ROUTES = [*BODIES, "/health", "/v1/models", "/v1/models/{name}", "/metrics", "/version"]
+ROUTES = [
+    *BODIES,
+    "/health",
+    "/v1/models",
+    "/v1/models/{name}",
+    "/props",
+    "/slots",
+    "/metrics",
+    "/version",
+]
 LIMITS = settings(
     max_examples=20, database=None, deadline=None, suppress_health_check=[*HealthCheck]
 )
@@ -30,7 +45,7 @@ def operations(default_model):
     """The operations of the document by their path, of a server whose answers are short."""
     schemathesis = pytest.importorskip("schemathesis", reason="the document is tested with it")
     load = lambda: LLM(str(default_model), drafter="prompt_lookup", max_model_len=64)  # noqa: E731
-    with running(load) as (url, _):
+    with running(load, embeddings=True) as (url, _):
         document = schemathesis.openapi.from_url(f"{url}/openapi.json")
         yield {found.ok().path: found.ok() for found in document.get_all_operations()}
 
@@ -49,6 +64,8 @@ def test_a_route_does_as_the_document_says(operations, route, mode):
     checks.load_all_checks()
     # Schemas say names and types; what values may be, the answers say.
     left_out = [checks.CHECKS.get_one("positive_data_acceptance")]
+    if route == "/infill":  # 501 of a model that cannot, as llama-server answers; it is documented
+        left_out.append(checks.CHECKS.get_one("not_a_server_error"))
 
     @seed(16)
     @LIMITS

@@ -195,5 +195,9 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\.+*?()|\[\]{}^$#&\-~]", lambda found: "\\" + found[0], text)
 
 
+_ITS_OPTION = re.compile(r"Enable 'coerce_one_of' option to approximate oneOf with anyOf")
+
+
 def _refused(wanted: StructuredOutputsParams, why: str) -> RequestError:
+    why = _ITS_OPTION.sub("Write anyOf where no value fits two of them", why)
     return RequestError(f"{wanted.kind} cannot be used: {one_line(why)}")
