@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +50,29 @@ def running(load: Callable[[], LLM], **settings: object) -> Iterator[tuple[str, 
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
+
+
+@contextmanager
+def apart(model: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A server as a process of its own, its address, and what it said until it was ready."""
+    command = [sys.executable, "-m", "forerun", "serve", str(model), "--port", "0", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            said = ""
+            for line in server.stderr:
+                said += line
+                if line.startswith("ready"):
+                    break
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            yield server, re.search(r"http://\S+", said)[0], said
+        finally:
+            server.kill()
+
+
+def status_mb(server: subprocess.Popen[str], field: str = "VmRSS") -> float:
+    """A process's memory now; of `VmHWM` the most it had."""
+    text = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
+    return int(re.search(rf"{field}:\s+(\d+)", text)[1]) / 1024
 
 
 @pytest.fixture(scope="session")

@@ -6,46 +6,21 @@ import json
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from forerun.kernels import native
+from tests.server.conftest import apart, status_mb
 
 pytestmark = pytest.mark.slow
 
-SIZES = ("--max-num-seqs", "4", "--max-model-len", "3500", "--port", "0")
+SIZES = ("--max-num-seqs", "4", "--max-model-len", "3500")
 SAID = re.compile(
     r"memory: (\d+) MiB for model and server, (\d+) MiB for Python and torch: at most (\d+) MiB"
 )
-
-
-@contextmanager
-def serving(model: Path, budget: str) -> Iterator[tuple[subprocess.Popen[str], str, re.Match[str]]]:
-    """A server's process, its address, and what it says of its memory."""
-    command = [sys.executable, "-m", "forerun", "serve", str(model), "--memory-budget", budget]
-    with subprocess.Popen([*command, *SIZES], stderr=subprocess.PIPE, text=True) as server:
-        try:
-            lines = []
-            for line in server.stderr:
-                lines.append(line)
-                if line.startswith("ready"):
-                    break
-            text = "".join(lines)
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            yield server, re.search(r"http://\S+", text)[0], SAID.search(text)
-        finally:
-            server.kill()
-
-
-def most_resident(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", text)[1])
 
 
 def ask(url: str, number: int, num_tokens: int) -> dict[str, object]:
@@ -67,7 +42,8 @@ def test_the_process_stays_within_what_it_says(default_model: Path) -> None:
     if not native.available() or not Path("/proc/self/status").exists():
         pytest.skip("measured on Linux with the native kernels")
     budget = "300MiB"
-    with serving(default_model, budget) as (server, url, said):
+    with apart(default_model, "--memory-budget", budget, *SIZES) as (server, url, words):
+        said = SAID.search(words)
         assert said is not None
         for_model, for_python, at_most = map(int, said.groups())
         assert f"{for_model}MiB" == budget
@@ -76,7 +52,7 @@ def test_the_process_stays_within_what_it_says(default_model: Path) -> None:
             with ThreadPoolExecutor(count) as pool:
                 found = [*pool.map(lambda i, n=num_tokens: ask(url, i, n), range(1, count + 1))]
             assert all(one["usage"]["completion_tokens"] == 12 for one in found)
-        most = most_resident(server.pid) / 2**20
+        most = status_mb(server, "VmHWM")
     print(json.dumps({"budget": budget, "python": for_python, "at most": at_most, "most": most}))
     assert most <= at_most + 1
     bare = subprocess.run(

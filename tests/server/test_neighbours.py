@@ -6,10 +6,8 @@ The server is a process of its own, and the clients are sockets: nothing here wa
 from __future__ import annotations
 
 import json
-import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import pytest
+
+from tests.server.conftest import apart, status_mb
 
 WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
 MB = 1_000_000
@@ -162,47 +162,45 @@ def at_once(port: int, name: str, times: int) -> Callable[[], list[int]]:
     return attack
 
 
-def rss_mb(process: subprocess.Popen[str]) -> float:
-    with open(f"/proc/{process.pid}/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
-
-
 @pytest.fixture(scope="module")
 def process(default_model) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    flags = ("--port", "0", "--max-num-seqs", "4", "--max-model-len", "2048", "-d", "suffix")
-    command = [sys.executable, "-m", "forerun", "serve", str(default_model), *flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stderr.readline()
-            while "ready" not in server.stderr.readline():
-                pass
-            yield server, int(re.search(r"http://\S+:(\d+)", line)[1])
-        finally:
-            server.kill()
+    flags = ("--max-num-seqs", "4", "--max-model-len", "2048", "-d", "suffix")
+    with apart(default_model, *flags) as (server, url, _):
+        yield server, int(url.rpartition(":")[2])
 
 
-QUICK = ("prompt", "chat", "tokenize", "ids", "prediction", "bias", "wrong", "messages")
+QUICK = (
+    "prompt",
+    "chat",
+    "tokenize",
+    "ids",
+    "prediction",
+    "bias",
+    "wrong",
+    "items",
+    "tokenize 0.9 MB",
+)
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_what_is_huge_stalls_no_one(process, name):
     _, port = process
     seen = neighbours(port, at_once(port, name, 2))
-    assert max(seen.health) < 2, seen.line()
-    assert max(seen.gaps) < 2, seen.line()
+    assert max(seen.health) < 1, seen.line()
+    assert max(seen.gaps) < 1, seen.line()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*ATTACKS])
 def test_24_at_once_stall_no_one_and_leave_no_memory_behind(process, name):
     server, port = process
-    before_mb = rss_mb(server)
+    before_mb = status_mb(server)
     calm = neighbours(port, lambda: [], 2)
     seen = neighbours(port, at_once(port, name, 24), 1)
     time.sleep(0.5)
-    grown_mb = rss_mb(server) - before_mb
+    grown_mb = status_mb(server) - before_mb
     print(f"{name}: {seen.line()}; without: {calm.line()}; RSS +{grown_mb:.0f} MB")
-    assert median(seen.health) < 0.25, seen.line()
-    assert max(seen.health) < 1, seen.line()
-    assert max(seen.gaps) < 1, seen.line()
+    assert median(seen.health) < 0.1, seen.line()
+    assert max(seen.health) < 0.8, seen.line()
+    assert max(seen.gaps) < 0.8, seen.line()
     assert grown_mb < 150

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx
@@ -11,7 +12,8 @@ from forerun.core.params import MAX_IDS
 from forerun.server import texts
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.http import to_object
+from forerun.server.http import to_json, to_object
+from forerun.server.texts import LARGE, READ_AT_ONCE, Turnstile
 
 WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
 
@@ -106,3 +108,46 @@ def test_a_prediction_is_encoded_once_for_all_completions(url, llm, monkeypatch)
     body = {"prompt": "One two three", "n": 4, "max_tokens": 4, "prediction": " four five six"}
     assert ask(url, "/v1/completions", body)[0] == 200
     assert seen.count(" four five six") == 1
+
+
+@pytest.mark.parametrize("length", [0, 1, 4096, 4097, 10_000])
+def test_json_in_slices_is_the_same(length):
+    rows = [{"id": i, "piece": f'\u4e2d"{i}'} for i in range(length)]
+    document = {"count": length, "tokens": rows, "a \\ b": [*range(length)], "c": {"d": rows}}
+    expected = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    assert to_json(document) == expected.encode()
+    assert json.loads(to_json(rows)) == rows
+
+
+def test_few_large_bodies_are_received_at_once_and_slow_ones_stop_no_other(monkeypatch):
+    most = running = 0
+
+    async def read() -> int:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return 1
+
+    async def forever() -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    async def all_of_them() -> None:
+        turnstile = Turnstile()
+        found = await asyncio.gather(*(turnstile.receive(read, LARGE) for _ in range(20)))
+        assert (sum(found), most) == (20, READ_AT_ONCE)
+        monkeypatch.setattr(texts, "READ_S", 0.05)
+        slow = [asyncio.create_task(turnstile.receive(forever, LARGE)) for _ in range(9)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await turnstile.receive(read, LARGE) == 1
+            assert await turnstile.receive(read, 10) == 1
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        async with asyncio.timeout(10):
+            assert await turnstile.receive(read, LARGE) == 1
+
+    asyncio.run(all_of_them())

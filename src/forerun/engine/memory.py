@@ -46,12 +46,13 @@ PROGRAM_NBYTES = 28_000_000
 """Measured; hardly depends on what is run."""
 COMMAND_NBYTES = 15_000_000
 """More of it, if the command line runs it: measured."""
-SERVER_NBYTES = 26_000_000
-"""What a server's modules and threads take: measured."""
+SERVER_NBYTES = 30_000_000
+"""What a server's modules and threads take, and its heap between requests: measured as the peak under long prompts."""
 WAITING = 32
 """Requests that a plan counts beside those that run; each more takes as much."""
-REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 80_000, 48
-"""Of a request of a server, and of each token of its prompt: measured."""
+REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 66_000, 20
+"""Of a request that waits, with its connection, and of each token of its prompt: above the slopes of 64 and 128
+requests of 9, 722 and 2893 tokens (dev/LOG.md, "The memory of a server")."""
 NETWORK_NBYTES = 12_000_000
 """More of it, once a drafting network was built: measured."""
 LEARNING_NBYTES = 13_000_000

@@ -21,7 +21,7 @@ from forerun.llm import LLM
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, loading, too_long
 from forerun.server.forms import check_bounds, max_draft
-from forerun.server.http import read_bytes, to_object
+from forerun.server.http import read_bytes, stated_nbytes, to_object
 from forerun.server.metrics import ServerMetrics
 from forerun.server.schema import AnswerRequest, Body, read
 from forerun.server.texts import LARGE, Turnstile, check_fits, encoded
@@ -97,7 +97,9 @@ class Service:
 
     async def read(self, request: Request, kind: type[Body]) -> tuple[Body, dict[str, str]]:
         """A request's body, and what its fields were called. Raises ApiError."""
-        body = await read_bytes(request, self.config)
+        body = await self._turnstile.receive(
+            lambda: read_bytes(request, self.config), stated_nbytes(request)
+        )
         if len(body) < LARGE:
             return read(kind, to_object(body, self.config))
         return await self._turnstile.run(

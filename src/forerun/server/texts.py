@@ -7,7 +7,8 @@ after the other, each without holding the interpreter, and what that took is giv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from forerun.core.device import trim_heap
@@ -23,6 +24,8 @@ HEAD = 12
 """Letters for each token that may be: if so much of a long text is too long, all of it is."""
 MARGIN = 16
 """Tokens by which the cut itself may change their number."""
+READ_AT_ONCE, READ_S = 2, 1.0
+"""Large bodies that are received at once, and how long others wait for that: a slow client must not stop them."""
 COUNTED_NBYTES = 1_000_000
 """Bytes of a text that is only counted or taken apart, at most: it may be longer than the context."""
 
@@ -33,6 +36,21 @@ class Turnstile:
     def __init__(self) -> None:
         self._large = asyncio.Semaphore(1)
         self._num_large = 0
+        self._received = asyncio.Semaphore(READ_AT_ONCE)
+
+    async def receive(self, read: Callable[[], Awaitable[T]], nbytes: int) -> T:
+        """A body of so many bytes: where many large ones come, each part of each costs the event loop a turn."""
+        if nbytes < LARGE:
+            return await read()
+        has_turn = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_S):
+                has_turn = await self._received.acquire()
+        try:
+            return await read()
+        finally:
+            if has_turn:
+                self._received.release()
 
     async def run(self, work: Callable[[], T], nbytes: int) -> T:
         """The result of work on so many bytes."""
