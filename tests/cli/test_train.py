@@ -124,7 +124,7 @@ def test_what_was_learned_makes_the_next_start_faster(
     for _ in range(2):
         code, out, _ = forerun(
             *("generate", "Write a short poem about the sea.", "-m", default_model, "-n", 24),
-            *("-d", "recycling:table=none", "--learn", "--no-controller", "--json"),
+            *("-d", "recycling:table=none", "--learn", "--no-controller", "--json", "--temp", 0),
         )
         assert code == 0
         taus.append(the_json(out)["tau"])

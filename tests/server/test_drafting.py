@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import openai
 import pytest
 
-from forerun.core.params import SamplingParams
 from forerun.drafters.prompt_lookup import Options, PromptLookup
 from forerun.engine.guard import MAX_ERRORS, Guard
 from tests.server.conftest import running
@@ -56,7 +56,7 @@ def test_a_prediction_that_is_partly_wrong_changes_no_token(client, llm, plain):
     text = plain.choices[0].message.content
     wrong = text[:20] + " and something else entirely " + text[30:]
     for settings in ({"temperature": 0}, {"temperature": 0.9, "seed": 2}):
-        params = SamplingParams(max_tokens=48, **settings)
+        params = replace(llm.default_params(), max_tokens=48, **settings)
         (expected,) = llm.chat(QUESTION, params)[0].outputs
         stream = client.chat.completions.create(
             prediction={"type": "content", "content": wrong},

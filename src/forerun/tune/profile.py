@@ -43,6 +43,7 @@ WITHOUT_EFFECT = {
         "max_model_len",
         "max_num_seqs",
         "prefill_chunk",
+        "program",
         "seed",
     ),
 }
