@@ -18,7 +18,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
+
+import torch
 
 from forerun.cache.base import KVCache
 from forerun.core import sizes
@@ -96,7 +99,7 @@ class LLM:
             )
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
-        self.subject = self._subject(self.model)
+        self.subject = _subject(self.path, config, self.device, self.model)
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(Turns())
         del checkpoint
@@ -289,19 +292,12 @@ class LLM:
         if budget is None:
             return None
         opened = checkpoint or open_checkpoint(self.path)
-        planner = Planner(self.config, self.device, spec, opened, self.tokenizer)
-        if spec.is_auto and (tuned := profile.load(self._subject(planner.model))) is not None:
-            planner = replace(planner, spec=DrafterSpec.of(tuned.drafter))
+        planner = _tuned(Planner(self.config, self.device, spec, opened, self.tokenizer))
         plan = planner.fit(budget)
         if given_up := planner.given_up(plan):
             what = sizes.mebibytes(budget)
             _log.warning("within a memory budget of %s: %s", what, " and ".join(given_up))
         return plan
-
-    def _subject(self, model: Model) -> profile.Subject:
-        """What a profile is of."""
-        backend = type(model).__name__
-        return profile.Subject.of(self.path, self.config, device=str(self.device), backend=backend)
 
     def _new_loop(self, turns: Turns) -> EngineLoop:
         config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
@@ -347,6 +343,29 @@ class LLM:
                 return drafter
         self.drafter_spec = self.drafter_spec.beside(target)
         return self.drafter_spec.build(target)
+
+
+def planner_of(config: EngineConfig) -> Planner:
+    """Plan what `LLM(config)` will take, before it is loaded. Raises LoadError, ConfigError."""
+    if config.threads is not None:
+        set_threads(config.threads)
+    return _tuned(Planner.of(config, choose_device(config.device)))
+
+
+def _tuned(planner: Planner) -> Planner:
+    """The planner with the profile's drafter, where none was asked for."""
+    if not planner.spec.is_auto:
+        return planner
+    subject = _subject(planner.checkpoint.path, planner.config, planner.device, planner.model)
+    tuned = profile.load(subject)
+    return planner if tuned is None else replace(planner, spec=DrafterSpec.of(tuned.drafter))
+
+
+def _subject(
+    path: Path, config: EngineConfig, device: torch.device, model: Model
+) -> profile.Subject:
+    """What a profile is of."""
+    return profile.Subject.of(path, config, device=str(device), backend=type(model).__name__)
 
 
 def _one_each(

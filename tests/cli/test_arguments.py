@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forerun.cli._arguments import Arguments, as_flags, read, with_model
+from forerun.cli._arguments import Arguments, as_flags, check_one, read, with_model
 from forerun.core import spellings
 from forerun.core.errors import ConfigError
+from forerun.server import run
 
 
 @dataclass
@@ -127,8 +129,57 @@ def test_a_word_more_than_a_command_has_is_its_model(line: str, num_own: int, re
 
 
 def test_two_models_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"two models, a\.gguf and b\.gguf: give one"):
-        with_model(reading("a.gguf", "-m", "b.gguf"), 0)
+    for line in ("a.gguf -m b.gguf", "a.gguf --model=b.gguf"):
+        with pytest.raises(ConfigError, match=r"two models, a\.gguf and b\.gguf: give one"):
+            check_one(with_model(reading(*line.split()), 0).models)
+    check_one(reading("-m", "a.gguf", "--model=a.gguf").models)
+
+
+@pytest.mark.parametrize("command", ["generate hi", "chat", "plan", "bench", "verify", "eval ppl"])
+def test_commands_of_one_model_refuse_a_second(forerun, command: str) -> None:
+    code, _, err = forerun(*command.split(), "-m", "a.gguf", "--model", "b.gguf")
+    assert code == 2
+    assert "two models, a.gguf and b.gguf: give one (forerun serve takes several)" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "models"),
+    [
+        ("-m A -m B", "A B"),
+        ("A B", "A B"),
+        ("A -m B --model=A", "B A"),
+        ("-m A", "A"),
+        ("A", "A"),
+    ],
+)
+def test_serve_takes_several_models(
+    forerun, tiny_gguf: Path, tmp_path: Path, monkeypatch, line: str, models: str
+) -> None:
+    paths = {name: tmp_path / f"{name}.gguf" for name in "AB"}
+    for path in paths.values():
+        path.write_bytes(tiny_gguf.read_bytes())
+    served: list[str] = []
+
+    def serve(sources, *_, check, **__) -> None:
+        check()
+        served.extend(source.model for source in sources)
+        assert sources[0].load().path == Path(sources[0].model)
+
+    monkeypatch.setattr(run, "serve", serve)
+    words = [str(paths.get(word, word)) for word in line.replace("=A", f"={paths['A']}").split()]
+    code, _, err = forerun("serve", *words, "-d", "none", "-c", "64")
+    assert code == 0, err
+    assert served == [str(paths[name]) for name in models.split()]
+
+
+def test_a_budget_that_is_too_small_for_one_of_several_is_refused_at_once(
+    forerun, tiny_gguf: Path, default_model: Path
+) -> None:
+    """One alone fits; 32 MiB are kept for what dropped models leave."""
+    limits = ("--memory-budget", "150MiB", "-c", "64", "-d", "none", "--port", "0")
+    code, _, err = forerun("serve", tiny_gguf, default_model, *limits)
+    assert code == 2
+    assert f"a memory budget of 118 MiB is too small for {default_model}" in err
 
 
 @pytest.mark.parametrize("word", ["--grammars", "--top-q", "--mirostat"])

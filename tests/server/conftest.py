@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig
+from forerun.server.fleet import Fleet, Source
 from forerun.server.run import Server, bind
 from forerun.server.service import Service
 
@@ -31,21 +32,30 @@ def llm(default_model) -> LLM:
 @contextmanager
 def running(load: Callable[[], LLM], **settings: object) -> Iterator[tuple[str, Service]]:
     """The address of a server, and its service; with the model loaded unless `wait` is false."""
+    own = {"served_model_name": ("tiny",), "strict_model_name": True}
+    with running_fleet([Source("tiny", load)], **{**own, **settings}) as (url, fleet):
+        yield url, fleet.services[0]
+
+
+@contextmanager
+def running_fleet(
+    sources: Sequence[Source], *, budget: int | None = None, **settings: object
+) -> Iterator[tuple[str, Fleet]]:
+    """The address of a server of models; with the first one loaded unless `wait` is false."""
     wait, sampling = settings.pop("wait", True), settings.pop("sampling", None)
-    own = {"served_model_name": ("tiny",), "strict_model_name": True, "drain_timeout": 5}
-    config = ServerConfig(**{**own, **settings})
+    config = ServerConfig(**{"drain_timeout": 5, **settings})
     listener = bind(config.host, 0)
     port = listener.getsockname()[1]
-    service = Service(load, "tiny", config, sampling)
-    server = Server(service, lambda line: None)
+    fleet = Fleet(sources, config, sampling, budget)
+    server = Server(fleet, lambda line: None)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
-        while wait and service.worker.llm is None and thread.is_alive():
+        while wait and not fleet.is_ready and thread.is_alive():
             time.sleep(0.005)
         while not server.started:
             time.sleep(0.005)
-        yield f"http://127.0.0.1:{port}", service
+        yield f"http://127.0.0.1:{port}", fleet
     finally:
         server.should_exit = True
         thread.join(20)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -124,3 +125,34 @@ def test_mistakes_are_one_line(tmp_path):
     shared = run("-d", "recycling", "--no-shared-drafts")
     assert shared.returncode == 2
     assert "learns from all requests" in shared.stderr
+
+
+def test_a_dropped_model_gives_its_memory_back_and_a_signal_waits_for_the_other(
+    default_model, tmp_path
+):
+    """Two names of one file: each time only one of them is there."""
+    (tmp_path / "other.gguf").symlink_to(default_model)
+    flags = (str(tmp_path / "other.gguf"), "--models-max", "1", "--drain-timeout", "100")
+    with serving(default_model, *flags) as (server, url):
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        names = [one["id"] for one in httpx.get(f"{url}/v1/models").json()["data"]]
+        assert names[1] == "other"
+        sizes = []
+        for name in names * 3:
+            body = {"model": name, "prompt": "Once", "max_tokens": 8}
+            answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
+            assert answer.status_code == 200, answer.text
+            sizes.append(resident(server.pid))
+        assert max(sizes) < 1.15 * sizes[0], sizes  # a model is a quarter of the process
+        reader = Reader(url)
+        reader.start()
+        assert reader.began.wait(60)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(120) == 0
+        reader.join(10)
+    assert reader.text.endswith("data: [DONE]\n\n")
+
+
+def resident(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmRSS:\s+(\d+)", text)[1])

@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from forerun.core import spellings
@@ -19,6 +18,8 @@ from forerun.core.errors import ConfigError, as_typed
 
 MODEL = "model"
 """The option that a word without a dash is as well: `forerun plan a.gguf`."""
+MODELS = "MODEL..."
+"""What help calls the argument of a command that takes several models."""
 PROMPT = "prompt"
 """The argument of commands whose words are a prompt: there the model needs its -m."""
 LIKE_ENOUGH = 0.75
@@ -39,6 +40,8 @@ class Arguments:
     """Names of other engines, as typed, with their values."""
     typed: dict[str, str] = field(default_factory=dict)
     """How a parameter was called."""
+    models: list[str] = field(default_factory=list, compare=False)
+    """Each model that was named by an option."""
     words: list[int] = field(default_factory=list, compare=False)
     """Where in `rest` the words without a dash stand, before any `--`."""
 
@@ -63,6 +66,8 @@ class Reading:
             found = with_model(found, len(own))
         elif PROMPT in own:
             _refuse_model(found)
+        if not any(p.nargs == -1 and p.metavar == MODELS for p in command.params):
+            check_one(found.models)
         ctx.meta[META] = found
         return super().parse_args(ctx, found.rest)  # type: ignore[misc]
 
@@ -98,6 +103,9 @@ def read(
                 if not words:
                     raise ConfigError(f"{name} needs a value; {path} --help says which")
                 found.rest.append(words.popleft())
+                text = found.rest[-1]
+            if option.name == MODEL:
+                found.models.append(text)
         else:
             key, is_on = _foreign(name, reads)
             if key is None:
@@ -109,26 +117,29 @@ def read(
 def takes_model(command: Any) -> bool:
     """True for a command whose model may be given without -m, and which has no argument for it."""
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    has_own = any(p.name == PROMPT or p.metavar == "MODEL" for p in arguments)
+    has_own = any(p.name == PROMPT or p.metavar in ("MODEL", MODELS) for p in arguments)
     return not has_own and any(
         p.param_type_name == "option" and p.name == MODEL for p in command.params
     )
 
 
 def with_model(found: Arguments, num_own: int) -> Arguments:
-    """The arguments with `-m` before the model's word: the first, where there are more than a command's own.
-
-    Raises ConfigError for two models.
-    """
+    """The arguments with `-m` before the model's word: the first, where there are more than a command's own."""
     words = [found.rest[i] for i in found.words]
     if len(words) <= num_own:
         return found
-    given = dict(pairwise(found.rest)).get(found.typed.get(MODEL, ""), words[0])
-    if given != words[0]:
-        raise ConfigError(f"two models, {words[0]} and {given}: give one")
-    place = found.words[0]
+    place, models = found.words[0], [words[0], *found.models]
     rest = [*found.rest[:place], "-m", *found.rest[place:]]
-    return replace(found, rest=rest, typed={MODEL: "-m", **found.typed})
+    return replace(found, rest=rest, typed={MODEL: "-m", **found.typed}, models=models)
+
+
+def check_one(models: Sequence[str]) -> None:
+    """Raise ConfigError for several models."""
+    each = [*dict.fromkeys(models)]
+    if len(each) > 1:
+        raise ConfigError(
+            f"two models, {each[0]} and {each[1]}: give one (forerun serve takes several)"
+        )
 
 
 def _refuse_model(found: Arguments) -> None:

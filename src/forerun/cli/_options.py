@@ -99,6 +99,7 @@ METAVARS: Mapping[str, str] = {
     "api_key": "KEY",
     "body_timeout": "SECONDS",
     "idle_timeout": "SECONDS",
+    "load_timeout": "SECONDS",
     "drain_timeout": "SECONDS",
     "stream_interval": "SECONDS",
 }
@@ -311,7 +312,8 @@ def _group(name: str, cls: type[object]) -> str:
     if cls is SamplingParams:
         return "Sampling"
     if cls is ServerConfig:
-        return "Bounds" if name.startswith("max_") or name == "body_timeout" else "Listening"
+        is_bound = name.startswith("max_") or name in ("body_timeout", "load_timeout", "models_max")
+        return "Bounds" if is_bound else "Listening"
     is_drafting = "draft" in name or name in ("controller", "speculative_config")
     return "Drafting" if is_drafting else "Model and machine"
 
@@ -341,6 +343,12 @@ def typed_model(context: typer.Context, config: EngineConfig) -> str | None:
     """The model, if the user gave one."""
     arguments = context.meta.get(META) or Arguments()
     return config.model if "model" in arguments.typed else None
+
+
+def typed_models(context: typer.Context) -> list[str]:
+    """Every model that was named by an option, each once and in order."""
+    arguments = context.meta.get(META) or Arguments()
+    return [*dict.fromkeys(arguments.models)]
 
 
 def load(config: EngineConfig, **overrides: object) -> LLM:

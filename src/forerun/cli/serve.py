@@ -5,22 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forerun.cli import _options as opt
+from forerun.cli._arguments import MODELS
 from forerun.core import sizes
-from forerun.core.config import DEFAULT_MODEL, EngineConfig
-from forerun.core.device import bare_nbytes, share_heaps
+from forerun.core.config import EngineConfig
+from forerun.core.device import bare_nbytes, num_cores, share_heaps
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
 from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
+    from forerun.server.fleet import Source
 
 SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
@@ -40,8 +44,12 @@ def command(
     config: EngineConfig,
     settings: ServerConfig,
     params: opt.Params,
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="The model, instead of --model.")
+    context: typer.Context,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar=MODELS, help="The models, as --model, which may be given more than once too."
+        ),
     ] = None,
     api_key_file: Annotated[
         Path | None,
@@ -60,15 +68,15 @@ def command(
         ),
     ] = False,
 ) -> None:
-    """Serve a model over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
+    """Serve models over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
 
-    Requests that come at once share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a
-    second one ends at once.
+    Of several the first is loaded at the start, the others when a request names them. Requests that come at once
+    share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.
     """
     said = _whole(config.budget_nbytes)
     try:
-        from forerun.formats.checkpoint import open_checkpoint
-        from forerun.formats.hub import resolve
+        from forerun.engine.memory import DROPPED_NBYTES
+        from forerun.server.fleet import Source
         from forerun.server.run import serve
         from forerun.server.sharing import without_sharing
     except ModuleNotFoundError as error:
@@ -80,34 +88,57 @@ def command(
         if settings.api_key is not None:
             raise ConfigError("give the key with --api-key or --api-key-file, not both")
         settings = replace(settings, api_key=read_text(api_key_file).strip())
-    if name is not None:
-        if config.model not in (name, DEFAULT_MODEL):
-            raise ConfigError(f"two models, {name} and {config.model}: give one")
-        config = replace(config, model=name)
     if no_shared_drafts:
         config = without_sharing(config)
     if settings.log_requests is None:
         settings = replace(settings, log_requests=sys.stderr.isatty())
     _log_to_stderr(bool(settings.log_requests))
-    config = replace(config, program="server")
+    config = replace(config, program="server", threads=config.threads or num_cores())
     template = _template(settings.chat_template)
-
-    def load() -> LLM:
-        llm = opt.load(config)
-        if template is not None:
-            llm.tokenizer.use_chat_template(template)
-        return llm
-
+    given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
+    if len(given) > 1 and config.budget_nbytes is not None:
+        config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
+    configs = [replace(config, model=model) for model in given]
+    sources = [
+        Source(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
+        for each in configs
+    ]
     share_heaps()
     os.write(2, said.encode())
     serve(
-        load,
-        config.model,
+        sources,
         settings,
         _say,
         params.body(),
-        check=lambda: open_checkpoint(resolve(config.model)),
+        config.budget_nbytes,
+        check=lambda: _check(sources, has_budget=config.memory_budget is not None),
     )
+
+
+def _loaded(config: EngineConfig, template: str | None) -> LLM:
+    llm = opt.load(config)
+    if template is not None:
+        llm.tokenizer.use_chat_template(template)
+    return llm
+
+
+def _nbytes(config: EngineConfig) -> int:
+    """What a model takes where it has the whole budget to itself. Raises LoadError, CapacityError."""
+    from forerun.llm import planner_of
+
+    assert config.budget_nbytes is not None
+    return planner_of(config).fit(config.budget_nbytes).total
+
+
+def _check(sources: Sequence[Source], *, has_budget: bool) -> None:
+    """Raise LoadError for a model that is none, CapacityError for one of several that no budget will hold."""
+    from forerun.formats.checkpoint import open_checkpoint
+    from forerun.formats.hub import resolve
+
+    for source in sources:
+        open_checkpoint(resolve(source.model))
+        if has_budget and len(sources) > 1:
+            source.nbytes()
 
 
 def _template(given: str | None) -> str | None:

@@ -21,7 +21,7 @@ for candidates that will be rejected; the terms here are those of this engine, m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -48,6 +48,10 @@ COMMAND_NBYTES = 15_000_000
 """More of it, if the command line runs it: measured."""
 SERVER_NBYTES = 30_000_000
 """What a server's modules and threads take, and its heap between requests: measured as the peak under long prompts."""
+SHARED_NBYTES = PROGRAM_NBYTES + COMMAND_NBYTES + SERVER_NBYTES
+"""What several models of one server have once."""
+DROPPED_NBYTES = 33_554_432
+"""What models leave behind that were dropped, of several in one process: measured."""
 WAITING = 32
 """Requests that a plan counts beside those that run; each more takes as much."""
 REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 66_000, 20
@@ -186,6 +190,12 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         server_nbytes(workload),
     )
     return MemoryPlan(workload, drafter, dict(zip(COMPONENTS, sizes, strict=True)))
+
+
+def together(totals: Iterable[int]) -> int:
+    """Of plans for models of one server: its program, modules and threads are there once."""
+    each = [*totals]
+    return sum(each) - max(len(each) - 1, 0) * SHARED_NBYTES
 
 
 def server_nbytes(workload: Workload) -> int:

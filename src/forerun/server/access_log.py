@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.datastructures import MutableHeaders
@@ -26,13 +25,17 @@ class Entry:
     start_s: float = field(default_factory=time.perf_counter)
     status: int | None = None
     running: AsyncRequest | None = None
+    model: str | None = None
+    """Of several, the one that was asked."""
 
-    def line(self, method: str, path: str, drafter: str) -> str:
+    def line(self, method: str, path: str) -> str:
         """The line, at the end of the request."""
         end_s = time.perf_counter()
         parts = [f"{self.id} {method} {_plain(path)} {self.status or 'gone'}"]
+        if self.model is not None:
+            parts.append(f"model {self.model}")
         if (running := self.running) is not None and running.handles:
-            found = timings(running, end_s, drafter)
+            found = timings(running, end_s, "")
             first_ms = found["prompt_ms"] + (running.start_s - self.start_s) * 1e3
             parts += [
                 f"prompt {found['prompt_n']} tokens (+{found['cache_n']} cached)",
@@ -46,8 +49,8 @@ class Entry:
 class AccessLog:
     """Logs every request, and gives it an id, which the answer's `x-request-id` tells."""
 
-    def __init__(self, app: ASGIApp, drafter: Callable[[], str], is_on: bool) -> None:
-        self.app, self._drafter, self._is_on = app, drafter, is_on
+    def __init__(self, app: ASGIApp, is_on: bool) -> None:
+        self.app, self._is_on = app, is_on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and log its end."""
@@ -70,7 +73,7 @@ class AccessLog:
             raise
         finally:
             if self._is_on:
-                _log.info("%s", entry.line(scope["method"], scope["path"], self._drafter()))
+                _log.info("%s", entry.line(scope["method"], scope["path"]))
 
 
 def _plain(path: str) -> str:

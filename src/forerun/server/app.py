@@ -20,9 +20,11 @@ from forerun.core.errors import CapacityError, RequestError
 from forerun.llm import LLM
 from forerun.server.access_log import AccessLog
 from forerun.server.browsers import Doorkeeper
+from forerun.server.catalog import health, metrics, model, models, version
 from forerun.server.conversations import check_roles
 from forerun.server.embeddings import embeddings, native_embeddings
 from forerun.server.errors import ApiError, of_exception, of_status
+from forerun.server.fleet import Fleet
 from forerun.server.generation import (
     chat_completions,
     completions,
@@ -53,17 +55,20 @@ from forerun.server.worker import Closed
 CLOSE_S = 1.0
 """The time that a step has left when the server ends."""
 
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 Handler = Callable[[Service, Request], Coroutine[Any, Any, Response]]
+Overview = Callable[[Fleet, Request], Coroutine[Any, Any, Response]]
 
 
-def new_app(service: Service) -> FastAPI:
-    """The application; the model begins to load when it starts."""
+def new_app(fleet: Fleet) -> FastAPI:
+    """The application; the first model begins to load when it starts."""
+    config = fleet.config
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.worker.start()
+        fleet.start()
         yield
-        await asyncio.to_thread(service.worker.close, CLOSE_S)
+        await asyncio.to_thread(fleet.close, CLOSE_S)
 
     app = FastAPI(
         title="forerun",
@@ -74,25 +79,26 @@ def new_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     for path, body, handler in POSTED:
-        _add(app, service, "POST", path, handler, body)
+        _add(app, fleet, "POST", path, handler, body)
     for path, get in GOTTEN:
-        _add(app, service, "GET", path, get)
+        _add(app, fleet, "GET", path, get)
+    for path, of_all in OVERVIEWS:
+        _add_overview(app, fleet, path, of_all)
     for path, other in SHORT.items():
         _add_short(app, path, other)
     _add_errors(app)
-    pages = page_routes() if service.config.page else []
+    pages = page_routes() if config.page else []
     app.router.routes.extend(pages)
-    if service.config.api_key is not None:
+    if config.api_key is not None:
         opened = frozenset(route.path for route in pages) | OPEN_ROUTES
-        app.add_middleware(Guarded, api_key=service.config.api_key, opened=opened)
-    app.add_middleware(Doorkeeper, config=service.config)
-    if service.config.allowed_origins:  # outermost: a browser asks without the key first
-        origins = [*service.config.allowed_origins]
+        app.add_middleware(Guarded, api_key=config.api_key, opened=opened)
+    app.add_middleware(Doorkeeper, config=config)
+    if config.allowed_origins:  # outermost: a browser asks without the key first
+        origins = [*config.allowed_origins]
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
-    is_logged = bool(service.config.log_requests)
-    app.add_middleware(AccessLog, drafter=service.drafter, is_on=is_logged)
+    app.add_middleware(AccessLog, is_on=bool(config.log_requests))
     return app
 
 
@@ -147,46 +153,6 @@ async def detokenize(service: Service, request: Request) -> Response:
     return await service.encode(put_together, body_nbytes(request))
 
 
-async def health(service: Service, request: Request) -> Response:
-    """200 when requests are answered, 503 while the model loads."""
-    service.llm()
-    return answer({"status": "ok"})
-
-
-async def version(service: Service, request: Request) -> Response:
-    """Which forerun this is."""
-    return answer({"version": forerun.__version__})
-
-
-async def models(service: Service, request: Request) -> Response:
-    """What is served."""
-    return answer({"object": "list", "data": [_model(service, name) for name in service.names]})
-
-
-async def model(service: Service, request: Request) -> Response:
-    """One of the served names."""
-    return answer(_model(service, service.name(request.path_params["name"])))
-
-
-def _model(service: Service, name: str) -> dict[str, object]:
-    llm = service.llm()
-    return {
-        "id": name,
-        "object": "model",
-        "created": service.created,
-        "owned_by": "forerun",
-        "max_model_len": llm.max_len,
-        "drafter": llm.drafter_spec.name,
-    }
-
-
-async def metrics(service: Service, request: Request) -> Response:
-    """Counts and histograms for Prometheus."""
-    found = await asyncio.to_thread(service.llm().get_metrics)
-    kind = "text/plain; version=0.0.4; charset=utf-8"
-    return Response(service.metrics.page(found), headers={"content-type": kind})
-
-
 POSTED: tuple[tuple[str, type[BaseModel], Handler], ...] = (
     ("/v1/completions", CompletionRequest, completions),
     ("/v1/chat/completions", ChatRequest, chat_completions),
@@ -203,11 +169,13 @@ POSTED: tuple[tuple[str, type[BaseModel], Handler], ...] = (
     ("/detokenize", DetokenizeRequest, detokenize),
 )
 GOTTEN: tuple[tuple[str, Handler], ...] = (
+    ("/props", props),
+    ("/slots", slots),
+)
+OVERVIEWS: tuple[tuple[str, Overview], ...] = (
     ("/health", health),
     ("/v1/models", models),
     ("/v1/models/{name:path}", model),
-    ("/props", props),
-    ("/slots", slots),
     ("/metrics", metrics),
     ("/version", version),
 )
@@ -232,19 +200,41 @@ def _add_short(app: FastAPI, path: str, other: str) -> None:
 
 def _add(
     app: FastAPI,
-    service: Service,
+    fleet: Fleet,
     method: str,
     path: str,
     handler: Handler,
     body: type[BaseModel] | None = None,
 ) -> None:
-    """A route; its body is read by `read`, so the document of the API is told of it here."""
+    """A route of the model that a request names."""
 
     async def endpoint(request: Request) -> Response:
-        return await handler(service, request)
+        return await fleet.answered(request, handler)
 
+    _add_endpoint(app, fleet, method, path, endpoint, handler, body)
+
+
+def _add_overview(app: FastAPI, fleet: Fleet, path: str, handler: Overview) -> None:
+    """A route about all models."""
+
+    async def endpoint(request: Request) -> Response:
+        return await handler(fleet, request)
+
+    _add_endpoint(app, fleet, "GET", path, endpoint, handler, None)
+
+
+def _add_endpoint(
+    app: FastAPI,
+    fleet: Fleet,
+    method: str,
+    path: str,
+    endpoint: Endpoint,
+    handler: Handler | Overview,
+    body: type[BaseModel] | None,
+) -> None:
+    """A route; its body is read by `read`, so the document of the API is told of it here."""
     listed = path.replace(":path", "")
-    has_key = service.config.api_key is not None
+    has_key = fleet.config.api_key is not None
     app.add_api_route(
         path,
         endpoint,

@@ -25,13 +25,20 @@ class ServerConfig:
     api_key: str | None = None
     """Key that every request but those to /health and for the page's files must send."""
     served_model_name: tuple[str, ...] = ()
-    """What requests may call the model, several names after one another or with commas; default: the model as given."""
+    """What requests may call the model, several names after one another or with commas; default: the model as given.
+
+    Of several models each has one, in their order.
+    """
     strict_model_name: bool = False
     """Refuse a request that calls the model by another name; else one model answers to any."""
     chat_template: str | None = None
     """A chat template in place of the model's own: a file of Jinja, its text, or `chatml`."""
     chat_template_kwargs: str | None = None
     """JSON: what the template reads besides where a request does not say, such as {"enable_thinking": false}."""
+    models_max: int | None = None
+    """Models that are loaded at once, of several; the one that was not used for longest goes. Default: all."""
+    load_timeout: float = 120.0
+    """Seconds that a request waits for one of several models to be loaded."""
     embeddings: bool = False
     """Answer /v1/embeddings with the model's states."""
     pooling: Literal["last", "mean", "none"] = "last"
@@ -76,11 +83,14 @@ class ServerConfig:
             raise ConfigError(f"max_n must be from 1 to {MAX_N}, got {self.max_n}")
         check_least("max_prompt_len", self.max_prompt_len, 1)
         check_least("max_connections", self.max_connections, 1)
+        check_least("models_max", self.models_max, 1)
         check_least("max_queue", self.max_queue, 0)
         check_least("drain_timeout", self.drain_timeout, 0)
         check_least("stream_interval", self.stream_interval, 0)
         check_least("max_schema_depth", self.max_schema_depth, 1)
-        for name in ("max_body_mb", "max_schema_kb", "body_timeout", "idle_timeout"):
+        for name in (
+            *("max_body_mb", "max_schema_kb", "body_timeout", "idle_timeout", "load_timeout"),
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.pooling not in POOLINGS:

@@ -92,11 +92,11 @@ def too_long(
     )
 
 
-def loading() -> ApiError:
+def loading(message: str = "Loading model") -> ApiError:
     """The model is not there yet."""
     return ApiError(
         503,
-        "Loading model",
+        message,
         code="loading_model",
         type="unavailable_error",
         headers={"retry-after": "1"},

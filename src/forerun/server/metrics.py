@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -45,11 +46,10 @@ HELP = {
 
 
 class ServerMetrics:
-    """What is observed of requests, and `read` of the engine's counts when it is asked for."""
+    """What is observed of the requests of all models."""
 
-    def __init__(self, model: str) -> None:
-        self.registry = CollectorRegistry()
-        self._labels = {"model_name": model, "engine": "0"}
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
         self._first = self._histogram(
             "time_to_first_token_seconds", "Seconds from a request to its first token.", _FIRST_S
         )
@@ -68,11 +68,31 @@ class ServerMetrics:
             "request_generation_tokens", "Tokens generated for a request.", _TOKENS
         )
 
-    def page(self, found: Sequence[metrics.Metric]) -> bytes:
-        """The text that Prometheus reads, with the engine's counts of this moment."""
+    def of(self, model: str) -> ModelMetrics:
+        """Those of the model of this name."""
+        each = (self._first, self._next, self._whole, self._prompt, self._generation)
+        return ModelMetrics(*(one.labels(**_labels(model)) for one in each))
+
+    def page(self, found: Mapping[str, Sequence[metrics.Metric]]) -> bytes:
+        """The text that Prometheus reads, with the counts that the models' engines have at this moment."""
         registry = CollectorRegistry()
-        registry.register(_Engine(found, self._labels))
-        return generate_latest(registry) + generate_latest(self.registry)
+        registry.register(_Engines(found))
+        return generate_latest(registry) + generate_latest(self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        labels = [*_labels("")]
+        return Histogram(PREFIX + name, text, labels, registry=self._registry, buckets=buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetrics:
+    """What is observed of one model's requests."""
+
+    _first: Histogram
+    _next: Histogram
+    _whole: Histogram
+    _prompt: Histogram
+    _generation: Histogram
 
     def follow(self, request: AsyncRequest) -> Callable[[News], None]:
         """What is to be called with each piece of news of a request."""
@@ -99,23 +119,23 @@ class ServerMetrics:
             for run in handle.runs:
                 self._generation.observe(len(run.seq.tokens) - run.seq.num_prompt)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        made = Histogram(
-            PREFIX + name, text, [*self._labels], registry=self.registry, buckets=buckets
-        )
-        return made.labels(**self._labels)
+
+def _labels(model: str) -> dict[str, str]:
+    """VLLM's labels of a model."""
+    return {"model_name": model, "engine": "0"}
 
 
-class _Engine(Collector):
-    """The engine's counts as families of Prometheus."""
+class _Engines(Collector):
+    """The engines' counts as families of Prometheus."""
 
-    def __init__(self, found: Sequence[metrics.Metric], labels: Mapping[str, str]) -> None:
-        self._found, self._labels = found, labels
+    def __init__(self, found: Mapping[str, Sequence[metrics.Metric]]) -> None:
+        self._found = found
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        for one in self._found:
-            own = {**one.labels, **self._labels}
+        every = [(one, _labels(model)) for model, found in self._found.items() for one in found]
+        for one, shared in every:
+            own = {**one.labels, **shared}
             if isinstance(one, Counter | Gauge):
                 rows = [({**own}, float(one.value))]
             else:

@@ -34,7 +34,13 @@ _TEXT = {"type": "string"}
 _WORD = {"type": ["string", "null"]}
 _COUNT = {"type": "integer", "minimum": 0}
 _OBJECT = {"type": "object"}
-_MODEL = {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "max_model_len": _COUNT}
+_MODEL = {
+    "id": _TEXT,
+    "object": {"const": "model"},
+    "created": _COUNT,
+    "max_model_len": {"type": ["integer", "null"]},
+    "status": _object(value={"enum": ["loaded", "loading", "unloaded"]}),
+}
 _USAGE = _object(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT)
 _CHOSEN = {"index": _COUNT, "finish_reason": _TEXT}
 _COMPLETION = {"id": _TEXT, "created": _COUNT, "model": _TEXT, "usage": _USAGE, "timings": _OBJECT}
@@ -94,6 +100,8 @@ _ANSWERS: dict[str, Schema] = {
 }
 """The content of each route's 200."""
 
+_OF_ONE = ("/props", "/slots")
+"""Routes without a body that are of one of several models."""
 _ERRORS = {
     400: "The request cannot be read, or asks for what cannot be had.",
     401: "The API key is missing or wrong.",
@@ -104,6 +112,7 @@ _ERRORS = {
     415: "The body is not called JSON.",
     421: "The server is not called that.",
     429: "Too many requests wait: try again later.",
+    500: "The model cannot be loaded, or the engine failed.",
     501: "The server was started without it, or the model cannot do it.",
     503: "The model loads, or the server is shutting down.",
 }
@@ -126,6 +135,9 @@ def described(route: str, body: type[BaseModel] | None, *, has_key: bool) -> Sch
     if route.endswith("{name}"):
         name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
         found["parameters"] = [name]
+    if route in _OF_ONE:
+        name = {"name": "model", "in": "query", "required": False, "schema": _TEXT}
+        found["parameters"] = [name]
     return found
 
 
@@ -133,8 +145,10 @@ def _statuses(route: str, body: type[BaseModel] | None, *, has_key: bool) -> lis
     statuses = {403, 421}
     if body is not None:
         statuses |= {400, 408, 413, 415}
-    if (route.startswith("/v1/") and route != "/v1/models") or body is not None:
+    if body is not None or route in (*_OF_ONE, "/v1/models/{name}"):
         statuses.add(404)
+    if body is not None or route in _OF_ONE:
+        statuses.add(500)
     if "text/event-stream" in _ANSWERS[route] or route.endswith(("embeddings", "embedding")):
         statuses.add(429)
     if route in ("/slots", "/infill", "/embedding", "/v1/embeddings"):

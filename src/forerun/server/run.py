@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -19,7 +19,6 @@ from typing import Any, cast
 import uvicorn
 
 from forerun.core.errors import ConfigError, reason
-from forerun.llm import LLM
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.connections import (
@@ -29,6 +28,7 @@ from forerun.server.connections import (
     close_idle,
     most_connections,
 )
+from forerun.server.fleet import Fleet, Source
 from forerun.server.service import Service
 
 BACKLOG = 1024
@@ -39,37 +39,37 @@ _log = logging.getLogger(__name__)
 
 
 def serve(
-    load: Callable[[], LLM],
-    model: str,
+    sources: Sequence[Source],
     config: ServerConfig,
     say: Callable[[str], object] = lambda line: None,
     sampling: Mapping[str, Any] | None = None,
+    budget: int | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serve a model until a signal comes; `say` is told where, and when it is ready; `sampling` is that of `Service`.
+    """Serve models until a signal comes; `say` is told where, and when it is ready; `sampling` is that of `Service`.
 
-    `check` raises what is wrong with the model at first sight, before anyone is told to come.
+    `budget` is for all models that are loaded; `check` raises what is wrong with them at first sight, before anyone is
+    told to come.
 
     Raises ConfigError if the address cannot be had, and what `load` raises.
     """
+    fleet = Fleet(sources, config, sampling, budget)
     listener = bind(config.host, config.port)
     try:
         check()
     except BaseException:
         listener.close()
         raise
-    service = Service(load, model, config, sampling)
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     say(f"listening on http://{host}:{port}")
     if config.api_key is None and not config.is_local:
         say("no key is asked for: who reaches this address can use it (--api-key-file)")
-    server = Server(service, say)
-    service.on_loaded = server.loaded
+    server = Server(fleet, say)
     server.run(sockets=[listener])
-    if service.worker.error is not None:
-        raise service.worker.error
-    if not service.worker.close(0):  # it still loads, or a step takes long: do not wait
+    if fleet.error is not None:
+        raise fleet.error
+    if not fleet.close(0):  # it still loads, or a step takes long: do not wait
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -96,12 +96,12 @@ def bind(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn's server with our manners at the end."""
 
-    def __init__(self, service: Service, say: Callable[[str], object]) -> None:
-        config = service.config
+    def __init__(self, fleet: Fleet, say: Callable[[str], object]) -> None:
+        config = fleet.config
         most = config.max_connections or most_connections()
         super().__init__(
             uvicorn.Config(
-                new_app(service),
+                new_app(fleet),
                 access_log=False,
                 log_config=None,
                 log_level=logging.WARNING,
@@ -115,21 +115,31 @@ class Server(uvicorn.Server):
                 ws="none",
             )
         )
-        self._service, self._say = service, say
+        self._fleet, self._say = fleet, say
+        fleet.on_loaded, fleet.on_dropped = self.loaded, self.dropped
 
-    def loaded(self) -> None:
-        """The engine thread tells that loading has ended."""
-        llm = self._service.worker.llm
+    def loaded(self, service: Service) -> None:
+        """An engine thread tells that loading has ended; without the first model there is no server."""
+        llm = service.worker.llm
         if llm is None:
-            self.should_exit = True
+            self.should_exit |= not self._fleet.is_ready
+            return
+        if self.should_exit:
             return
         gc.collect()
         gc.freeze()  # all this stays: to look through it for garbage would stop every stream each time
         places = llm.config.max_num_seqs
+        others = [one.names[0] for one in self._fleet.services if not one.is_loaded]
         self._say(
-            f"ready: {', '.join(self._service.names)}, drafter {llm.drafter_spec.text()}, "
+            f"ready: {', '.join(service.names)}, drafter {llm.drafter_spec.text()}, "
             f"{places} sequence{'s' * (places > 1)} of {llm.max_len} tokens"
+            + f"; at first use: {', '.join(others)}"
+            * bool(others)
         )
+
+    def dropped(self, service: Service) -> None:
+        """A model has made room for another."""
+        self._say(f"dropped: {service.names[0]}")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
@@ -142,7 +152,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Every second: close what has been idle for too long."""
         if counter % 10 == 0:
-            close_idle(self.server_state.connections, self._service.config.idle_timeout)
+            close_idle(self.server_state.connections, self._fleet.config.idle_timeout)
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -150,9 +160,9 @@ class Server(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True
-        num_running = self._service.num_running
+        num_running = self._fleet.num_running
         if num_running:
-            limit = f"{self._service.config.drain_timeout:g} s"
+            limit = f"{self._fleet.config.drain_timeout:g} s"
             word = signal.Signals(sig).name
             those = "1 request has" if num_running == 1 else f"{num_running} requests have"
             self._say(f"{word}: {those} {limit} to end; again {word} ends at once")
@@ -160,7 +170,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests end for so long, then end them."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._service.config.drain_timeout, self._service.cancel_all)
+        timer = loop.call_later(self._fleet.config.drain_timeout, self._fleet.cancel_all)
         await super().shutdown(sockets)
         timer.cancel()
         gc.unfreeze()  # else what is left when Python ends is called leaked

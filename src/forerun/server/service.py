@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -21,13 +20,16 @@ from forerun.llm import LLM
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, loading, too_long
 from forerun.server.forms import check_bounds, max_draft
-from forerun.server.http import read_bytes, stated_nbytes, to_object
-from forerun.server.metrics import ServerMetrics
+from forerun.server.http import body_nbytes, read_bytes, stated_nbytes, to_object
+from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest, Body, read
 from forerun.server.texts import LARGE, Turnstile, check_fits, encoded
 from forerun.server.worker import AsyncRequest, Closed, Worker
 
 T = TypeVar("T")
+
+DROP_S = 60.0
+"""The time that an engine thread without requests has to end."""
 
 
 class Service:
@@ -36,36 +38,65 @@ class Service:
     def __init__(
         self,
         load: Callable[[], LLM],
-        model: str,
         config: ServerConfig,
-        sampling: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None,
+        metrics: ModelMetrics,
+        turnstile: Turnstile,
     ) -> None:
-        """`model` is what it is called where `config` has no names for it.
-
-        `sampling` are parameters of requests that do not give them, in place of the model's own.
-        """
-        self.config = config
+        """`config` names the model. `sampling` are parameters of requests that do not give them, for its own."""
+        self.config, self.names = config, config.served_model_name
         self.sampling = sampling or {}
         given = config.chat_template_kwargs
         self.template_kwargs = {} if given is None else read_object("--chat-template-kwargs", given)
-        self.names = config.served_model_name or (_public(model),)
         self.created = int(time.time())
-        self.metrics = ServerMetrics(self.names[0])
+        self.metrics = metrics
         self.on_loaded: Callable[[], object] = lambda: None
         """Called by the engine thread when loading has ended, well or not."""
-        self.worker = Worker(load, lambda: self.on_loaded())
+        self.facts: dict[str, object] = {"max_model_len": None, "drafter": None}
+        """What is known of the model since it was first loaded."""
+        self._load = load
+        self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
-        self._turnstile = Turnstile()
+        self._turnstile = turnstile
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if the model is there."""
+        return self.worker.llm is not None
+
+    @property
+    def state(self) -> str:
+        """What /v1/models says of it, in llama-server's words."""
+        if self.is_loaded:
+            return "loaded"
+        return "loading" if self.worker.is_running else "unloaded"
+
+    def start(self) -> None:
+        """Begin to load; again, if that failed or the model was dropped."""
+        if self.worker.has_begun:
+            self.worker = self._new_worker()
+        self.worker.start()
+
+    async def drop(self) -> None:
+        """Let go of the model; nobody may be using it."""
+        worker, self.worker = self.worker, self._new_worker()
+        await asyncio.to_thread(worker.close, DROP_S)
+        worker.llm = None
+
+    def _new_worker(self) -> Worker:
+        return Worker(self._load, self._loaded)
+
+    def _loaded(self) -> None:
+        """The engine thread tells that loading has ended."""
+        if (llm := self.worker.llm) is not None:
+            self.facts = {"max_model_len": llm.max_len, "drafter": llm.drafter_spec.name}
+        self.on_loaded()
 
     def llm(self) -> LLM:
         """The model. Raises ApiError while it is not there."""
         if self.worker.llm is None:
             raise loading()
         return self.worker.llm
-
-    def drafter(self) -> str:
-        """The drafter's name; none while the model is not there."""
-        return "none" if self.worker.llm is None else self.worker.llm.drafter_spec.name
 
     def name(self, asked: str | None) -> str:
         """The name under which a request is answered. Raises ApiError for a model that is not served."""
@@ -97,14 +128,26 @@ class Service:
 
     async def read(self, request: Request, kind: type[Body]) -> tuple[Body, dict[str, str]]:
         """A request's body, and what its fields were called. Raises ApiError."""
-        body = await self._turnstile.receive(
-            lambda: read_bytes(request, self.config), stated_nbytes(request)
-        )
-        if len(body) < LARGE:
-            return read(kind, to_object(body, self.config))
-        return await self._turnstile.run(
-            lambda: read(kind, to_object(body, self.config)), len(body)
-        )
+        found = await self.read_object(request)
+        del request.state.object  # it may be large
+        nbytes = body_nbytes(request)
+        if nbytes < LARGE:
+            return read(kind, found)
+        return await self._turnstile.run(lambda: read(kind, found), nbytes)
+
+    async def read_object(self, request: Request) -> dict[str, Any]:
+        """The JSON object in a request's body, which is read once. Raises ApiError."""
+        known: dict[str, Any] | None = getattr(request.state, "object", None)
+        if known is None:
+            body = await self._turnstile.receive(
+                lambda: read_bytes(request, self.config), stated_nbytes(request)
+            )
+            if len(body) < LARGE:
+                known = to_object(body, self.config)
+            else:
+                known = await self._turnstile.run(lambda: to_object(body, self.config), len(body))
+            request.state.object = known
+        return known
 
     async def encode(self, encode: Callable[[], T], nbytes: int) -> T:
         """What is made of a body of so many bytes, in another thread: a long text would keep all others waiting."""
@@ -202,9 +245,3 @@ class Service:
             return
         now_s = time.perf_counter()
         self.metrics.finish(request, now_s)
-
-
-def _public(model: str) -> str:
-    """A model's name for clients; of a file, not where it lies."""
-    path = Path(model).expanduser()
-    return path.name.removesuffix(".gguf") if path.exists() else model

@@ -163,6 +163,16 @@ class Worker:
         self._is_loaded = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forerun-engine", daemon=True)
 
+    @property
+    def has_begun(self) -> bool:
+        """True once it was started."""
+        return self._thread.ident is not None
+
+    @property
+    def is_running(self) -> bool:
+        """True from its start to its end."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Begin to load."""
         self._thread.start()
@@ -201,7 +211,7 @@ class Worker:
         """End all requests and the thread; False if it still runs after the time."""
         self._is_closing = True
         self._jobs.put(None)
-        if self._thread.ident is not None:
+        if self.has_begun:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -1,0 +1,285 @@
+"""Several models behind one address: a request names one, which is loaded when it is first asked for.
+
+A memory budget is for all of them together. Each is loaded as it would be alone within that budget; where the loaded
+ones leave too little, or would be more than `--models-max`, those that were not used for longest go, never one that
+works on a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from forerun.core.device import return_freed
+from forerun.core.errors import ConfigError, ForerunError, shown
+from forerun.engine.memory import together
+from forerun.llm import LLM
+from forerun.server.config import ServerConfig
+from forerun.server.errors import ApiError, loading, of_status
+from forerun.server.metrics import ServerMetrics
+from forerun.server.service import Service
+from forerun.server.texts import Turnstile
+from forerun.server.worker import Closed
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to serve. `nbytes` is what it takes of a budget for all."""
+
+    model: str
+    load: Callable[[], LLM]
+    nbytes: Callable[[], int] = lambda: 0
+
+
+class Fleet:
+    """The models that are served. The first is loaded at the start, the others at their first use."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        config: ServerConfig,
+        sampling: Mapping[str, Any] | None = None,
+        budget: int | None = None,
+    ) -> None:
+        """`sampling` is that of `Service`, `budget` bytes of all models that are loaded. Raises ConfigError."""
+        self.config, self.budget = config, budget
+        self.metrics, turnstile = ServerMetrics(), Turnstile()
+        self.services = tuple(
+            Service(
+                source.load, own, sampling, self.metrics.of(own.served_model_name[0]), turnstile
+            )
+            for source, own in zip(sources, _configs(sources, config), strict=True)
+        )
+        self.on_loaded: Callable[[Service], object] = lambda service: None
+        """Called by an engine thread when loading has ended, well or not."""
+        self.on_dropped: Callable[[Service], object] = lambda service: None
+        self._sources = dict(zip(self.services, sources, strict=True))
+        self._was_ready = False
+        self._loads: dict[Service, asyncio.Task[None]] = {}
+        self._leases: Counter[Service] = Counter()
+        self._used_s = dict.fromkeys(self.services, 0.0)
+        self._door = asyncio.Lock()
+        """One model is loaded at a time, in the order they were asked for."""
+        self._released = asyncio.Event()
+
+    @property
+    def is_one(self) -> bool:
+        """True for one model, which is there all the time."""
+        return len(self.services) == 1
+
+    @property
+    def is_ready(self) -> bool:
+        """True once the first model was loaded."""
+        return self._was_ready or self.services[0].is_loaded
+
+    @property
+    def num_running(self) -> int:
+        """Requests that have not ended."""
+        return sum(service.num_running for service in self.services)
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the first model could not be loaded, which ends the server."""
+        return None if self.is_ready else self.services[0].worker.error
+
+    def start(self) -> None:
+        """Load the first model."""
+        first = self.services[0]
+        if self.is_one:
+            first.on_loaded = lambda: self.on_loaded(first)
+            first.start()
+        else:
+            self._load(first)
+
+    def close(self, timeout_s: float) -> bool:
+        """End all; False if something still runs after the time."""
+        return all([service.worker.close(timeout_s) for service in self.services])  # noqa: C419  # all
+
+    def cancel_all(self) -> None:
+        """End what runs and what waits: the time for draining is over."""
+        for task in self._loads.values():
+            task.cancel()
+        for service in self.services:
+            service.cancel_all()
+
+    def named(self, asked: str | None) -> Service:
+        """The model of a name; the first for none, and the only one for any. Raises ApiError."""
+        for service in self.services:
+            if asked is None or asked in service.names or self.is_one:
+                return service
+        names = ", ".join(service.names[0] for service in self.services)
+        raise ApiError(
+            404,
+            f"the model {shown(asked)} is not served here (served: {names})",
+            param="model",
+            code="model_not_found",
+        )
+
+    async def answered(
+        self, request: Request, handler: Callable[[Service, Request], Awaitable[Response]]
+    ) -> Response:
+        """What the model that a request names answers. It is not dropped before the answer is sent. Raises ApiError."""
+        if self.is_one:
+            return await handler(self.services[0], request)
+        service = self.named(await self._asked(request))
+        request.state.entry.model = service.names[0]
+        self._leases[service] += 1
+        try:
+            await self._ready(service)
+            return Leased(await handler(service, request), lambda: self._release(service))
+        except BaseException:
+            self._release(service)
+            raise
+
+    def _release(self, service: Service) -> None:
+        self._leases[service] -= 1
+        self._used_s[service] = time.monotonic()
+        self._released.set()
+
+    async def _asked(self, request: Request) -> str | None:
+        """The name in a request's body, or in its query where it has none."""
+        if request.method != "POST":
+            return request.query_params.get("model")
+        name = (await self.services[0].read_object(request)).get("model")
+        if not isinstance(name, str | None):
+            raise ApiError(400, f"model must be a text, got {shown(name)}", param="model")
+        return name
+
+    async def _ready(self, service: Service) -> None:
+        """Wait until a model is loaded. Raises ApiError where that takes too long or cannot be."""
+        if service.is_loaded:
+            return
+        task = self._loads.get(service) or self._load(service)
+        ended, _ = await asyncio.wait([task], timeout=self.config.load_timeout)
+        if not ended:
+            raise loading(
+                f"the model {service.names[0]} could not be loaded within {self.config.load_timeout:g} s "
+                "(--load-timeout): others work, or are being loaded; try again later"
+            )
+        if task.cancelled():
+            raise Closed("the server is shutting down")
+        task.result()
+
+    def _load(self, service: Service) -> asyncio.Task[None]:
+        task = self._loads[service] = asyncio.create_task(self._bring(service))
+        task.add_done_callback(lambda _: self._ended(service))
+        return task
+
+    def _ended(self, service: Service) -> None:
+        task = self._loads.pop(service)
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody waits any more
+
+    async def _bring(self, service: Service) -> None:
+        """Load a model once there is room. Raises ApiError."""
+        try:
+            async with self._door:
+                await self._make_room(service)
+                await self._loaded(service)
+        except Exception as error:
+            name, is_told = service.names[0], isinstance(error, ForerunError)
+            if not is_told:
+                _log.exception("the model %s cannot be loaded", name)
+            traceback.clear_frames(error.__traceback__)  # they hold what was loaded of it
+            why = str(error) if is_told else f"{type(error).__name__}; see the server's log"
+            raise of_status(500, f"the model {name} cannot be loaded: {why}") from None
+
+    async def _loaded(self, service: Service) -> None:
+        """Load a model. Raises what loading raises."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def on_loaded() -> None:
+            self._was_ready |= service.is_loaded
+            self.on_loaded(service)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(ended.set)
+
+        service.on_loaded = on_loaded
+        self._used_s[service] = time.monotonic()
+        service.start()
+        await ended.wait()
+        if service.worker.error is not None:
+            raise service.worker.error
+
+    async def _make_room(self, service: Service) -> None:
+        """Drop idle models until there is room for another, and wait for it where those that work have it."""
+        while not self._has_room(service, ()):
+            self._released.clear()
+            idle = [one for one in self.services if one.is_loaded and not self._leases[one]]
+            if not self._has_room(service, idle):
+                await self._released.wait()
+                continue
+            oldest = min(idle, key=lambda one: self._used_s[one])
+            await oldest.drop()
+            await asyncio.to_thread(_give_back)
+            self.on_dropped(oldest)
+
+    def _has_room(self, service: Service, without: Collection[Service]) -> bool:
+        """True if a model fits beside those that are loaded, but these."""
+        there = [one for one in self.services if one.is_loaded and one not in without]
+        if self.config.models_max is not None and len(there) >= self.config.models_max:
+            return False
+        if self.budget is None or not there:
+            return True
+        return together(self._sources[one].nbytes() for one in (*there, service)) <= self.budget
+
+
+class Leased(Response):
+    """An answer after which the model that gives it may be dropped."""
+
+    def __init__(self, response: Response, release: Callable[[], object]) -> None:
+        self.response, self.release, self.background = response, release, None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await self.response(scope, receive, send)
+        finally:
+            self.release()
+
+
+def public_name(model: str) -> str:
+    """A model's name for clients; of a file, not where it lies."""
+    path = Path(model).expanduser()
+    return path.name.removesuffix(".gguf") if path.exists() else model
+
+
+def _configs(sources: Sequence[Source], config: ServerConfig) -> list[ServerConfig]:
+    """The configuration of each model: one has all names, several have one each. Raises ConfigError."""
+    given = config.served_model_name
+    if len(sources) == 1:
+        return [replace(config, served_model_name=given or (public_name(sources[0].model),))]
+    names = given or tuple(public_name(source.model) for source in sources)
+    if len(names) != len(sources):
+        raise ConfigError(
+            f"served_model_name must be one name for each of {len(sources)} models, in their order, "
+            f"got {len(names)}: {', '.join(names)}"
+        )
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ConfigError(
+                f"{count} models are called {name}: give each its own name with --served-model-name"
+            )
+    return [replace(config, served_model_name=(name,)) for name in names]
+
+
+def _give_back() -> None:
+    """Give a dropped model's memory back, also what was frozen when it was loaded (`Server.loaded`)."""
+    gc.unfreeze()
+    return_freed()
+    gc.freeze()
