@@ -13,7 +13,7 @@ from forerun.server import texts
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.http import to_json, to_object
-from forerun.server.texts import LARGE, READ_AT_ONCE, Turnstile
+from forerun.server.texts import LARGE, READ_AT_ONCE, BodyQueue
 
 WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
 
@@ -135,19 +135,19 @@ def test_few_large_bodies_are_received_at_once_and_slow_ones_stop_no_other(monke
         return 0
 
     async def all_of_them() -> None:
-        turnstile = Turnstile()
-        found = await asyncio.gather(*(turnstile.receive(read, LARGE) for _ in range(20)))
+        bodies = BodyQueue()
+        found = await asyncio.gather(*(bodies.receive(read, LARGE) for _ in range(20)))
         assert (sum(found), most) == (20, READ_AT_ONCE)
         monkeypatch.setattr(texts, "READ_S", 0.05)
-        slow = [asyncio.create_task(turnstile.receive(forever, LARGE)) for _ in range(9)]
+        slow = [asyncio.create_task(bodies.receive(forever, LARGE)) for _ in range(9)]
         await asyncio.sleep(0)
         async with asyncio.timeout(10):
-            assert await turnstile.receive(read, LARGE) == 1
-            assert await turnstile.receive(read, 10) == 1
+            assert await bodies.receive(read, LARGE) == 1
+            assert await bodies.receive(read, 10) == 1
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
         async with asyncio.timeout(10):
-            assert await turnstile.receive(read, LARGE) == 1
+            assert await bodies.receive(read, LARGE) == 1
 
     asyncio.run(all_of_them())

@@ -66,7 +66,10 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
         r"test_date_inside",
         "otherwise on purpose: templates see what transformers gives them, which is no date",
     ),
-    (r"test_router", "not built: several models in one server"),
+    (
+        r"test_router",
+        "not built: llama.cpp's routes that load and unload models (several models themselves are served)",
+    ),
     (
         r"test_with_and_without_draft",
         "its last part: made-up acceptance, which is for tests of llama.cpp",

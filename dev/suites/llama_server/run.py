@@ -22,7 +22,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
 
-from dev.suites.llama_server import model, soften
+from dev.suites.llama_server import content, model
 from dev.suites.llama_server.reasons import NOT_BUILT, reason
 
 PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
@@ -87,7 +87,7 @@ def _tests(sdist: Path, work: Path) -> Path:
     if not (server / "original").exists():
         (server / "tests").rename(server / "original")
     subprocess.run(["rm", "-rf", str(server / "tests")], check=True)
-    soften.copy(server / "original", server / "tests")
+    content.copy(server / "original", server / "tests")
     return server / "tests"
 
 
@@ -112,10 +112,10 @@ def _run(
     notes, report = work / "notes.jsonl", work / "report.xml"
     notes.write_text("")
     report.unlink(missing_ok=True)
-    nursery = work / "nursery"
-    nursery.unlink(missing_ok=True)
+    fork_server = work / "fork_server"
+    fork_server.unlink(missing_ok=True)
     own = {
-        "FORERUN_SUITE_NURSERY": str(nursery),
+        "FORERUN_SUITE_FORK_SERVER": str(fork_server),
         "LLAMA_SERVER_BIN_PATH": str(server),
         "FORERUN_SUITE_MODELS": str(models),
         "FORERUN_SUITE_NOTES": str(notes),
@@ -132,8 +132,10 @@ def _run(
         f"--timeout={TEST_S}",
         "--tb=short",
     ]
-    breeder = subprocess.Popen([sys.executable, "-m", "dev.suites.llama_server.nursery", nursery])
-    while not nursery.exists():
+    forker = subprocess.Popen(
+        [sys.executable, "-m", "dev.suites.llama_server.fork_server", fork_server]
+    )
+    while not fork_server.exists():
         time.sleep(0.1)
     subprocess.run(
         [*command, *wanted, f"--junit-xml={report}", *_left_out(tests)],
@@ -142,7 +144,7 @@ def _run(
         check=False,
         stdout=(work / "output.txt").open("w"),
     )
-    breeder.terminate()
+    forker.terminate()
     noted: dict[str, list[str]] = {}
     for line in notes.read_text().splitlines():
         one = json.loads(line)

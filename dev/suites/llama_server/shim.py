@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from dev.suites.llama_server import nursery
+from dev.suites.llama_server import fork_server
 
 NAMED = ("--hf-repo", "--hf-file", "--model", "--model-url", "-m")
 MODELS = {"infill": "infill.gguf"}
@@ -45,4 +45,4 @@ def translate(arguments: list[str], models: Path) -> list[str]:
 
 if __name__ == "__main__":
     command = ["serve", *translate(sys.argv[1:], Path(os.environ["FORERUN_SUITE_MODELS"]))]
-    sys.exit(nursery.order(Path(os.environ["FORERUN_SUITE_NURSERY"]), command))
+    sys.exit(fork_server.order(Path(os.environ["FORERUN_SUITE_FORK_SERVER"]), command))

@@ -19,7 +19,7 @@ import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.llm import LLM
 from forerun.server.access_log import AccessLog
-from forerun.server.browsers import Doorkeeper
+from forerun.server.browsers import OriginCheck
 from forerun.server.catalog import health, metrics, model, models, version
 from forerun.server.conversations import check_roles
 from forerun.server.embeddings import embeddings, native_embeddings
@@ -92,7 +92,7 @@ def new_app(fleet: Fleet) -> FastAPI:
     if config.api_key is not None:
         opened = frozenset(route.path for route in pages) | OPEN_ROUTES
         app.add_middleware(Guarded, api_key=config.api_key, opened=opened)
-    app.add_middleware(Doorkeeper, config=config)
+    app.add_middleware(OriginCheck, config=config)
     if config.allowed_origins:  # outermost: a browser asks without the key first
         origins = [*config.allowed_origins]
         app.add_middleware(

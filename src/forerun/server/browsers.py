@@ -23,7 +23,7 @@ _PRIVATE = (".local", ".internal", ".home.arpa", ".lan")
 """Ends of names that no one outside of a network can own."""
 
 
-class Doorkeeper:
+class OriginCheck:
     """Refuses requests of pages that are not this server's own, nor of the allowed origins."""
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:

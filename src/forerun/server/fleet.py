@@ -31,7 +31,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, loading, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
-from forerun.server.texts import Turnstile
+from forerun.server.texts import BodyQueue
 from forerun.server.worker import Closed
 
 _log = logging.getLogger(__name__)
@@ -58,11 +58,9 @@ class Fleet:
     ) -> None:
         """`sampling` is that of `Service`, `budget` bytes of all models that are loaded. Raises ConfigError."""
         self.config, self.budget = config, budget
-        self.metrics, turnstile = ServerMetrics(), Turnstile()
+        self.metrics, bodies = ServerMetrics(), BodyQueue()
         self.services = tuple(
-            Service(
-                source.load, own, sampling, self.metrics.of(own.served_model_name[0]), turnstile
-            )
+            Service(source.load, own, sampling, self.metrics.of(own.served_model_name[0]), bodies)
             for source, own in zip(sources, _configs(sources, config), strict=True)
         )
         self.on_loaded: Callable[[Service], object] = lambda service: None

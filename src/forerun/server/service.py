@@ -23,7 +23,7 @@ from forerun.server.forms import check_bounds, max_draft
 from forerun.server.http import body_nbytes, read_bytes, stated_nbytes, to_object
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest, Body, read
-from forerun.server.texts import LARGE, Turnstile, check_fits, encoded
+from forerun.server.texts import LARGE, BodyQueue, check_fits, encoded
 from forerun.server.worker import AsyncRequest, Closed, Worker
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Service:
         config: ServerConfig,
         sampling: Mapping[str, Any] | None,
         metrics: ModelMetrics,
-        turnstile: Turnstile,
+        bodies: BodyQueue,
     ) -> None:
         """`config` names the model. `sampling` are parameters of requests that do not give them, for its own."""
         self.config, self.names = config, config.served_model_name
@@ -57,7 +57,7 @@ class Service:
         self._load = load
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
-        self._turnstile = turnstile
+        self._bodies = bodies
 
     @property
     def is_loaded(self) -> bool:
@@ -133,25 +133,25 @@ class Service:
         nbytes = body_nbytes(request)
         if nbytes < LARGE:
             return read(kind, found)
-        return await self._turnstile.run(lambda: read(kind, found), nbytes)
+        return await self._bodies.run(lambda: read(kind, found), nbytes)
 
     async def read_object(self, request: Request) -> dict[str, Any]:
         """The JSON object in a request's body, which is read once. Raises ApiError."""
         known: dict[str, Any] | None = getattr(request.state, "object", None)
         if known is None:
-            body = await self._turnstile.receive(
+            body = await self._bodies.receive(
                 lambda: read_bytes(request, self.config), stated_nbytes(request)
             )
             if len(body) < LARGE:
                 known = to_object(body, self.config)
             else:
-                known = await self._turnstile.run(lambda: to_object(body, self.config), len(body))
+                known = await self._bodies.run(lambda: to_object(body, self.config), len(body))
             request.state.object = known
         return known
 
     async def encode(self, encode: Callable[[], T], nbytes: int) -> T:
         """What is made of a body of so many bytes, in another thread: a long text would keep all others waiting."""
-        return await self._turnstile.run(encode, nbytes)
+        return await self._bodies.run(encode, nbytes)
 
     def check_fits(self, text: str, param: str) -> None:
         """Raise ApiError for a text that is too long whatever its tokens are."""

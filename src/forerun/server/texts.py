@@ -30,7 +30,7 @@ COUNTED_NBYTES = 1_000_000
 """Bytes of a text that is only counted or taken apart, at most: it may be longer than the context."""
 
 
-class Turnstile:
+class BodyQueue:
     """Runs what reads requests in other threads: what is large one after the other."""
 
     def __init__(self) -> None:

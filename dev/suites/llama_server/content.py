@@ -38,7 +38,7 @@ ServerPreset.load_all = staticmethod(lambda: None)  # nothing is to be fetched
 '''
 
 
-class _Softener(ast.NodeTransformer):
+class _ContentNotes(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:  # ast calls it so
         names = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
         names |= {one.attr for one in ast.walk(node.test) if isinstance(one, ast.Attribute)}
@@ -64,4 +64,4 @@ def copy(suite: Path, folder: Path) -> None:
     helpers = folder / "utils.py"
     helpers.write_text(helpers.read_text() + HELPER)
     for path in sorted((folder / "unit").glob("test_*.py")):
-        path.write_text(ast.unparse(_Softener().visit(ast.parse(path.read_text()))) + "\n")
+        path.write_text(ast.unparse(_ContentNotes().visit(ast.parse(path.read_text()))) + "\n")

@@ -58,7 +58,7 @@ IDLE = {
 
 
 @dataclass
-class Siege:
+class AttackLoad:
     """Clients of all kinds. Each request is one of them by lot, and checks its answer."""
 
     server: subprocess.Popen[str]
@@ -138,14 +138,14 @@ def test_attacks_change_no_answer_and_leave_nothing_behind(llm, default_model, n
     greedy = SamplingParams(temperature=0, max_tokens=8)
     expected = [out.outputs[0].text for out in llm.generate(prompts, greedy)]
     with apart(default_model, *FLAGS) as (server, url, _):
-        siege = Siege(server, url, prompts, expected)
+        load = AttackLoad(server, url, prompts, expected)
         try:
-            asyncio.run(siege.run(num_requests))
+            asyncio.run(load.run(num_requests))
         finally:
-            print(dict(siege.counts), [round(size) for size in siege.sizes])
+            print(dict(load.counts), [round(size) for size in load.sizes])
         nothing_runs(url)
-    assert sum(siege.counts.values()) == num_requests
-    assert max(siege.sizes[WARM:]) - siege.sizes[WARM] < GROWTH_MB, siege.sizes
+    assert sum(load.counts.values()) == num_requests
+    assert max(load.sizes[WARM:]) - load.sizes[WARM] < GROWTH_MB, load.sizes
 
 
 def nothing_runs(url: str) -> None:
