@@ -44,7 +44,7 @@ def test_drafters_and_spellings_all_give_the_same_words(forerun, model):
     texts, drafters = [], []
     for spelling in spellings:
         code, out, _ = forerun(
-            "generate", "Count: one two one two", *model, *SHORT, *spelling, "--json"
+            "generate", "Count: one two one two", *model, *SHORT, *spelling, "--temp", 0, "--json"
         )
         assert code == 0
         texts.append(the_json(out)["text"])

@@ -28,7 +28,7 @@ def test_the_first_command_answers_and_accepts_drafts(page, forerun):
     assert prompt is not None
     code, out, err = forerun("generate", prompt[1])
     assert code == 0
-    assert out.startswith("Photosynthesis is a vital biological process that occurs in plants")
+    assert "photosynthesis is" in out.lower()  # sampled: the words differ
     told = re.search(
         r"mlp_speculator\+\+recycling: ([\d.]+) tokens per pass \(tau\), accepted (\d+) of (\d+)",
         err,
