@@ -17,7 +17,7 @@ def model(default_model) -> list[str]:
 
 
 def test_generate_prints_the_text_or_one_document_with_it(forerun, model):
-    command = ("generate", "Say the word yes.", *model, *SHORT)
+    command = ("generate", "Say the word yes.", *model, *SHORT, "--temp", 0)
     code, text, _ = forerun(*command)
     assert code == 0
     code, out, err = forerun(*command, "--json")

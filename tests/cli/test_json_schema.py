@@ -23,7 +23,9 @@ SCHEMA = {
 def ask(forerun, default_model):
     def run(schema: object, *others: object) -> tuple[int, str, str]:
         model = ("-m", default_model, "-c", 256, "-n", 40)
-        return forerun("generate", "Say a word.", *model, "--json-schema", schema, *others)
+        return forerun(
+            "generate", "Say a word.", *model, "--temp", 0, "--json-schema", schema, *others
+        )
 
     return run
 

@@ -67,7 +67,7 @@ def test_a_drafter_is_trained_and_says_where_it_is(
     code, again, _ = forerun("train", "drafter", *given, *small, "--json")  # all is done
     assert code == 0
     assert the_json(again)["held_out"] == document["held_out"]
-    answer = ("generate", "-m", default_model, "-n", 12, "The capital of France is")
+    answer = ("generate", "-m", default_model, "-n", 12, "--temp", 0, "The capital of France is")
     _, plain, _ = forerun(*answer, "-d", "none")
     code, drafted, err = forerun(*answer, "-d", f"{kind}:model={out_folder}")
     assert (code, drafted) == (0, plain), err
@@ -161,7 +161,7 @@ def test_a_draft_is_cut_from_the_model_and_drafts(
     assert 0.04 < document["held_out"]["cost"] <= 0.08
     assert 0 < document["held_out"]["measured_cost"] < 1
     assert document["held_out"]["all"]["tau"] >= 1
-    answer = ("generate", "-m", default_model, "-n", 12, "The capital of France is")
+    answer = ("generate", "-m", default_model, "-n", 12, "--temp", 0, "The capital of France is")
     _, plain, _ = forerun(*answer, "-d", "none")
     code, drafted, err = forerun(*answer, "-d", f"draft_model:model={out_folder}")
     assert code == 0, err

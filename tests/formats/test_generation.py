@@ -10,7 +10,8 @@ import pytest
 from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.generation import GREEDY, from_gguf, from_hf
+from forerun.formats import generation
+from forerun.formats.generation import ADVISED, GREEDY, from_gguf, from_hf
 
 QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
 
@@ -58,7 +59,10 @@ def test_a_gguf_is_sampled_as_it_says(tmp_path: Path) -> None:
     assert from_gguf({"general.name": "x"}, "x") == GREEDY
 
 
-def test_a_family_that_is_known_is_sampled_as_its_authors_advise_unless_the_file_says() -> None:
+def test_a_family_that_is_known_is_sampled_as_its_authors_advise_unless_the_file_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "ADVISED", ADVISED)
     known = {"general.basename": "SmolLM2"}
     assert from_gguf(known, "x") == SamplingParams(temperature=0.2, top_p=0.9)
     own = {**known, "general.sampling.temp": 1.5}

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from forerun import LLM, LoadError, RequestError, SamplingParams
-from forerun.formats import generation
 from tests.formats.test_hf import byte_level_encoder
 from tests.nn.tiny import hf_model
 
@@ -205,10 +204,7 @@ def test_the_command_line_samples_as_the_folder_says_too(folder: Path, forerun) 
     assert answer("--seed", "1").strip() == output.outputs[0].text.strip()
 
 
-def test_a_filter_without_a_temperature_is_noted(
-    default_model: Path, forerun, caplog, monkeypatch
-) -> None:
-    monkeypatch.setattr(generation, "ADVISED", {})
+def test_a_filter_without_a_temperature_is_noted(default_model: Path, forerun, caplog) -> None:
     typed = ["generate", "hi", "-m", str(default_model), "-n", "1", "-c", "64", "--top-p"]
     forerun(*typed, "0.93", "--temp", "0.5")
     assert "no effect" not in caplog.text
