@@ -9,8 +9,8 @@ import pytest
 
 from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
-from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats import generation
+from forerun.formats.checkpoint import open_checkpoint
 from forerun.formats.generation import ADVISED, GREEDY, from_gguf, from_hf
 
 QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
