@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from forerun.core.params import SamplingParams
+from forerun.core.repetition import num_repeated
 from forerun.formats.fill_in import FillIn
 from tests.server.conftest import running
 
@@ -59,6 +60,16 @@ def test_a_stream_adds_up_to_the_answer_token_by_token(url, plain):
     assert last["stop"]
     assert last["content"] == ""
     assert last["tokens_predicted"] == 12
+
+
+def test_what_an_answer_says_again_is_counted_the_same_while_it_grows(url):
+    body = BODY | {"n_predict": 120, "ignore_eos": True, "return_tokens": True}
+    found = post(url, "/completion", body)
+    assert found["timings"]["repeated_n"] == num_repeated(found["tokens"]) > 0
+    chunks = events(url, "/completion", body | {"timings_per_token": True})
+    counts = [one["timings"]["repeated_n"] for one in chunks]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, found["timings"]["repeated_n"])
 
 
 def test_what_ended_an_answer_is_said(url, plain):

@@ -16,8 +16,27 @@ def num_repeated(token_ids: Sequence[int]) -> int:
     >>> num_repeated([1, 2, 3] * 6), num_repeated(range(18))
     (8, 0)
     """
-    runs = [tuple(token_ids[i - RUN : i]) for i in range(RUN, len(token_ids) + 1)]
-    return len(runs) - len({*runs})
+    return Repeats(0).count(token_ids)
+
+
+class Repeats:
+    """The same count of an answer that grows: each token is looked at once."""
+
+    def __init__(self, start: int) -> None:
+        """`start` is where the answer begins among the tokens that are counted."""
+        self._stop = start + RUN
+        self._num = 0
+        self._runs = set[tuple[int, ...]]()
+
+    def count(self, token_ids: Sequence[int]) -> int:
+        """Count in all the tokens, which are those of the last call and more."""
+        num_tokens = len(token_ids)  # once: another thread may be adding some
+        for stop in range(self._stop, num_tokens + 1):
+            run = tuple(token_ids[stop - RUN : stop])
+            self._num += run in self._runs
+            self._runs.add(run)
+        self._stop = max(self._stop, num_tokens + 1)
+        return self._num
 
 
 def is_much(num_repeated: int, num_tokens: int) -> bool:

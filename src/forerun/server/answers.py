@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.core.repetition import num_repeated
 from forerun.core.types import TokenLogprob
 from forerun.engine.outputs import Logprob
 from forerun.engine.request import RequestState
@@ -198,7 +197,7 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
         "predicted_per_second": _rate(num_later, predicted_ms),
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
-        "repeated_n": sum(num_repeated(run.seq.generated) for run in runs),
+        "repeated_n": request.num_repeated,
         "passes": stats.passes,
         "tokens_per_pass": round(stats.tau, 3),
     }

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
+from forerun.core.repetition import Repeats
 from forerun.core.types import Event
 from forerun.engine.loop import RequestHandle
 from forerun.formats.prompt import Encoded
@@ -68,6 +69,16 @@ class AsyncRequest:
         self._is_cancelled = False
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._waiter: asyncio.Future[None] | None = None
+        self._repeats: dict[int, Repeats] = {}
+
+    @property
+    def num_repeated(self) -> int:
+        """Tokens so far that say again what stood in their completion before."""
+        found = 0
+        for run in (run for handle in self.handles for run in handle.runs):
+            repeats = self._repeats.setdefault(run.seq.id, Repeats(run.seq.num_prompt))
+            found += repeats.count(run.seq.tokens)
+        return found
 
     async def accepted(self) -> None:
         """Wait until the engine has taken it. Raises RequestError and CapacityError if it does not."""
