@@ -63,13 +63,17 @@ def test_a_stream_adds_up_to_the_answer_token_by_token(url, plain):
 
 
 def test_what_an_answer_says_again_is_counted_the_same_while_it_grows(url):
-    body = BODY | {"n_predict": 120, "ignore_eos": True, "return_tokens": True}
+    bias = [[post(url, "/tokenize", {"content": " three"})["tokens"][0], 9.0]]
+    body = BODY | {"n_predict": 60, "logit_bias": bias, "return_tokens": True}
     found = post(url, "/completion", body)
     assert found["timings"]["repeated_n"] == num_repeated(found["tokens"]) > 0
+    assert found["timings"]["repeats_itself"]
     chunks = events(url, "/completion", body | {"timings_per_token": True})
     counts = [one["timings"]["repeated_n"] for one in chunks]
     assert counts == sorted(counts)
-    assert (counts[0], counts[-1]) == (0, found["timings"]["repeated_n"])
+    assert counts[-1] == found["timings"]["repeated_n"]
+    short = post(url, "/completion", body | {"n_predict": 8})
+    assert not short["timings"]["repeats_itself"]
 
 
 def test_what_ended_an_answer_is_said(url, plain):

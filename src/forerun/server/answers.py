@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from forerun.core.repetition import is_much
 from forerun.core.types import TokenLogprob
 from forerun.engine.outputs import Logprob
 from forerun.engine.request import RequestState
@@ -198,6 +199,7 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
         "repeated_n": request.num_repeated,
+        "repeats_itself": is_much(request.num_repeated, num_new),
         "passes": stats.passes,
         "tokens_per_pass": round(stats.tau, 3),
     }

@@ -7,7 +7,6 @@ const ENDS = {
   length: "The answer was cut: it reached the token limit.",
   stopped: "Stopped.",
 };
-const MUCH_REPEATED = 0.4; // as core/repetition.py has it
 const REPEATS =
   "The answer repeats itself, as small models do; a repetition penalty (Settings) helps. Repetitions draft well, so its speed says little about others.";
 
@@ -51,8 +50,7 @@ export class TurnView {
     this.note.hidden = !this.note.textContent;
     this.note.classList.toggle("error", Boolean(error));
     this.meter.show(timings);
-    const { repeated_n: repeated, predicted_n: all } = timings ?? {};
-    this.repeats.hidden = this.isWaiting || !(repeated > MUCH_REPEATED * all);
+    this.repeats.hidden = this.isWaiting || !timings?.repeats_itself;
     this.tools.hidden = this.isWaiting;
   }
 
