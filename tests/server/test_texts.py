@@ -113,9 +113,16 @@ def test_a_prediction_is_encoded_once_for_all_completions(url, llm, monkeypatch)
 @pytest.mark.parametrize("length", [0, 1, 4096, 4097, 10_000])
 def test_json_in_slices_is_the_same(length):
     rows = [{"id": i, "piece": f'\u4e2d"{i}'} for i in range(length)]
-    document = {"count": length, "tokens": rows, "a \\ b": [*range(length)], "c": {"d": rows}}
+    few = [rows[i % 7] if i % 9 else "\ud800" for i in range(length)]
+    document = {
+        "count": length,
+        "tokens": rows,
+        "a \\ b": [*range(length)],
+        "c": {"d": rows},
+        "few": few,
+    }
     expected = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    assert to_json(document) == expected.encode()
+    assert to_json(document) == expected.encode("utf-8", "backslashreplace")
     assert json.loads(to_json(rows)) == rows
 
 

@@ -113,13 +113,16 @@ async def tokenize(service: Service, request: Request) -> Response:
 
 
 def _taken_apart(body: TokenizeRequest, llm: LLM) -> dict[str, Any]:
-    tokens, text_of = _tokenized(body, llm), llm.tokenizer.text_of
+    tokens = _tokenized(body, llm)
     document: dict[str, Any] = {"count": len(tokens), "max_model_len": llm.max_len}
     document["tokens"] = tokens
+    # each of the vocabulary once: to make and to free one for each of 250,000 tokens would hold up other threads
+    texts = {token: llm.tokenizer.text_of(token) for token in {*tokens}}
     if body.with_pieces:
-        document["tokens"] = [{"id": token, "piece": text_of(token)} for token in tokens]
+        pieces = {token: {"id": token, "piece": text} for token, text in texts.items()}
+        document["tokens"] = [pieces[token] for token in tokens]
     if body.return_token_strs:
-        document["token_strs"] = [text_of(token) for token in tokens]
+        document["token_strs"] = [texts[token] for token in tokens]
     return document
 
 

@@ -52,9 +52,18 @@ def _pieces(document: object) -> Iterator[str]:
             continue
         slices = (value[i : i + _SLICE] for i in range(0, len(value), _SLICE))
         yield "["
-        yield ",".join(encode(one)[1:-1] for one in slices)
+        yield ",".join(map(_entries, slices))
         yield "]"
     yield "}"
+
+
+def _entries(found: list[object]) -> str:
+    """The entries of a list; an object that stands there many times is written once."""
+    known = {id(one): one for one in found}
+    if len(known) > len(found) // 4:
+        return _ENCODER.encode(found)[1:-1]
+    texts = {key: _ENCODER.encode(one) for key, one in known.items()}
+    return ",".join([texts[id(one)] for one in found])
 
 
 def _is_long(value: object) -> bool:
