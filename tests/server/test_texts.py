@@ -12,7 +12,7 @@ from forerun.core.params import MAX_IDS
 from forerun.server import texts
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.http import to_json, to_object
+from forerun.server.http import PART_NBYTES, answer, to_json, to_object
 from forerun.server.texts import LARGE, READ_AT_ONCE, BodyQueue
 
 WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
@@ -124,6 +124,32 @@ def test_json_in_slices_is_the_same(length):
     expected = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     assert to_json(document) == expected.encode("utf-8", "backslashreplace")
     assert json.loads(to_json(rows)) == rows
+
+
+def test_a_long_answer_is_sent_in_parts_and_others_run_between():
+    parts, turns = [], 0
+
+    async def send(message):
+        parts.append((turns, message))
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run():
+        other = asyncio.create_task(count())
+        await answer("a" * 3 * PART_NBYTES)({"type": "http"}, None, send)
+        other.cancel()
+
+    asyncio.run(run())
+    (_, head), *rest = parts
+    sent = b"".join(one["body"] for _, one in rest)
+    assert sent == b'"' + b"a" * 3 * PART_NBYTES + b'"'
+    assert dict(head["headers"])[b"content-length"] == str(len(sent)).encode()
+    assert [one["more_body"] for _, one in rest] == [True, True, True, False]
+    assert [at for at, _ in rest] == sorted({at for at, _ in rest})
 
 
 def test_few_large_bodies_are_received_at_once_and_slow_ones_stop_no_other(monkeypatch):

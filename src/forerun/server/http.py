@@ -23,6 +23,8 @@ STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
 LEAST_VALUES, VALUE_NBYTES = 10_000, 40
 """A body may have one value for so many of the bytes that it may have, and so many in any case."""
+PART_NBYTES = 1 << 18
+"""Bytes of an answer that are sent at once."""
 OPEN_ROUTES = frozenset({"/health", "/v1/health"})
 """Routes that need no key."""
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
@@ -70,9 +72,32 @@ def _is_long(value: object) -> bool:
     return isinstance(value, list) and len(value) > _SLICE
 
 
+class Answer(Response):
+    """Sends JSON. A long one goes in parts: to hand over 10 MB takes the event loop 5 to 40 ms."""
+
+    media_type = "application/json"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the head and the body."""
+        body = memoryview(self.body)
+        if len(body) <= PART_NBYTES:
+            await super().__call__(scope, receive, send)
+            return
+        head = {"type": "http.response.start", "status": self.status_code}
+        await send(head | {"headers": self.raw_headers})
+        for start in range(0, len(body), PART_NBYTES):
+            stop = start + PART_NBYTES
+            part = {"body": bytes(body[start:stop]), "more_body": stop < len(body)}
+            async with asyncio.timeout(STALLED_S):
+                await send({"type": "http.response.body", **part})
+            await asyncio.sleep(
+                0
+            )  # `send` lets no one else run while the client takes all there is
+
+
 def answer(document: object) -> Response:
     """An answer of JSON."""
-    return Response(to_json(document), media_type="application/json")
+    return Answer(to_json(document))
 
 
 def refusal(error: ApiError, path: str = "") -> Response:
