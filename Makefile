@@ -22,7 +22,7 @@ $(STAMP): $(BUILD_INPUTS)
 	@$(PYTHON) -m venv .venv
 	@$(PIP) torch
 	@$(PIP) --editable .
-	@$(BIN)/python -c 'from forerun.kernels import native; print(native.summary())'
+	@$(BIN)/python -c 'from forerun.model.kernels import native; print(native.summary())'
 	@touch $@
 
 # The packages of the extra `dev` alone: naming the extra would compile the kernels again.
@@ -63,10 +63,10 @@ format: $(DEV) ## format, and fix what ruff can fix
 
 native: $(STAMP) ## compile the native kernels again, showing the compiler's words
 	@$(BIN)/python -m pip install --verbose --no-deps --editable .
-	@$(BIN)/python -c 'import sys; from forerun.kernels import native; sys.exit(native.reason())'
+	@$(BIN)/python -c 'import sys; from forerun.model.kernels import native; sys.exit(native.reason())'
 
 peers: $(STAMP) ## environments of the engines forerun is measured against, for forerun bench --peers
-	@$(BIN)/python -m forerun.bench.peers .peers
+	@$(BIN)/python -m forerun.lab.bench.peers .peers
 
 # An environment of its own, which borrows the packages of .venv but not its editable forerun.
 SANITIZE := build/sanitize

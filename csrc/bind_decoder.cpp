@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "bind.h"
-#include "model.h"
+#include "model/model.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "bind.h"
-#include "draft_network.h"
-#include "eagle_network.h"
+#include "drafters/draft_network.h"
+#include "drafters/eagle_network.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <optional>
 
-#include "guess_tree.h"
-#include "isa.h"
-#include "suffix_index.h"
+#include "drafters/guess_tree.h"
+#include "isa/isa.h"
+#include "drafters/suffix_index.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -141,7 +141,7 @@ nb::list grow_trees(const std::vector<const SuffixIndex*>& texts, const SuffixIn
 
 NB_MODULE(_native, m) {
     using namespace forerun;
-    m.doc() = "CPU kernels of forerun; use them through forerun.kernels.";
+    m.doc() = "CPU kernels of forerun; use them through forerun.model.kernels.";
     m.def("checked_kernels", &checked_kernels, "Names of the kernels.");
     m.def(
         "wrong_kernels",

@@ -30,18 +30,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq, TopK
-from forerun.drafters._spec import DrafterSpec, in_turn
-from forerun.drafters.base import BaseDrafter, Drafter, Target
+from forerun.drafting.base import BaseDrafter, Drafter, Target
+from forerun.drafting.spec import DrafterSpec, in_turn
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
-from forerun.nn.config import ModelConfig
-from forerun.nn.model import Hidden
+from forerun.model.cache.base import KVCache
+from forerun.model.config import ModelConfig
+from forerun.model.model import Hidden
 
 MACHINES = {
     "avx2": CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08}),
@@ -273,7 +273,7 @@ class Listening(Controller):
 def record(path: Path, prompts: Sequence[str], model: str, guesser: str, length: int) -> None:
     """Answer all prompts of the files at both temperatures and write the answers down."""
     from forerun import LLM
-    from forerun.eval.prompts import read as read_prompts
+    from forerun.hub.prompt_sets import read as read_prompts
 
     llm = LLM(model, drafter=guesser, controller=False, max_model_len=2048)
     found = [prompt for name in prompts for prompt in read_prompts(name)]

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from forerun import LLM, SamplingParams
 from forerun.core import device
-from forerun.eval.prompts import read
+from forerun.hub.prompt_sets import read
 
 TARGET = Path(__file__).parent.parent / "docs" / "demo.svg"
 PROMPT_ID, MAX_TOKENS = "summary-1", 120

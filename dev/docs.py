@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dev import spellings_page
-from forerun.cli._help import entries, usage
+from forerun.cli.help import entries, usage
 from forerun.cli.main import app
 from forerun.core import options, registry
 

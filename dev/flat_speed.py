@@ -21,18 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.bench.kernels import in_turns
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import DEFAULT_MODEL
 from forerun.core.device import num_cores, set_threads
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.flat import FlatParts, FlatRows, FlatTensor, flat_format
-from forerun.formats.hub import resolve
-from forerun.formats.weights import StoredTensor
-from forerun.nn.backends import native
-from forerun.nn.config import ModelConfig
-from forerun.nn.loader import read_config, stored_weights
-from forerun.nn.model import Model
+from forerun.hub.names import resolve
+from forerun.lab.bench.kernels import in_turns
+from forerun.model.backends import native
+from forerun.model.config import ModelConfig
+from forerun.model.loader import read_config, stored_weights
+from forerun.model.model import Model
+from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.flat import FlatParts, FlatRows, FlatTensor, flat_format
+from forerun.weights.stored import StoredTensor
 
 ROWS, WIDER = 2048, 0.01
 CASES = {"2048 tokens": (1, 2048), "16 x 128": (16, 128)}

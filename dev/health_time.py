@@ -13,7 +13,7 @@ import sys
 import time
 from http.client import HTTPConnection
 
-from forerun.bench.servers import free_port
+from forerun.lab.bench.servers import free_port
 
 LIMIT_S = 1.5
 """The goal, for the default model."""

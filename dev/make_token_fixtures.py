@@ -3,7 +3,7 @@
 The tests compare ours with the recording, so that they need no llama.cpp. To record anew:
 
     pip install llama-cpp-python        # in an environment of its own
-    python dev/make_token_fixtures.py MODEL.gguf tests/formats/fixtures/token_ids_<name>.json
+    python dev/make_token_fixtures.py MODEL.gguf tests/text/fixtures/token_ids_<name>.json
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from forerun.bench import measurement, summary
-from forerun.bench.report import number, table
-from forerun.bench.summary import ALL, Row
-from forerun.drafters._spec import AUTO_CHOICE
+from forerun.drafting.spec import AUTO_CHOICE
+from forerun.lab.bench import measurement, summary
+from forerun.lab.bench.report import number, table
+from forerun.lab.bench.summary import ALL, Row
 
 README = Path(__file__).parent.parent / "README.md"
 DEFAULTS = (f"mlp_speculator++{AUTO_CHOICE}", AUTO_CHOICE)

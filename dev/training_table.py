@@ -19,14 +19,14 @@ from pathlib import Path
 
 import torch
 
-from forerun.cli import _training, train_drafter
-from forerun.cli._training import Data
+from forerun.lab.commands import _training, train_drafter
+from forerun.lab.commands._training import Data
+from forerun.lab.train import trained
+from forerun.lab.train.learners import Kind, new_learner
+from forerun.lab.train.replies import Reply
+from forerun.lab.train.states import StateReader
+from forerun.lab.train.trainer import TrainSettings
 from forerun.llm import LLM
-from forerun.train import trained
-from forerun.train.learners import Kind, new_learner
-from forerun.train.replies import Reply
-from forerun.train.states import StateReader
-from forerun.train.trainer import TrainSettings
 
 VOCAB, DEPTH, HOLD_GB = 4096, 3, 2.0
 KINDS = {

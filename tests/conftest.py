@@ -17,8 +17,10 @@ import torch
 from hypothesis import settings
 
 from forerun.core.errors import LoadError
-from forerun.formats import generation, gguf, hub
-from forerun.tune import profile
+from forerun.engine import profile
+from forerun.hub import names
+from forerun.text import generation
+from forerun.weights import gguf
 
 # No deadline: the machines that run this are shared. In CI every run tries the same examples.
 settings.register_profile("local", deadline=None)
@@ -84,7 +86,7 @@ def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def default_model() -> Iterator[Path]:
     """The default model's file, fetched once; without it the test is skipped, in CI it fails."""
     try:
-        path = hub.pull(hub.DEFAULT_MODEL)
+        path = names.pull(names.DEFAULT_MODEL)
     except LoadError as error:
         reason = f"the default model cannot be had: {error}"
         if os.environ.get("CI"):
@@ -98,7 +100,7 @@ def default_model() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a random model of two layers, without a chat template, that the native kernels can run."""
-    from tests.nn.test_lying_files import honest
+    from tests.model.test_lying_files import honest
 
     path = tmp_path_factory.mktemp("tiny") / "model.gguf"
     path.write_bytes(honest("llama").to_bytes())

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from forerun.cache.base import KVCache
 from forerun.core.batch import Segment
 from forerun.decoding import verify
+from forerun.model.cache.base import KVCache
 from tests import tiny
 
 

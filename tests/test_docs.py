@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dev import docs, readme_table
-from forerun.drafters.base import Target
+from forerun.drafting.base import Target
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import typer
 
-from forerun.bench import summary
-from forerun.cache.blocks import BLOCK_ROWS
 from forerun.cli.main import app
 from forerun.core import spellings
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.engine import guard, policy
+from forerun.lab.bench import summary
+from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.server import tools
 from forerun.server.config import ServerConfig
 
@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 NUMBERS = {3: "three", 5: "five"}
 llama, gguf, onnx, vino = (
-    import_module(f"forerun.bench.peers.{name}")
+    import_module(f"forerun.lab.bench.peers.{name}")
     for name in ("llama_cpp", "transformers", "onnxruntime_genai", "openvino")
 )
 

@@ -15,17 +15,19 @@ ROOT = Path(__file__).parent.parent / "src" / "forerun"
 ORDER = (
     ("_native",),
     ("core",),
-    ("formats", "kernels"),
-    ("quant", "cache"),
-    ("nn",),
+    ("text",),
+    ("weights",),
+    ("hub",),
+    ("model",),
     ("decoding",),
+    ("drafting",),
     ("drafters",),
     ("engine",),
-    ("train", "tune", "eval", "bench"),
     ("llm",),
     ("server",),
     ("cli",),
-    ("__main__",),
+    ("commands", "__main__"),
+    ("lab",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
@@ -102,13 +104,15 @@ def test_imports_point_downwards(path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "code", "is_fine"),
     [
-        ("nn/x.py", "from forerun.core import tree", True),
-        ("nn/x.py", "from forerun.nn.config import ModelConfig", True),
-        ("nn/x.py", "import forerun.engine.engine", False),
-        ("nn/x.py", "from forerun import engine", False),
-        ("nn/x.py", "def f():\n    from forerun.drafters import base", False),
-        ("kernels/x.py", "from forerun.formats.gguf import read", False),
+        ("model/x.py", "from forerun.core import tree", True),
+        ("model/x.py", "from forerun.model.config import ModelConfig", True),
+        ("model/x.py", "import forerun.engine.engine", False),
+        ("model/x.py", "from forerun import engine", False),
+        ("model/x.py", "def f():\n    from forerun.drafters import base", False),
+        ("weights/x.py", "from forerun.hub.names import pull", False),
         ("cli/x.py", "from forerun.llm import LLM", True),
+        ("cli/x.py", "from forerun.lab import store", False),
+        ("lab/x.py", "from forerun.cli.options import load", True),
         ("llm.py", "from forerun.cli import main", False),
         ("core/x.py", "from . import tree", False),
     ],
@@ -121,19 +125,25 @@ def test_the_rule_itself(where: str, code: str, is_fine: bool) -> None:
     ("code", "is_fine"),
     [
         (
-            {"nn.a": "from forerun.nn.b import f", "nn.b": "from forerun.core.tree import chain"},
+            {
+                "model.a": "from forerun.model.b import f",
+                "model.b": "from forerun.core.tree import chain",
+            },
             True,
         ),
-        ({"nn.a": "from forerun.nn import b", "nn.b": "import forerun.nn.a"}, False),
+        ({"model.a": "from forerun.model import b", "model.b": "import forerun.model.a"}, False),
         (
             {
-                "nn.a": "from forerun.nn.b import f",
-                "nn.b": "def f():\n    from forerun.nn.c import g",
-                "nn.c": "if TYPE_CHECKING:\n    from forerun.nn.a import h",
+                "model.a": "from forerun.model.b import f",
+                "model.b": "def f():\n    from forerun.model.c import g",
+                "model.c": "if TYPE_CHECKING:\n    from forerun.model.a import h",
             },
             False,
         ),
-        ({"nn": "from forerun.nn.a import f", "nn.a": "from forerun.nn import g"}, False),
+        (
+            {"model": "from forerun.model.a import f", "model.a": "from forerun.model import g"},
+            False,
+        ),
     ],
 )
 def test_a_circle_is_found(code: dict[str, str], is_fine: bool) -> None:

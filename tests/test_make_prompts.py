@@ -9,7 +9,7 @@ import random
 import pytest
 
 from dev import make_prompts
-from forerun.eval.prompts import read
+from forerun.hub.prompt_sets import read
 
 LONG = " ".join(f"word{i}" for i in range(20_000))
 ROWS = {

@@ -9,14 +9,14 @@ import pytest
 from tests.mutants import CONSTANT_MUTANTS, MUTANTS
 
 ROOT = Path(__file__).parent.parent
-CONTRACT = ["tests/engine/test_contract.py", "-x", "-q", "-p", "no:cacheprovider"]
+CONTRACT = ["tests/lab/contract/test_contract.py", "-x", "-q", "-p", "no:cacheprovider"]
 CONTROLLER = [
     *(
         f"tests/engine/test_{name}.py"
         for name in ("controller", "policy", "prior", "recorded_answers")
     ),
     *(
-        "tests/drafters/test_fallback.py",
+        "tests/drafting/test_fallback.py",
         "tests/core/test_costs.py",
         "-x",
         "-q",

@@ -7,7 +7,7 @@ import pytest
 from dev.suites.json_schema.reader import Reader
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.guidance import Grammars
-from forerun.formats.checkpoint import open_checkpoint
+from forerun.weights.checkpoint import open_checkpoint
 
 pytest.importorskip("llguidance", reason="structured output needs llguidance")
 

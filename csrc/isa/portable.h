@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../half.h"
+#include "kernels/half.h"
 
 namespace forerun::FORERUN_ISA {
 

@@ -10,9 +10,9 @@
 
 #include <type_traits>
 
-#include "../types.h"
-#include "kv.h"
-#include "rows.h"
+#include "model/types.h"
+#include "kernels/kv.h"
+#include "kernels/rows.h"
 
 namespace forerun::FORERUN_ISA {
 

@@ -17,8 +17,8 @@
 
 #include <type_traits>
 
-#include "../half.h"
-#include "../types.h"
+#include "kernels/half.h"
+#include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
 

@@ -13,7 +13,7 @@
 
 #pragma once
 
-#include "../types.h"
+#include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
 

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "../types.h"
+#include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
 

@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include "attention.h"
-#include "linear.h"
-#include "rows.h"
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "kernels/rows.h"
 
 #define FORERUN_NAME(isa) FORERUN_STRING(isa)
 #define FORERUN_STRING(isa) #isa

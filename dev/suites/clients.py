@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from forerun.bench.report import table
+from forerun.lab.bench.report import table
 
 NEEDS = ("schemathesis", "litellm", "langchain-openai", "mcp")
 RESULTS = Path(__file__).with_name("clients.md")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from forerun.bench import measurement
-from forerun.bench.measurement import Round
-from forerun.bench.report import NOTHING, table
-from forerun.bench.run import PLAIN
+from forerun.lab.bench import measurement
+from forerun.lab.bench.measurement import Round
+from forerun.lab.bench.report import NOTHING, table
+from forerun.lab.bench.run import PLAIN
 
 COLUMNS = ("engine", "way", "answers", "that differ", "tokens until they do, median")
 

@@ -25,9 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forerun.bench.report import table
 from forerun.core.config import DEFAULT_MODEL
-from forerun.formats.hub import resolve
+from forerun.hub.names import resolve
+from forerun.lab.bench.report import table
 
 NEEDS = ("lm_eval[api]==0.4.13", "transformers")
 RESULTS = Path(__file__).with_name("lm_eval.md")

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.batch import Segment
-from forerun.drafters._token_table import VerifiedTree
-from forerun.nn.config import ModelConfig
+from forerun.drafting.ngram.token_table import VerifiedTree
+from forerun.model.config import ModelConfig
 
 def runnable_isas() -> list[str]: ...
 def checked_kernels() -> list[str]: ...

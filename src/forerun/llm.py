@@ -23,7 +23,6 @@ from typing import Any, cast
 
 import torch
 
-from forerun.cache.base import KVCache
 from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, return_freed, set_threads
@@ -31,25 +30,25 @@ from forerun.core.errors import ForerunError, RequestError, memory_refused, refu
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.decoding.guidance import Grammars
-from forerun.drafters._spec import AUTO_CHOICE, DrafterSpec
-from forerun.drafters.base import SELF, Drafter, LoadedModel, Target
-from forerun.engine import metrics
+from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
+from forerun.drafting.spec import AUTO_CHOICE, DrafterSpec
+from forerun.engine import metrics, profile
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
-from forerun.formats.base import Checkpoint
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import resolve
-from forerun.formats.messages import Message, Tools
-from forerun.formats.prompt import Encoded, Prompt, encode, encode_chat, split
-from forerun.formats.tokenizer import TextStream
-from forerun.formats.user_tokenizer import UserTokenizer
-from forerun.nn.loader import load_model
-from forerun.nn.model import Model
-from forerun.tune import profile
+from forerun.hub.names import resolve
+from forerun.model.cache.base import KVCache
+from forerun.model.loader import load_model
+from forerun.model.model import Model
+from forerun.text.messages import Message, Tools
+from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, split
+from forerun.text.tokenizer import TextStream
+from forerun.text.user_tokenizer import UserTokenizer
+from forerun.weights.base import Checkpoint
+from forerun.weights.checkpoint import open_checkpoint
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (None, []),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forerun.cli._arguments import Arguments, as_flags, check_one, read, with_model
+from forerun.cli.arguments import Arguments, as_flags, check_one, read, with_model
 from forerun.core import spellings
 from forerun.core.errors import ConfigError
 from forerun.server import run

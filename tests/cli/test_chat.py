@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun import LLM, SamplingParams
-from forerun.cli import _lines
-from forerun.cli._conversation import Conversation
-from forerun.cli._lines import Lines
-from forerun.cli._slash import COMMANDS, Slash, help_text
+from forerun.cli import lines as terminal_lines
+from forerun.cli.conversation import Conversation
+from forerun.cli.lines import Lines
+from forerun.cli.slash import COMMANDS, Slash, help_text
 from forerun.core.errors import CapacityError, ConfigError, ForerunError
 from forerun.engine.engine import Engine
 
@@ -125,7 +125,7 @@ def test_bytes_that_are_no_text_are_an_error_in_words(monkeypatch):
 
 def test_without_readline_there_is_a_chat_without_history(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "readline", None)
-    with _lines.history(tmp_path / "history"):
+    with terminal_lines.history(tmp_path / "history"):
         pass
     assert not (tmp_path / "history").exists()
 
@@ -320,7 +320,7 @@ def test_the_models_own_settings_are_used_and_can_be_overridden(
         seen.append(params)
         raise ConfigError("enough")
 
-    monkeypatch.setattr("forerun.cli._console.answer", answer)
+    monkeypatch.setattr("forerun.cli.console.answer", answer)
     own = SamplingParams(temperature=0.6, top_p=0.9)
     monkeypatch.setattr(LLM, "default_params", lambda self: own)
     for options in ([], ["--temperature", "0"], ["--top-p", "1", "-n", "7"]):
@@ -346,7 +346,9 @@ def test_history_is_kept_unless_it_is_not_wanted(
 ):
     kept = []
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    monkeypatch.setattr("forerun.cli.chat.history", lambda path: kept.append(path) or nullcontext())
+    monkeypatch.setattr(
+        "forerun.commands.chat.history", lambda path: kept.append(path) or nullcontext()
+    )
     monkeypatch.setattr(sys, "stdin", Typed("/quit\n"))
     code, out, err = forerun("chat", "-m", default_model, "--no-weight-cache", *options)
     assert (code, out) == (0, "")

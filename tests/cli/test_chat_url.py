@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.core.test_remote import DONE, END, TEXT, event, server  # noqa: F401
 from tests.server.conftest import llm, served, url  # noqa: F401
+from tests.server.test_client import DONE, END, TEXT, event, server  # noqa: F401
 
 
 @pytest.fixture

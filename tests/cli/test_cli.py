@@ -209,7 +209,7 @@ def test_version_is_printed_alone(forerun):
 
 
 def test_what_is_lost_without_the_native_kernels_is_said(forerun, tiny_gguf, monkeypatch):
-    from forerun.kernels import native
+    from forerun.model.kernels import native
 
     monkeypatch.setattr(native, "reason", lambda: "it was not built")
     code, out, err = forerun("generate", "Hi", "--raw", "-m", tiny_gguf, "-n", "4", "-c", "64")

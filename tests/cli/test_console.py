@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
 from forerun import LLM, SamplingParams
-from forerun.cli import _console
+from forerun.cli import console
 from forerun.core.types import Event, TextPiece
-from forerun.drafters.base import BaseDrafter
+from forerun.drafting.base import BaseDrafter
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def test_what_is_logged_while_an_answer_comes_is_told_after_its_line() -> None:
         yield Event(0, (2,), (TextPiece("two", from_draft=False),), None, None)
 
     with one_terminal() as terminal:
-        assert _console.show(events())
+        assert console.show(events())
         logging.getLogger("forerun.engine.guard").warning("at once")
     assert terminal.getvalue() == "one two\n[it failed]\n[at once]\n"
 
@@ -53,7 +53,7 @@ def test_a_drafter_that_fails_does_not_interrupt_the_answer(default_model) -> No
     llm = LLM(str(default_model), drafter=Failing(), max_model_len=256)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     with one_terminal() as terminal:
-        completion, _, is_whole = _console.answer(llm, "The sea is", params)
+        completion, _, is_whole = console.answer(llm, "The sea is", params)
     assert is_whole
     text, _, logged = terminal.getvalue().partition("\n[")
     assert text == completion.text

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from forerun.drafters import _learned
-from forerun.formats import hf_hub, hub
-from forerun.nn import packed
+from forerun.drafting.ngram import learned as learned_files
+from forerun.hub import hugging_face
+from forerun.hub import names as hub
+from forerun.model import packed
 from tests.cli.helpers import the_json
 
 DEFAULT = hub.DEFAULT_MODEL
@@ -97,7 +98,9 @@ def test_models_of_the_hugging_face_cache_are_listed_with_their_copies(
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(700))
     pack(file, 4000)
-    monkeypatch.setattr(hf_hub, "models", lambda: [hf_hub.HubModel("org/repo", 700, repo)])
+    monkeypatch.setattr(
+        hugging_face, "models", lambda: [hugging_face.HubModel("org/repo", 700, repo)]
+    )
     row = the_json(forerun("models", "--json")[1])["models"][-1]
     assert (row["name"], row["here"], row["packed_nbytes"]) == ("org/repo", "hub", 4000)
     assert forerun("rm", "--packed", "org/repo")[0] == 0
@@ -205,10 +208,10 @@ def learned(models, monkeypatch) -> list[Path]:
     """What was learned of two models, and of one that is gone."""
     paths = []
     for model in (models[0], models[2], Path("gone.gguf")):
-        path = _learned.path_of(model)
+        path = learned_files.path_of(model)
         path.parent.mkdir(parents=True, exist_ok=True)
         head = json.dumps({"model": str(model.resolve()), "vocabulary": "", "checksum": 0})
-        path.write_bytes(_learned._MAGIC + head.encode() + b"\n" + bytes(64))
+        path.write_bytes(learned_files._MAGIC + head.encode() + b"\n" + bytes(64))
         paths.append(path)
     return paths
 

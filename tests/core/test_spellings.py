@@ -14,7 +14,7 @@ from forerun.core import registry, spellings
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.spellings import CONFIGURATION, DRAFTING, METHODS, SHORT, Spelling
-from forerun.drafters._given import option_names
+from forerun.drafting.given import option_names
 
 ROWS = {name: one for names in CONFIGURATION.values() for name, one in names.items()}
 DRAFT_ROWS = {name: one for names in DRAFTING.values() for name, one in names.items()}

@@ -15,7 +15,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Seq
 from forerun.decoding.processors import LogitsPipeline
-from forerun.drafters._union import unite
+from forerun.drafting.union import unite
 from tests.decoding.toy import Drafting, Toy
 
 Context = tuple[int, int]  # the last two tokens

@@ -13,9 +13,9 @@ from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.guidance import NUM_CACHED, Grammars, _Vocabulary
-from forerun.formats.checkpoint import open_checkpoint
 from forerun.llm import LLM
-from tests.formats.files import write_gguf
+from forerun.weights.checkpoint import open_checkpoint
+from tests.weights.files import write_gguf
 
 pytest.importorskip("llguidance", reason="structured output needs llguidance")
 jsonschema = pytest.importorskip("jsonschema", reason="answers are checked by jsonschema")

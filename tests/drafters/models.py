@@ -9,10 +9,10 @@ from torch import Tensor
 from forerun.core.batch import Batch, Segment
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
-from forerun.drafters.base import Target
 from forerun.drafters.draft_model import DraftModel, Options
-from forerun.nn.decoder import Decoder
-from forerun.nn.model import Model
+from forerun.drafting.base import Target
+from forerun.model.decoder import Decoder
+from forerun.model.model import Model
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
 from tests.tiny import tiny_model
 

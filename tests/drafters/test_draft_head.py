@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft
-from forerun.drafters import _draft_head
-from forerun.drafters._draft_head import OwnTokens, chosen, first_tokens, must_have
 from forerun.drafters.draft_model import DraftModel, Options
+from forerun.drafters.draft_model import head as draft_head
+from forerun.drafters.draft_model.head import OwnTokens, chosen, first_tokens, must_have
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -118,7 +118,7 @@ def test_a_text_has_its_last_unlisted_tokens(tokens: list[int], most: int, data)
     is_listed = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
     is_listed[LISTED] = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_draft_head, "OWN_TOKENS", most)
+        patch.setattr(draft_head, "OWN_TOKENS", most)
         text = OwnTokens(DRAFT_MODEL, is_listed)
         for stop in [*sorted(data.draw(st.lists(st.integers(1, len(tokens))))), len(tokens)]:
             text.read(tokens[:stop])
@@ -148,7 +148,7 @@ def test_a_list_keeps_marks_and_bytes_and_then_the_first() -> None:
 
 
 def test_a_large_vocabulary_is_cut_unless_it_shall_not_be(monkeypatch) -> None:
-    monkeypatch.setattr(_draft_head, "LIST_SIZE", 5)
+    monkeypatch.setattr(draft_head, "LIST_SIZE", 5)
     monkeypatch.setattr("forerun.drafters.draft_model.LIST_SIZE", 5)
     head = drafter_of().head
     assert head is not None

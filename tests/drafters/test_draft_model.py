@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from forerun import LLM
-from forerun.cache.base import KVCache
 from forerun.core import tree
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
@@ -19,12 +18,13 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
-from forerun.drafters.base import SELF, LoadedModel, Target
 from forerun.drafters.draft_model import DraftModel, Options, build
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.nn.decoder import Decoder
-from forerun.nn.loader import load_model
-from forerun.nn.model import Hidden
+from forerun.drafting.base import SELF, LoadedModel, Target
+from forerun.model.cache.base import KVCache
+from forerun.model.decoder import Decoder
+from forerun.model.loader import load_model
+from forerun.model.model import Hidden
+from forerun.weights.checkpoint import open_checkpoint
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -39,8 +39,8 @@ from tests.drafters.models import (
     tiny,
 )
 from tests.engine.harness import complete, engine_for, plain
-from tests.formats.files import write_gguf
-from tests.nn.tiny import hf_model
+from tests.model.tiny import hf_model
+from tests.weights.files import write_gguf
 
 
 class CountingModel:

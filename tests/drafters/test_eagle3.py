@@ -9,10 +9,10 @@ import torch
 
 from forerun.core.errors import LoadError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters import _eagle_files, _network_folder
-from forerun.drafters._export import export
-from forerun.drafters.base import Target
-from forerun.drafters.eagle3 import Eagle3Drafter, Options, build
+from forerun.drafters.eagle3 import Eagle3Drafter, Options, build, files
+from forerun.drafting.base import Target
+from forerun.drafting.networks import folder
+from forerun.lab.train.export import export
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB = 32, 24
@@ -89,7 +89,7 @@ SPECULATORS = {
 
 
 def save(path, config, tensors):
-    _network_folder.write(path, config, tensors)
+    folder.write(path, config, tensors)
     return str(path)
 
 
@@ -245,7 +245,7 @@ def test_weights_and_rows_count():
     drafter = build(Options(model="untrained"), target())
     assert drafter.nbytes(0, 64) > 10_000
     assert drafter.nbytes(2, 64) - drafter.nbytes(0, 64) >= 2 * 64 * 4 * 2 * 16
-    assert set(_eagle_files.shapes(_eagle_files.untrained(target()).config)) <= {
+    assert set(files.shapes(files.untrained(target()).config)) <= {
         *OUR_TENSORS,
         "embed_tokens.weight",
     }
@@ -261,7 +261,7 @@ def test_what_is_exported_says_the_same(tmp_path, takes_head):
     written = json.loads((out / "config.json").read_text())
     assert written["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
     assert written["architectures"] == ["LlamaForCausalLMEagle3"]
-    stored = _network_folder.read(out, target()).tensors
+    stored = folder.read(out, target()).tensors
     assert (stored["d2t"] + torch.arange(len(IDS))).equal(IDS)
     assert stored["lm_head.weight"].shape == (len(IDS), WIDTH)
     (layers, [expected]), (other, [found]) = drafts(ours), drafts(str(out))

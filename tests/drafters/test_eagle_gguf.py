@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from forerun.core.errors import LoadError
-from forerun.drafters import _eagle_files, _eagle_gguf
-from forerun.drafters._export import export_gguf
-from forerun.drafters.base import Target
-from forerun.drafters.eagle3 import Options, build
-from forerun.formats.gguf import GgufCheckpoint
+from forerun.drafters.eagle3 import Options, build, files
+from forerun.drafters.eagle3 import gguf as eagle_gguf
+from forerun.drafting.base import Target
+from forerun.lab.train.export import export_gguf
+from forerun.weights.gguf import GgufCheckpoint
 from tests.drafters.test_eagle3 import IDS, NORMS, OURS, WIDTH, layer_tensors, save, target
 from tests.tiny import tiny_model
 
@@ -64,7 +64,7 @@ def test_what_is_written_says_the_same_again(tmp_path, of_target, takes_head, no
     if takes_head:
         del tensors["lm_head.weight"]
     ours, out = exported(tmp_path, of_target, config, tensors)
-    before, after = _eagle_files.read(ours, target()), _eagle_gguf.read(Path(out), target())
+    before, after = files.read(ours, target()), eagle_gguf.read(Path(out), target())
     eps = pytest.approx(after.config.rms_norm_eps)  # of single precision in the file
     assert before.config.rms_norm_eps == eps
     same = {"target_head": takes_head, "rms_norm_eps": before.config.rms_norm_eps}

@@ -12,16 +12,16 @@ from forerun.core.errors import ConfigError
 from forerun.core.options import spell
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq
-from forerun.drafters._fallback import Fallback
-from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Target
 from forerun.drafters.draft_model import DraftModel
 from forerun.drafters.draft_model import Options as DraftModelOptions
 from forerun.drafters.early_exit import EarlyExit, Options, build, tune
+from forerun.drafting.base import Target
+from forerun.drafting.fallback import Fallback
+from forerun.drafting.spec import DrafterSpec
 from forerun.engine.engine import Engine
-from forerun.eval.random_model import random_config, random_weights
-from forerun.nn.decoder import Decoder
-from forerun.nn.model import LayerPlan, Model
+from forerun.lab.contract.random_model import random_config, random_weights
+from forerun.model.decoder import Decoder
+from forerun.model.model import LayerPlan, Model
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
 from tests.engine.harness import LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from forerun.core.errors import LoadError
-from forerun.drafters import _medusa_files, _network_folder
-from forerun.drafters._export import export
-from forerun.drafters._medusa import MedusaWeights, NativeMedusa, TorchMedusa
-from forerun.drafters.base import Target
-from forerun.drafters.medusa import Options, build
-from forerun.kernels import native
-from forerun.nn.networks.medusa import Medusa, MedusaConfig
+from forerun.drafters.medusa import Options, build, files
+from forerun.drafters.medusa.drafting import MedusaWeights, NativeMedusa, TorchMedusa
+from forerun.drafters.medusa.network import Medusa, MedusaConfig
+from forerun.drafting.base import Target
+from forerun.drafting.networks import folder as network_folder
+from forerun.lab.train.export import export
+from forerun.model.kernels import native
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -45,7 +45,7 @@ def trained(*, target_head=True) -> Medusa:
 
 
 def save(path, config, tensors):
-    _network_folder.write(path, config, tensors)
+    network_folder.write(path, config, tensors)
     return str(path)
 
 
@@ -66,7 +66,7 @@ def trees(network, rows=3, nodes=9, steps=5):
 @pytest.mark.parametrize("target_head", [True, False])
 def test_what_was_trained_is_what_drafts(tmp_path, target_head):
     folder, net = ours(tmp_path, target_head=target_head)
-    weights = _medusa_files.read(folder, TARGET)
+    weights = files.read(folder, TARGET)
     network = TorchMedusa(weights, MODEL)
     for depth in range(HEADS):
         found, chances = network.likeliest(hidden()[0], depth)
@@ -79,7 +79,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
 @pytest.mark.skipif(not native.available(), reason="no native kernels")
 @pytest.mark.parametrize("target_head", [True, False])
 def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
-    weights = _medusa_files.read(ours(tmp_path, target_head=target_head)[0], TARGET)
+    weights = files.read(ours(tmp_path, target_head=target_head)[0], TARGET)
     found = trees(NativeMedusa(weights, MODEL, 32))
     for tree, other in zip(found, trees(TorchMedusa(weights, MODEL)), strict=True):
         assert tree[:2] == other[:2]
@@ -116,10 +116,10 @@ def test_what_is_exported_says_the_same_without_the_target(tmp_path, target_head
     (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"temperature": 1.0}))
     out = tmp_path / "out"
     export(tmp_path / "ours", out, TARGET)
-    read = _medusa_files.read(str(out), TARGET)
+    read = files.read(str(out), TARGET)
     assert read.tokens is None
     assert set(read.tensors) >= {f"head.{k}" for k in range(HEADS)}
-    ours_read = _medusa_files.read(folder, TARGET)
+    ours_read = files.read(folder, TARGET)
     expected, _ = TorchMedusa(ours_read, MODEL).likeliest(hidden()[0], 1)
     ids, _ = TorchMedusa(read, MODEL).likeliest(hidden()[0], 1)
     assert [i for i in ids.tolist() if i in expected.tolist()]
@@ -135,9 +135,7 @@ def test_published_names_are_read(tmp_path):
     ):
         build(Options(model=wrong), TARGET)
     whole = {n: t.repeat(2, 1) if n.endswith(".2.weight") else t for n, t in tensors.items()}
-    assert isinstance(
-        _medusa_files.read(save(tmp_path / "b", config, whole), TARGET), MedusaWeights
-    )
+    assert isinstance(files.read(save(tmp_path / "b", config, whole), TARGET), MedusaWeights)
 
 
 @pytest.mark.parametrize(

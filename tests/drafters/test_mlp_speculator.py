@@ -10,17 +10,17 @@ import torch
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters import _network_folder, _recurrent_files
-from forerun.drafters._best_first import Step
-from forerun.drafters._export import export
-from forerun.drafters._joined import Joined
-from forerun.drafters._last_state import LastStateDrafter
-from forerun.drafters._recurrent import TorchNetwork
-from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Target
-from forerun.drafters.mlp_speculator import Options, build
-from forerun.nn.networks import mlp_speculator as networks
-from tests.drafters.test_table_file import Words
+from forerun.drafters.mlp_speculator import Options, build, files
+from forerun.drafters.mlp_speculator import network as networks
+from forerun.drafters.mlp_speculator.drafting import TorchNetwork
+from forerun.drafting.base import Target
+from forerun.drafting.joined import Joined
+from forerun.drafting.networks import folder
+from forerun.drafting.networks.best_first import Step
+from forerun.drafting.networks.last_state import LastStateDrafter
+from forerun.drafting.spec import DrafterSpec
+from forerun.lab.train.export import export
+from tests.drafting.ngram.test_table_file import Words
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48
@@ -85,7 +85,7 @@ LSTM_TENSORS = {
 
 
 def save(path, config, tensors):
-    _network_folder.write(path, config, tensors)
+    folder.write(path, config, tensors)
     return str(path)
 
 
@@ -113,7 +113,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
     for weight in trained.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     save(tmp_path, config, trained.state_dict() | {"draft_ids": tokens})
-    network = TorchNetwork(_recurrent_files.read(str(tmp_path), here), here.model)
+    network = TorchNetwork(files.read(str(tmp_path), here), here.model)
     hidden = torch.randn(WIDTH)
     state, (row, memory) = trained.begin(hidden), (hidden, None)
     for depth, token in enumerate((5, 2, 8)):
@@ -169,12 +169,12 @@ def test_ibm_checkpoints_are_read(tmp_path, prefix):
 def test_ours_is_read_rounded_or_not(tmp_path):
     whole = drafts(save(tmp_path / "a", LSTM, LSTM_TENSORS))
     assert set(whole[0]) <= set(range(0, VOCAB, 2))
-    rounded = _network_folder.rounded(LSTM_TENSORS)
+    rounded = folder.rounded(LSTM_TENSORS)
     assert rounded["projs.0.weight"].dtype == torch.int8
     again = drafts(save(tmp_path / "b", LSTM, rounded))
     assert whole[:2] == again[:2]
     assert whole[2] == pytest.approx(again[2], abs=0.02)
-    stored = _network_folder.read(tmp_path / "b", target()).tensors["projs.0.weight"]
+    stored = folder.read(tmp_path / "b", target()).tensors["projs.0.weight"]
     error = (stored - LSTM_TENSORS["projs.0.weight"]).abs()
     assert error.max() <= LSTM_TENSORS["projs.0.weight"].abs().max() / 127
 
@@ -264,7 +264,7 @@ def test_what_is_exported_says_the_same_without_the_target(tmp_path, kind):
     written = json.loads((out / "config.json").read_text())
     assert written["architectures"][0].endswith("SpeculatorPreTrainedModel")
     assert "target_head" not in written
-    assert not any("map" in name for name in _network_folder.read(out, target()).tensors)
+    assert not any("map" in name for name in folder.read(out, target()).tensors)
     expected, found = drafts(ours), drafts(str(out))
     assert found[:2] == expected[:2]
     assert found[2] == pytest.approx(expected[2], abs=0.01)
@@ -278,16 +278,16 @@ def with_tokenizer():
 def test_the_network_that_ships_for_a_target_is_found_by_its_size_and_tokenizer(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(_network_folder, "_packaged", lambda: tmp_path)
+    monkeypatch.setattr(folder, "_packaged", lambda: tmp_path)
     theirs, here = "mlp_speculator++recycling", with_tokenizer()
-    assert _network_folder.shipped(here) is None
+    assert folder.shipped(here) is None
     assert DrafterSpec.of("auto").beside(here).text() == "recycling"
-    trained = _network_folder.describe_target(here, "a model")
+    trained = folder.describe_target(here, "a model")
     save(tmp_path / "of-another", LSTM | {"target": trained | {"num_layers": 99}}, LSTM_TENSORS)
-    assert _network_folder.shipped(here) is None
+    assert folder.shipped(here) is None
     save(tmp_path / "ours", LSTM | {"target": trained}, LSTM_TENSORS)
-    assert _network_folder.shipped(here) == tmp_path / "ours"
-    assert _network_folder.shipped(target()) is None, "without a tokenizer nothing can be compared"
+    assert folder.shipped(here) == tmp_path / "ours"
+    assert folder.shipped(target()) is None, "without a tokenizer nothing can be compared"
     assert DrafterSpec.of("auto").beside(here).text() == theirs
     assert isinstance(DrafterSpec.of("auto").build(here), Joined)
     assert DrafterSpec.of("auto", num_draft=3).beside(here).text() == "recycling:num_draft=3"

@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
-from forerun.drafters import _token_table, recycling
-from forerun.drafters._guess_tree import LIVE_WEIGHT, PRIOR
-from forerun.drafters._token_table import (
+from forerun.drafters import recycling
+from forerun.drafters.recycling import Options, Recycling
+from forerun.drafting.base import Drafter, Target
+from forerun.drafting.ngram import token_table
+from forerun.drafting.ngram.guess_tree import LIVE_WEIGHT, PRIOR
+from forerun.drafting.ngram.token_table import (
     ENTRY_NBYTES,
     FADE,
     WAYS,
@@ -25,10 +28,8 @@ from forerun.drafters._token_table import (
     context_hashes,
     new_live_table,
 )
-from forerun.drafters.base import Drafter, Target
-from forerun.drafters.recycling import Options, Recycling
-from forerun.eval.held import held_nbytes
-from forerun.kernels import native
+from forerun.lab.contract.held import held_nbytes
+from forerun.model.kernels import native
 from tests.drafters.helpers import check_draft, sequence
 
 VOCAB = 4
@@ -98,7 +99,7 @@ def new_file(known) -> FileTable:
         data += (mark & 0xFFFF).to_bytes(2, "little") + bytes([size, VOCAB])
         data += b"".join(t.to_bytes(2, "little") + bytes([s]) for t, s in enumerate(shares))
     arrays = np.array([0, len(data)], np.uint32), np.frombuffer(data, np.uint8)
-    return _token_table.new_file_table(*arrays, 2)
+    return token_table.new_file_table(*arrays, 2)
 
 
 class Formula:
@@ -254,7 +255,7 @@ def test_what_was_learned_longest_ago_is_forgotten_first() -> None:
         table.learn([token], [7], [1.0])
     table.learn([0], [7], [1.0])
     table.learn([WAYS], [7], [1.0])  # 1 was learned longest ago
-    known = {int(row["hash"]) for row in np.frombuffer(table.entries(), _token_table.ENTRY)}
+    known = {int(row["hash"]) for row in np.frombuffer(table.entries(), token_table.ENTRY)}
     hashes = {next(context_hashes([t], 1)): t for t in range(WAYS + 1)}
     assert {hashes[h] for h in known} == {0, *range(2, WAYS + 1)}
 
@@ -271,7 +272,7 @@ def test_entries_that_another_table_takes_over_are_known_there(old, new, order, 
         first.learn(context, range(VOCAB), row)
     second.absorb(first.entries(age))
     assert first.entries(first.age) == b""
-    rows = [np.frombuffer(t.entries(), _token_table.ENTRY) for t in (first, second)]
+    rows = [np.frombuffer(t.entries(), token_table.ENTRY) for t in (first, second)]
     for name in ("hash", "total", "tokens", "counts"):
         assert rows[0][name].tolist() == rows[1][name].tolist()
     with pytest.raises(ValueError, match=r"entry|size"):
@@ -367,4 +368,4 @@ def test_wrong_options_are_refused(options: dict[str, float]) -> None:
 
 def test_it_is_a_drafter() -> None:
     drafter: Drafter = recycling.build(Options(table="none"), target())
-    assert drafter.features.top_k == _token_table.NUM_LIVE
+    assert drafter.features.top_k == token_table.NUM_LIVE

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters import _texts
-from forerun.drafters._suffix_index import SuffixIndex, new_index
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
-from forerun.eval.held import held_nbytes
+from forerun.drafting.ngram import texts as text_index
+from forerun.drafting.ngram.suffix_index import SuffixIndex, new_index
+from forerun.lab.contract.held import held_nbytes
 from tests.drafters.helpers import check_draft, sequence
 
 WORDS = st.lists(st.integers(0, 2), min_size=1, max_size=25)
@@ -24,7 +24,7 @@ PAST = st.lists(WORDS, max_size=3)
 def index(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without the native index, and with it where it was built."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_texts, "new_index", request.param)
+        patch.setattr(text_index, "new_index", request.param)
         yield
 
 

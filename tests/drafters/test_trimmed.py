@@ -12,11 +12,10 @@ import safetensors.torch
 import torch
 
 from forerun.core.errors import ConfigError, ForerunError, LoadError
-from forerun.drafters import _trimmed
-from forerun.drafters._table_file import fingerprint
-from forerun.drafters._trimmed import CONFIG, TENSORS, TrimmedConfig
-from forerun.drafters.base import LoadedModel
-from forerun.drafters.draft_model import Options, build
+from forerun.drafters.draft_model import Options, build, trimmed
+from forerun.drafters.draft_model.trimmed import CONFIG, TENSORS, TrimmedConfig
+from forerun.drafting.base import LoadedModel
+from forerun.drafting.ngram.table_file import fingerprint
 from tests.drafters.models import DRAFT_MODEL, TARGET, VOCAB_SIZE
 
 TOKENS = torch.tensor([0, 3, 4, 11])
@@ -52,7 +51,7 @@ OURS = replace(TARGET, vocabulary=Words(), load=load, path=Path("big.gguf"))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    _trimmed.save(tmp_path / "trimmed", config(), TOKENS)
+    trimmed.save(tmp_path / "trimmed", config(), TOKENS)
     return tmp_path / "trimmed"
 
 
@@ -60,7 +59,7 @@ def test_a_draft_is_cut_to_the_tokens_of_its_folder(folder: Path) -> None:
     tensors = safetensors.torch.load_file(folder / TENSORS)
     assert (torch.arange(4) + tensors["d2t"]).tolist() == TOKENS.tolist()
     assert tensors["t2d"].nonzero()[:, 0].tolist() == TOKENS.tolist()
-    assert _trimmed.load(str(folder), OURS).tokens.tolist() == TOKENS.tolist()
+    assert trimmed.load(str(folder), OURS).tokens.tolist() == TOKENS.tolist()
     head = build(Options(model=str(folder)), OURS).head
     assert head is not None
     rows = head.scores(torch.zeros(1, DRAFT_MODEL.config.hidden_size), [(head.new_text(), 1)])
@@ -70,11 +69,11 @@ def test_a_draft_is_cut_to_the_tokens_of_its_folder(folder: Path) -> None:
 
 
 def test_what_is_no_such_folder_is_a_model(tmp_path: Path, folder: Path) -> None:
-    assert _trimmed.is_one(str(folder))
-    assert not _trimmed.is_one("self")
-    assert not _trimmed.is_one(str(tmp_path))
+    assert trimmed.is_one(str(folder))
+    assert not trimmed.is_one("self")
+    assert not trimmed.is_one(str(tmp_path))
     (tmp_path / CONFIG).write_text('{"model_type": "llama"}')
-    assert not _trimmed.is_one(str(tmp_path))
+    assert not trimmed.is_one(str(tmp_path))
 
 
 def test_a_target_of_another_vocabulary_is_refused(folder: Path) -> None:
@@ -114,7 +113,7 @@ def swap(folder: Path, **tensors: torch.Tensor) -> None:
             "name different tokens",
         ),
         (
-            lambda f: (f / CONFIG).write_text(json.dumps({"model_type": _trimmed.KIND})),
+            lambda f: (f / CONFIG).write_text(json.dumps({"model_type": trimmed.KIND})),
             "is no trimmed draft",
         ),
     ],
@@ -133,6 +132,6 @@ def test_a_value_of_another_kind_is_told(folder: Path) -> None:
 
 
 def test_more_tokens_than_the_model_has_are_told(folder: Path) -> None:
-    _trimmed.save(folder, config(vocab_size=40), TOKENS)
+    trimmed.save(folder, config(vocab_size=40), TOKENS)
     with pytest.raises(ForerunError, match="has 40 tokens, more than the model"):
         build(Options(model=str(folder)), OURS)

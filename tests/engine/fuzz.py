@@ -23,7 +23,7 @@ from forerun import LLM, SamplingParams
 from forerun.core import registry
 from forerun.core.config import DEFAULT_MODEL, Precision
 from forerun.core.structured import StructuredOutputsParams
-from forerun.drafters._spec import DrafterSpec
+from forerun.drafting.spec import DrafterSpec
 from forerun.engine.loop import RequestHandle
 from forerun.engine.planner import Planner
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from forerun.cache.base import KVCache
 from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
-from forerun.drafters.base import Drafter
 from forerun.drafters.none import NoDrafter
+from forerun.drafting.base import Drafter
 from forerun.engine.engine import Engine
 from forerun.engine.request import RequestState
-from forerun.nn.model import Hidden, Model
+from forerun.model.cache.base import KVCache
+from forerun.model.model import Hidden, Model
 
 LOOPING = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
 """Prompts that repeat themselves, so that every drafter has something to say."""

@@ -58,11 +58,11 @@ def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
     from forerun import LLM
     from forerun.core.config import EngineConfig
     from forerun.core.device import choose_device, set_threads
-    from forerun.drafters import _learned
+    from forerun.drafting.ngram import learned
     from forerun.engine.planner import Planner
-    from forerun.nn.loader import load_model
+    from forerun.model.loader import load_model
 
-    _learned.folder = lambda: Path(tempfile.mkdtemp())
+    learned.folder = lambda: Path(tempfile.mkdtemp())
     set_threads(int(str(options.get("threads", 1))))
     run_tiny()
     measured = {"program": resident() - bare}
@@ -124,8 +124,8 @@ def run(llm: LLM) -> None:
 
 def tokenizer_nbytes(model: str) -> int:
     """Of one that has been used."""
-    from forerun.formats.checkpoint import open_checkpoint
-    from forerun.formats.hub import resolve
+    from forerun.hub.names import resolve
+    from forerun.weights.checkpoint import open_checkpoint
 
     before = resident()
     checkpoint = open_checkpoint(resolve(model))
@@ -140,8 +140,8 @@ def run_tiny() -> None:
     """What of Python and torch is loaded when it is first used."""
     from forerun.core.config import EngineConfig
     from forerun.core.params import SamplingParams
-    from forerun.drafters._spec import DrafterSpec
-    from forerun.drafters.base import Target
+    from forerun.drafting.base import Target
+    from forerun.drafting.spec import DrafterSpec
     from forerun.engine.engine import Engine
     from tests.tiny import tiny_model
 

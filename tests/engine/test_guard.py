@@ -9,8 +9,8 @@ import torch
 
 from forerun.core.errors import DrafterError
 from forerun.core.types import Draft
-from forerun.drafters._fallback import Fallback
 from forerun.drafters.none import NoDrafter
+from forerun.drafting.fallback import Fallback
 from forerun.engine.controller import Fixed
 from forerun.engine.guard import MAX_ERRORS
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft
-from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import LoadedModel, Target
+from forerun.drafting.base import LoadedModel, Target
+from forerun.drafting.spec import DrafterSpec
 from forerun.engine import ladder
 from forerun.engine.engine import Engine
 from forerun.engine.ladder import Ladder

@@ -18,7 +18,7 @@ from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason
 from forerun.drafters import suffix
-from forerun.drafters.base import Target
+from forerun.drafting.base import Target
 from forerun.engine.loop import EngineLoop, RequestHandle
 from tests.engine.harness import GREEDY, LOOPING, engine_for, plain
 from tests.tiny import tiny_model

@@ -9,10 +9,10 @@ import pytest
 from forerun.core import registry
 from forerun.core.config import Precision
 from forerun.core.params import SamplingParams
-from forerun.drafters.base import LoadedModel, Target
 from forerun.drafters.none import NoDrafter
+from forerun.drafting.base import LoadedModel, Target
 from forerun.engine.engine import Engine
-from forerun.eval.drafter_candidate import Candidate
+from forerun.lab.contract.candidate import Candidate
 from tests.engine.harness import LOOPING, complete, drain, engine_for
 from tests.tiny import tiny_model
 

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from forerun import LLM, SamplingParams
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafters import _learned
-from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import Target
+from forerun.drafting.base import Target
+from forerun.drafting.ngram import learned
+from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import COMPONENTS, DrafterNumbers, ModelNumbers, Workload
 from forerun.engine.planner import Planner, drafter_numbers
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.kernels import native
-from forerun.nn.loader import blank_model, load_model
+from forerun.model.kernels import native
+from forerun.model.loader import blank_model, load_model
+from forerun.weights.checkpoint import open_checkpoint
 from tests.tiny import tiny_model
 
 MB = 10**6
@@ -227,7 +227,7 @@ def test_nothing_is_learned_where_that_does_not_fit(
     default_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: str, learns: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(_learned, "folder", lambda: tmp_path)
+    monkeypatch.setattr(learned, "folder", lambda: tmp_path)
     sizes = {"memory_budget": budget, "max_model_len": 512, "max_num_seqs": 2}
     llm = LLM(model=str(default_model), learn=True, **sizes)
     assert llm.plan is not None

@@ -15,18 +15,18 @@ import torch
 
 from forerun.core import registry
 from forerun.core.params import SamplingParams
-from forerun.drafters.base import LoadedModel, Target
-from forerun.eval.drafter_candidate import Candidate
-from forerun.formats import int_words
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hf_layouts import Layout
-from forerun.nn.flatten_job import FlattenJob, FlattenRecipe
-from forerun.nn.loader import load_model
-from forerun.nn.model import Model
-from forerun.nn.quantize_job import Method, QuantizeJob, Recipe
-from forerun.quant.grid import Grid
+from forerun.drafting.base import LoadedModel, Target
+from forerun.lab.contract.candidate import Candidate
+from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
+from forerun.lab.quantize.quantize_job import Method, QuantizeJob, Recipe
+from forerun.model.loader import load_model
+from forerun.model.model import Model
+from forerun.weights import int_words
+from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.grid import Grid
+from forerun.weights.hf_layouts import Layout
 from tests.engine.harness import LOOPING, complete, engine_for, plain
-from tests.nn.tiny import hf_model
+from tests.model.tiny import hf_model
 
 VOCAB, MAX_LEN, GROUP = 24, 256, 32
 TEXTS = np.random.default_rng(0).integers(1, VOCAB, (5, 48)).tolist()

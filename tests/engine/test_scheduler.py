@@ -11,7 +11,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.engine.engine import Engine
 from forerun.engine.scheduler import Scheduler
-from forerun.nn.model import Hidden
+from forerun.model.model import Hidden
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
 

@@ -9,7 +9,7 @@ import pytest
 
 from forerun.core.params import SamplingParams
 from forerun.drafters import draft_model, suffix
-from forerun.drafters.base import Target
+from forerun.drafting.base import Target
 from forerun.engine.stats import PHASES, Timers
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model

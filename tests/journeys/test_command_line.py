@@ -19,7 +19,7 @@ import sys
 import pytest
 import typer
 
-from forerun.cli import _console
+from forerun.cli import console
 from forerun.cli.main import app, main
 from forerun.core.types import Event, TextPiece
 
@@ -145,7 +145,7 @@ def test_a_folder_without_a_model_is_one_line_that_says_what_is_in_it(shell, tmp
 
 
 def test_a_model_without_a_template_asks_for_raw(shell, monkeypatch):
-    from forerun.formats.tokenizer import Tokenizer
+    from forerun.text.tokenizer import Tokenizer
 
     monkeypatch.setattr(Tokenizer, "chat_template", None)
     code, _, err = shell(f"forerun generate hi {SHORT}")
@@ -248,7 +248,7 @@ def test_drafted_tokens_are_tinted_on_a_terminal_unless_no_color_is_set(monkeypa
     def printed() -> str:
         monkeypatch.setattr(sys, "stdout", Terminal())
         pieces = (TextPiece("plain ", False), TextPiece("drafted", True))
-        _console.show([Event(0, (1, 2), pieces)])
+        console.show([Event(0, (1, 2), pieces)])
         return sys.stdout.getvalue()
 
     monkeypatch.setenv("TERM", "xterm-256color")

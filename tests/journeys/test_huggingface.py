@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from forerun import LLM, LoadError, RequestError, SamplingParams
-from tests.formats.test_hf import byte_level_encoder
-from tests.nn.tiny import hf_model
+from tests.model.tiny import hf_model
+from tests.weights.test_hf import byte_level_encoder
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 TEXT = "The capital of France is"

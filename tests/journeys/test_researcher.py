@@ -7,7 +7,8 @@ import importlib
 import pytest
 
 from forerun import LLM, SamplingParams
-from forerun.tune import profile, search
+from forerun.engine import profile
+from forerun.lab.tune import search
 from tests.cli.conftest import forerun as forerun
 from tests.cli.helpers import the_json
 from tests.drafters.helpers import RECYCLING

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.kernels import native
+from forerun.model.kernels import native
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from forerun.cache.base import KVCache
 from forerun.core.batch import Batch, Segment
-from forerun.formats.flat import FlatParts, FlatRows, FlatTensor, Split
-from forerun.formats.gguf_blocks import BlockTensor, quantize
-from forerun.formats.weights import FORMATS, StoredTensor
-from forerun.nn.backends.native import NativeDecoder
-from forerun.nn.backends.native import load as load_native
-from forerun.nn.config import ModelConfig, RopeConfig, weight_shapes
-from forerun.nn.decoder import Decoder
-from forerun.nn.model import Model
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.backends.native import load as load_native
+from forerun.model.cache.base import KVCache
+from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.model.decoder import Decoder
+from forerun.model.model import Model
+from forerun.weights.flat import FlatParts, FlatRows, FlatTensor, Split
+from forerun.weights.gguf_blocks import BlockTensor, quantize
+from forerun.weights.stored import FORMATS, StoredTensor
 
 VOCAB = 77  # the last tile of the head is not whole
 

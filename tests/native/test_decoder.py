@@ -12,12 +12,12 @@ import torch
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, ConfigError, LoadError
-from forerun.formats.weights import WeightFormat
-from forerun.nn.backends.native import NativeDecoder, unsupported
-from forerun.nn.backends.native import load as load_native
-from forerun.nn.config import RopeConfig
-from forerun.nn.model import LayerPlan, Model
-from forerun.nn.native_cache import NativeCache
+from forerun.model.backends.native import NativeDecoder, unsupported
+from forerun.model.backends.native import load as load_native
+from forerun.model.config import RopeConfig
+from forerun.model.model import LayerPlan, Model
+from forerun.model.native_cache import NativeCache
+from forerun.weights.stored import WeightFormat
 from tests.native.models import (
     GATED,
     QUANTIZED,

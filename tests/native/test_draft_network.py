@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from forerun import _native
-from forerun.drafters._recurrent import NativeNetwork, RecurrentWeights, TorchNetwork
-from forerun.nn.backends.native import load as load_native
+from forerun.drafters.mlp_speculator.drafting import (
+    NativeNetwork,
+    RecurrentWeights,
+    TorchNetwork,
+)
+from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights, reference
 
 WIDTH = GATED.hidden_size

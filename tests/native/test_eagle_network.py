@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from forerun import _native
-from forerun.drafters._eagle import EagleWeights, NativeEagle, TorchEagle
-from forerun.drafters._eagle_files import shapes
-from forerun.nn.backends.native import load as load_native
-from forerun.nn.networks.eagle3 import Eagle3Config
+from forerun.drafters.eagle3.drafting import EagleWeights, NativeEagle, TorchEagle
+from forerun.drafters.eagle3.files import shapes
+from forerun.drafters.eagle3.network import Eagle3Config
+from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, VOCAB, random_weights
 
 WIDTH, MAX_LEN = GATED.hidden_size, 200

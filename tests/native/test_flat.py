@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from forerun import _native
 from forerun.core.errors import LoadError
-from forerun.formats.flat import SPLITS, FlatParts, FlatRows, FlatTensor, Split
-from forerun.formats.weights import FORMATS
-from forerun.kernels import reference
-from forerun.nn.backends.native import NativeDecoder
-from forerun.nn.backends.native import load as load_native
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.backends.native import load as load_native
+from forerun.model.kernels import reference
+from forerun.weights.flat import SPLITS, FlatParts, FlatRows, FlatTensor, Split
+from forerun.weights.stored import FORMATS
 from tests.native.models import GATED, flat, native, prefill, random_weights, same_bits, text
 from tests.native.models import reference as torch_model
 

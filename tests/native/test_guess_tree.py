@@ -8,9 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.types import TopK
-from forerun.drafters._guess_tree import grow_trees_in_python
-from forerun.drafters._suffix_index import SuffixIndex
-from forerun.drafters._token_table import ENTRY, ENTRY_NBYTES, WAYS, FileTable, LiveTable
+from forerun.drafting.ngram.guess_tree import grow_trees_in_python
+from forerun.drafting.ngram.suffix_index import SuffixIndex
+from forerun.drafting.ngram.token_table import (
+    ENTRY,
+    ENTRY_NBYTES,
+    WAYS,
+    FileTable,
+    LiveTable,
+)
 
 _native = pytest.importorskip("forerun._native")
 
@@ -62,7 +68,7 @@ def packed(buckets, token_nbytes: int) -> tuple[np.ndarray, np.ndarray]:
 def test_the_native_trees_are_those_of_their_oracle(
     rows, num_sets, order, buckets, token_nbytes, past, asked, min_chance, has_file
 ) -> None:
-    from forerun.drafters._token_table import context_hashes
+    from forerun.drafting.ngram.token_table import context_hashes
 
     # marks that contexts of the test have
     buckets = [

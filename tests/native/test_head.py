@@ -17,10 +17,10 @@ from torch import Tensor
 from forerun import _native
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import TopK
-from forerun.nn.backends.native import load
-from forerun.nn.config import ModelConfig
-from forerun.nn.decoder import Decoder
-from forerun.nn.model import Model, top_k
+from forerun.model.backends.native import load
+from forerun.model.config import ModelConfig
+from forerun.model.decoder import Decoder
+from forerun.model.model import Model, top_k
 from tests.native.models import (
     GATED,
     TYPES,

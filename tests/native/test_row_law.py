@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from forerun import _native
-from forerun.cache.base import KVCache
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
-from forerun.nn.backends.native import NativeDecoder
-from forerun.nn.backends.native import load as load_native
-from forerun.nn.config import ModelConfig
-from forerun.nn.native_cache import NativeCache
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.backends.native import load as load_native
+from forerun.model.cache.base import KVCache
+from forerun.model.config import ModelConfig
+from forerun.model.native_cache import NativeCache
 from tests.native.models import (
     GATED,
     VOCAB,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.types import Outcome
-from forerun.drafters import _texts
-from forerun.drafters._suffix_index import Index, SuffixIndex, index_nbytes, new_index
 from forerun.drafters.suffix import Options, Suffix
+from forerun.drafting.ngram import texts
+from forerun.drafting.ngram.suffix_index import Index, SuffixIndex, index_nbytes, new_index
 from tests.drafters.helpers import sequence
 
 _native = pytest.importorskip("forerun._native")
@@ -96,7 +96,7 @@ def drafts(
     """What a drafter says of two sequences at a time, some tokens at a time, eight in all."""
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_texts, "new_index", new)
+        patch.setattr(texts, "new_index", new)
         drafter = Suffix(options)
         for i in range(0, 8, 2):
             seqs = [sequence([rng.randrange(num_words) for _ in range(9)], i + j) for j in (0, 1)]

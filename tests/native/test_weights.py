@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from forerun import _native
-from forerun.formats.weights import Codes, StoredTensor
-from forerun.nn.backends.native import NativeDecoder
-from forerun.nn.backends.native import load as load_native
-from forerun.quant.rtn import requantize
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.backends.native import load as load_native
+from forerun.weights.rtn import requantize
+from forerun.weights.stored import Codes, StoredTensor
 from tests.engine.resident import resident_of
 from tests.native.models import (
     GATED,

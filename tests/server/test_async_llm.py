@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from forerun import AsyncLLM, CapacityError, LoadError, RequestError, SamplingParams
-from forerun.formats.prompt import Encoded
 from forerun.server.worker import AsyncRequest, Closed, Worker
+from forerun.text.prompt import Encoded
 
 PROMPT = [{"role": "user", "content": "Write a list of ten animals. Then write the list again."}]
 GREEDY = SamplingParams(temperature=0, max_tokens=32)

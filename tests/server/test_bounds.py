@@ -14,7 +14,7 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.drafters.base import BaseDrafter
+from forerun.drafting.base import BaseDrafter
 from forerun.engine.guard import Guard
 from forerun.server.config import ServerConfig
 from forerun.server.run import bind

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from forerun.eval.prompts import read
+from forerun.hub.prompt_sets import read
 from tests.server.conftest import running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -18,7 +18,7 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.engine.memory import SHARED_NBYTES, together
 from forerun.server.config import ServerConfig
 from forerun.server.fleet import Fleet, Source
-from tests.nn.test_lying_files import honest
+from tests.model.test_lying_files import honest
 from tests.server.conftest import running_fleet
 from tests.server.test_bounds import wait_until
 

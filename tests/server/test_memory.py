@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from forerun.kernels import native
+from forerun.model.kernels import native
 from tests.server.conftest import apart, status_mb
 
 pytestmark = pytest.mark.slow

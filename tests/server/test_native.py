@@ -15,7 +15,7 @@ import torch
 
 from forerun.core.params import SamplingParams
 from forerun.core.repetition import num_repeated
-from forerun.formats.fill_in import FillIn
+from forerun.text.fill_in import FillIn
 from tests.server.conftest import running
 
 PROMPT = "One two three one two three one"

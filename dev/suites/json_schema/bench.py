@@ -25,10 +25,10 @@ from typing import Any
 
 import jsonschema
 
-from forerun.bench.report import table
 from forerun.core.errors import RequestError, one_line
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
+from forerun.lab.bench.report import table
 from forerun.llm import LLM
 
 RESULTS = Path(__file__).with_name("bench.md")

@@ -23,13 +23,13 @@ from typing import Any
 from unittest import mock
 
 from dev.suites.json_schema.reader import Reader
-from forerun.bench.report import table
 from forerun.core.config import DEFAULT_MODEL
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.guidance import Grammars, Guided
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import resolve
+from forerun.hub.names import resolve
+from forerun.lab.bench.report import table
+from forerun.weights.checkpoint import open_checkpoint
 
 DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from forerun.decoding.guidance import Guided
-from forerun.formats.tokenizer import Tokenizer
+from forerun.text.tokenizer import Tokenizer
 
 MAX_SPELLINGS = 800
 """Of one value: orders of its keys, of its numbers' digits and of its characters."""

@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from forerun.formats.gguf_tokenizer import TokenType
+from forerun.text.gguf_tokenizer import TokenType
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCABULARY, CONTEXT = 64, 5, 2, 1, 192, 512, 16384
 FILL = ("<PRE>", "<SUF>", "<MID>")

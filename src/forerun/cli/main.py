@@ -1,13 +1,11 @@
-"""`forerun`: finds the commands of this folder and maps errors to one line.
+"""`forerun`: finds the commands of both houses and maps errors to one line.
 
 Commands import what they need when they run, so `forerun --help` never waits for torch.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -15,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from forerun import cli
-from forerun.cli._help import USAGE_ERROR, Command, Group, entries, main_name
+from forerun.cli.help import USAGE_ERROR, Command, Group, entries, main_name
+from forerun.core import registry
 from forerun.core.errors import ForerunError
 
 NOT_GROUPED = ("check_drafter",)
@@ -36,7 +34,7 @@ _PIPE_CLOSED = 141
 
 
 def app() -> typer.Typer:
-    """The application with every command of the folder; `bench_report.py` is `report` of the command `bench`."""
+    """Make the application with every command there is; `bench_report.py` is `report` of the command `bench`."""
     result = typer.Typer(
         name="forerun",
         cls=Group,
@@ -45,11 +43,10 @@ def app() -> typer.Typer:
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    names = [m.name for m in pkgutil.iter_modules(cli.__path__)]
-    names = [name for name in names if not name.startswith("_") and name != "main"]
+    names = registry.names("commands")
     listed = [name for group in GROUPS.values() for name in group]
     names.sort(key=lambda name: (listed.index(name) if name in listed else len(listed), name))
-    modules = {name: importlib.import_module(f"forerun.cli.{name}") for name in names}
+    modules = {name: registry.load("commands", name) for name in names}
     parents: dict[str, typer.Typer] = {}
     for name, module in modules.items():
         panel = next((group for group, own in GROUPS.items() if name in own), OTHERS)

@@ -1,7 +1,8 @@
 """A folder is a list: every module of a package is a plug-in whose name is the file's name.
 
-Adding a drafter, an architecture, a command is adding one file; deleting the file removes it. Other
-distributions add theirs through the entry-point group `forerun.<kind>`, such as `forerun.drafters`.
+Adding a drafter, an architecture, a command is adding one file or folder; deleting it removes the plug-in. The
+laboratory adds those of `forerun.lab.<kind>`, where it is installed. Other distributions add theirs through the
+entry-point group `forerun.<kind>`, such as `forerun.drafters`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
 
 
 def names(kind: str) -> list[str]:
-    """Plug-ins of the package `forerun.<kind>`, e.g. `nn.arch`; modules with a leading _ and `base` are none."""
-    package = importlib.import_module(f"forerun.{kind}")
-    own = [m.name for m in pkgutil.iter_modules(package.__path__)]
-    own = [name for name in own if not name.startswith("_") and name != "base"]
-    return sorted({*own, *_entry_points(kind)})
+    """List the plug-ins of a kind, e.g. `model.arch`; modules with a leading _ and `base` are none."""
+    return sorted({*_modules(kind), *_entry_points(kind)})
 
 
 def load(kind: str, name: str) -> ModuleType:
@@ -37,13 +35,27 @@ def load(kind: str, name: str) -> ModuleType:
     if name not in names(kind):
         raise ConfigError(unknown(kind.rsplit(".")[-1].removesuffix("s"), name, names(kind)))
     if (entry := _entry_points(kind).get(name)) is None:
-        return importlib.import_module(f"forerun.{kind}.{name}")
+        return importlib.import_module(_modules(kind)[name])
     module = _imported(entry.value, entry.load)
     if not isinstance(module, ModuleType):
         raise ConfigError(
             f"the entry point '{name}' of forerun.{kind} must name a module, but '{entry.value}' is none"
         )
     return module
+
+
+def _modules(kind: str) -> dict[str, str]:
+    """Full names of the modules of both houses, by plug-in."""
+    found: dict[str, str] = {}
+    for package in (f"forerun.{kind}", f"forerun.lab.{kind}"):
+        try:
+            path = importlib.import_module(package).__path__
+        except ModuleNotFoundError as error:
+            if error.name is None or not package.startswith(error.name):
+                raise
+            continue
+        found |= {module.name: f"{package}.{module.name}" for module in pkgutil.iter_modules(path)}
+    return {name: module for name, module in found.items() if name[0] != "_" and name != "base"}
 
 
 def origin(kind: str, name: str) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
-from forerun.formats.tokenizer import Tokenizer
+from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

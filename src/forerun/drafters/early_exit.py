@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
-from forerun.drafters._draft_builder import (
+from forerun.drafting.base import Search, Target
+from forerun.drafting.draft_builder import (
     BuilderOptions,
     DraftBuilder,
     ModelDrafter,
     Scores,
     new_rows,
 )
-from forerun.drafters.base import Search, Target
-from forerun.nn.model import LayerPlan
+from forerun.model.model import LayerPlan
 
 TUNE_WHEN_NAMED = True
 """Autotune leaves it out unless asked: the search tries every sublayer, and few models gain."""

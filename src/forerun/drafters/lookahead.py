@@ -27,7 +27,7 @@ from forerun.core import tree
 from forerun.core.errors import check_least
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters.base import BaseDrafter, Search, Target
+from forerun.drafting.base import BaseDrafter, Search, Target
 
 Ngram = tuple[int, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.drafting.base import BaseDrafter, Target
 
 
 @dataclass(frozen=True, slots=True)

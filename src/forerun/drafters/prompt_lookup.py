@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from forerun.core import tree
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.drafting.base import BaseDrafter, Target
 
 ENTRY_NBYTES = 136
 """Bytes of one n-gram in the index at most, besides 8 for each of its tokens: its share of a dict

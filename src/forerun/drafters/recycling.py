@@ -21,14 +21,19 @@ from pathlib import Path
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
-from forerun.drafters import _guess_tree, _table_file
-from forerun.drafters._best_first import drafts_of
-from forerun.drafters._guess_tree import AnyTextEvidence
-from forerun.drafters._learned import Learned
-from forerun.drafters._texts import Texts
-from forerun.drafters._token_table import NUM_LIVE, AnyFileTable, LiveTable, new_live_table
-from forerun.drafters.base import BaseDrafter, Target
-from forerun.formats.hub import name_of
+from forerun.drafting.base import BaseDrafter, Target
+from forerun.drafting.networks.best_first import drafts_of
+from forerun.drafting.ngram import guess_tree, table_file
+from forerun.drafting.ngram.guess_tree import AnyTextEvidence
+from forerun.drafting.ngram.learned import Learned
+from forerun.drafting.ngram.texts import Texts
+from forerun.drafting.ngram.token_table import (
+    NUM_LIVE,
+    AnyFileTable,
+    LiveTable,
+    new_live_table,
+)
+from forerun.hub.names import name_of
 
 KEEPS = True
 """With `Target.learn`, what it learned is there in the next process."""
@@ -64,7 +69,7 @@ class Options:
         if not 0 < self.table_mb <= 65536:
             raise ConfigError(f"table_mb must be above 0 and at most 65536, got {self.table_mb}")
         if (path := self.table_path) is not None:
-            _table_file.read_header(path)  # a wrong one is told before a model is loaded
+            table_file.read_header(path)  # a wrong one is told before a model is loaded
 
     @property
     def table_path(self) -> Path | None:
@@ -78,13 +83,13 @@ def build(options: Options, target: Target) -> Recycling:
     if path is not None:
         if vocabulary is None:
             raise ConfigError(f"table={path} is one of a tokenizer, and the target has none")
-        table = _table_file.load(path, vocabulary)
+        table = table_file.load(path, vocabulary)
     elif options.table == "auto" and vocabulary is not None:
         name = None if target.path is None else name_of(target.path)
-        table = _table_file.load_known(vocabulary, name)
+        table = table_file.load_known(vocabulary, name)
     drafter = Recycling(options, table)
     if target.learn and target.path is not None and vocabulary is not None:
-        drafter.keep_in(target.path, _table_file.fingerprint(vocabulary), target.learned_in)
+        drafter.keep_in(target.path, table_file.fingerprint(vocabulary), target.learned_in)
     return drafter
 
 
@@ -113,7 +118,7 @@ class Recycling(BaseDrafter):
         self.is_native = not isinstance(self.live, LiveTable)
         self.learned: Learned | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
-        self._grow = _guess_tree.grower(self.live)
+        self._grow = guess_tree.grower(self.live)
 
     def keep_in(self, model: Path, vocabulary: str, place: Path | None = None) -> None:
         """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
@@ -143,7 +148,7 @@ class Recycling(BaseDrafter):
         """What the tables, each text and other outputs say, for a network to draft beside."""
         self.texts.share(seqs)
         own = [self.texts.own(seq) for seq in seqs]
-        return _guess_tree.text_evidence(own, self.texts.shared, self.table, self.live)
+        return guess_tree.text_evidence(own, self.texts.shared, self.table, self.live)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

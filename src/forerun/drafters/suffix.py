@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters._suffix_index import Continuation
-from forerun.drafters._texts import Texts
-from forerun.drafters.base import BaseDrafter, Target
+from forerun.drafting.base import BaseDrafter, Target
+from forerun.drafting.ngram.suffix_index import Continuation
+from forerun.drafting.ngram.texts import Texts
 
 MAX_OCCURRENCES = 16
 """Occurrences that vote, those with the longest matches: bounds the time of a look-up."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from forerun.cache.base import KVCache
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
@@ -22,10 +21,10 @@ from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
-from forerun.drafters._fallback import Fallback
-from forerun.drafters._predicted import Prediction
-from forerun.drafters._rules import propose
-from forerun.drafters.base import Drafter, idle
+from forerun.drafting.base import Drafter, idle
+from forerun.drafting.fallback import Fallback
+from forerun.drafting.predicted import Prediction
+from forerun.drafting.rules import propose
 from forerun.engine.additions import extended, fitting
 from forerun.engine.batch import Pass, SequenceRows, pack
 from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
@@ -37,7 +36,8 @@ from forerun.engine.request import RequestState, StepResult
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
-from forerun.nn.model import Hidden, Model
+from forerun.model.cache.base import KVCache
+from forerun.model.model import Hidden, Model
 
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 

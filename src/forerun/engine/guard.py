@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 
 from forerun.core.errors import ForerunError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafters._rules import propose
-from forerun.drafters.base import Drafter, DrafterBytes, idle, memory_of
+from forerun.drafting.base import Drafter, DrafterBytes, idle, memory_of
+from forerun.drafting.rules import propose
 from forerun.engine.stats import SpecStats
 
 MAX_ERRORS = 3

@@ -25,14 +25,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.cache.base import KVCache
-from forerun.cache.blocks import BLOCK_ROWS
-from forerun.cache.paged import PagedCache
 from forerun.core import tree
 from forerun.core.means import DecayedMean
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats
+from forerun.model.cache.base import KVCache
+from forerun.model.cache.blocks import BLOCK_ROWS
+from forerun.model.cache.paged import PagedCache
 
 SMALLER_TREES = "smaller_trees"
 SHORTER_DRAFTS = "shorter_drafts"

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from forerun.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.core.config import Precision, Program
+from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
@@ -62,7 +62,7 @@ NETWORK_NBYTES = 12_000_000
 LEARNING_NBYTES = 13_000_000
 """More of it, once a network has learned while it served: measured."""
 MAX_PAIRS = 24
-"""Rows and query heads that attend together (csrc/types.h)."""
+"""Rows and query heads that attend together (csrc/model/types.h)."""
 UNLEARNED = "nothing learned while serving"
 """What is given up of a drafter before it is made smaller."""
 MIN_BUDGET_ROWS = 16
@@ -222,7 +222,7 @@ def step_nbytes(
 
 
 def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
-    """What the kernels lay out for the rows of a pass (csrc/plan.cpp, csrc/runtime.h)."""
+    """What the kernels lay out for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
     widths = (model.hidden_size, model.num_heads * model.head_dim, model.intermediate_size)
     heads = model.num_heads + 2 * model.num_kv_heads
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
@@ -233,7 +233,7 @@ def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
-    """Of a pass of so few rows that threads share the keys of one: a state a block of keys (csrc/plan.cpp)."""
+    """Of a pass of so few rows that threads share the keys of one: a state a block of keys (csrc/model/plan.cpp)."""
     group = model.num_heads // model.num_kv_heads
     heads = min(group, MAX_PAIRS)
     units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together
@@ -244,7 +244,7 @@ def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
 
 
 def _head_nbytes(model: ModelNumbers, rows: int) -> int:
-    """What the head lays out for rows whose likeliest tokens are wanted (csrc/head.cpp)."""
+    """What the head lays out for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
     blocks = -(-model.vocab_size // 128)
     aside = 4 * model.threads * PASS_ROWS * 128
     return _rows_nbytes(rows, model.hidden_size) + aside + rows * 8 * blocks

@@ -1,6 +1,6 @@
 """The numbers of `engine.memory`, gathered before anything large is loaded.
 
-A model is made without its weights (`nn.loader.blank_model`): their memory is mapped, not touched, so its size is that
+A model is made without its weights (`model.loader.blank_model`): their memory is mapped, not touched, so its size is that
 of the loaded one to the byte. Drafters are built beside it as beside the real one, and asked what they will hold.
 """
 
@@ -13,22 +13,22 @@ from pathlib import Path
 
 import torch
 
-from forerun.cache.blocks import BLOCK_ROWS
-from forerun.cache.forms import has_groups
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafters._spec import DrafterSpec
-from forerun.drafters.base import SELF, Drafter, LoadedModel, Target, memory_of, nodes_of
+from forerun.drafting.base import SELF, Drafter, LoadedModel, Target, memory_of, nodes_of
+from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Rung, Workload
-from forerun.formats.base import Checkpoint
-from forerun.formats.checkpoint import open_checkpoint
-from forerun.formats.hub import resolve
-from forerun.formats.tokenizer import Tokenizer
-from forerun.nn.loader import blank_model
-from forerun.nn.model import Model
-from forerun.quant.rtn import Scheme
+from forerun.hub.names import resolve
+from forerun.model.cache.blocks import BLOCK_ROWS
+from forerun.model.cache.forms import has_groups
+from forerun.model.loader import blank_model
+from forerun.model.model import Model
+from forerun.text.tokenizer import Tokenizer
+from forerun.weights.base import Checkpoint
+from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.rtn import Scheme
 
 NOWHERE = Path("no-such-folder")
 """What was learned before is not read for a plan."""

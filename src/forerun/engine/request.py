@@ -14,7 +14,7 @@ from torch import Tensor
 from forerun.core.types import Event, FinishReason, Outcome, Seq, TextPiece, TokenLogprob
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
-from forerun.drafters._predicted import Prediction
+from forerun.drafting.predicted import Prediction
 from forerun.engine.batch import SequenceRows
 from forerun.engine.stats import SpecStats
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from forerun.cache.base import KVCache
-from forerun.cache.blocks import common_prefix
 from forerun.core.types import Seq
+from forerun.model.cache.base import KVCache
+from forerun.model.cache.blocks import common_prefix
 
 WORTH_WAITING = 4
 """Rows to share for which a sequence waits for a pass."""

@@ -17,9 +17,9 @@ from forerun.core.config import DEFAULT_MODEL, EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.engine.outputs import RequestOutput
-from forerun.formats.prompt import Encoded, Prompt, encode
 from forerun.llm import LLM
 from forerun.server.worker import AsyncRequest, Worker
+from forerun.text.prompt import Encoded, Prompt, encode
 
 
 class AsyncLLM:

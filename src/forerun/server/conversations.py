@@ -1,4 +1,4 @@
-"""What the document of the API says of messages; `formats/messages.py` and `server/messages.py` check them."""
+"""What the document of the API says of messages; `text/messages.py` and `server/messages.py` check them."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from starlette.responses import Response
 
 from forerun.core.errors import shown
 from forerun.core.params import SamplingParams
-from forerun.formats.prompt import Encoded
 from forerun.server import prompts
 from forerun.server.answers import Document
 from forerun.server.errors import ApiError
 from forerun.server.http import answer, body_nbytes, watched
 from forerun.server.native_schema import EmbeddingRequest
 from forerun.server.service import Service
+from forerun.text.prompt import Encoded
 
 Vectors = NDArray[np.float32]
 _FORMATS = ("float", "base64")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forerun.formats.fill_in import FillIn
-from forerun.formats.prompt import Encoded
 from forerun.server.errors import ApiError
 from forerun.server.service import Service
+from forerun.text.fill_in import FillIn
+from forerun.text.prompt import Encoded
 
 
 def tokens_of(service: Service, what: str) -> FillIn:

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import forerun
-from forerun.formats.prompt import Encoded
 from forerun.server import messages as anthropic
 from forerun.server import responses as openai
 from forerun.server.answers import CHAT, COMPLETION, DocumentHead, Words
@@ -38,6 +37,7 @@ from forerun.server.texts import check_counted
 from forerun.server.tools import Toolbox
 from forerun.server.worker import AsyncRequest
 from forerun.server.writer import Writer
+from forerun.text.prompt import Encoded
 
 
 async def completions(service: Service, request: Request) -> Response:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forerun.formats.prompt import Encoded
 from forerun.server.filling import filled, tokens_of
 from forerun.server.http import body_nbytes
 from forerun.server.native import answered
 from forerun.server.native_schema import InfillRequest
 from forerun.server.service import Service
+from forerun.text.prompt import Encoded
 
 
 async def infill(service: Service, request: Request) -> Response:

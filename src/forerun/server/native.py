@@ -8,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forerun.formats.prompt import Encoded
 from forerun.server import prompts
 from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import ApiError
@@ -17,6 +16,7 @@ from forerun.server.native_answers import NativeWriter
 from forerun.server.native_schema import NativeRequest
 from forerun.server.schema import StreamOptions
 from forerun.server.service import Service
+from forerun.text.prompt import Encoded
 
 
 async def completion(service: Service, request: Request) -> Response:

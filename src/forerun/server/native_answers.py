@@ -9,13 +9,13 @@ from typing import Any
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.request import RequestState
-from forerun.formats.tokenizer import Tokenizer
 from forerun.llm import LLM
 from forerun.server.answers import Document, timings
 from forerun.server.errors import of_stream
 from forerun.server.http import to_json
 from forerun.server.native_schema import NativeRequest
 from forerun.server.worker import AsyncRequest, News
+from forerun.text.tokenizer import Tokenizer
 
 SAMPLERS = ["penalties", "temperature", "top_k", "top_p", "min_p"]
 """The order in which a distribution is filtered (`decoding/processors.py`)."""

@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from forerun.core.errors import shown
-from forerun.formats.tokenizer import Tokenizer
 from forerun.server.errors import ApiError
 from forerun.server.schema import SampledAnswer, Strict
+from forerun.text.tokenizer import Tokenizer
 
 NEVER = -100.0
 """The bias of a token that is ruled out: what a request may ask for, and what llama-server writes as `false`."""

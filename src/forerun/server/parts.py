@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from forerun.formats.tool_calls import Argued, Called, Part, Said, ToolCallParser
+from forerun.text.tool_calls import Argued, Called, Part, Said, ToolCallParser
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from forerun.core.errors import shown
-from forerun.formats.prompt import Encoded
 from forerun.server.errors import ApiError
+from forerun.text.prompt import Encoded
 
 Part = str | int
 

@@ -15,7 +15,6 @@ from forerun.core.errors import RequestError, shown
 from forerun.core.params import SamplingParams
 from forerun.core.spellings import read_object
 from forerun.core.structured import StructuredOutputsParams
-from forerun.formats.prompt import Encoded
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, loading, too_long
@@ -25,6 +24,7 @@ from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest, Body, read
 from forerun.server.texts import LARGE, BodyQueue, check_fits, encoded
 from forerun.server.worker import AsyncRequest, Closed, Worker
+from forerun.text.prompt import Encoded
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any
 from forerun.core import spellings
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
-from forerun.drafters._spec import DrafterSpec
+from forerun.drafting.spec import DrafterSpec
 
 _FORGETFUL = ("none", "prompt_lookup", "lookahead", "draft_model", "early_exit")
 """Drafters that know nothing of other requests."""

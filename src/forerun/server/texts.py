@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 from forerun.core.device import trim_heap
-from forerun.formats.prompt import Encoded
-from forerun.formats.tokenizer import Tokenizer
 from forerun.server.errors import ApiError, too_long
+from forerun.text.prompt import Encoded
+from forerun.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 

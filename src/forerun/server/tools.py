@@ -10,10 +10,10 @@ from typing import Any
 
 from forerun.core.errors import shown
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
-from forerun.formats.messages import Message
-from forerun.formats.tokenizer import Tokenizer
-from forerun.formats.tool_calls import CLOSE, OPEN, described
 from forerun.server.errors import ApiError
+from forerun.text.messages import Message
+from forerun.text.tokenizer import Tokenizer
+from forerun.text.tool_calls import CLOSE, OPEN, described
 
 MAX_CALLS = 8
 """Calls that an answer may hold where they are required."""

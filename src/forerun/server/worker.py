@@ -20,8 +20,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.repetition import Repeats
 from forerun.core.types import Event
 from forerun.engine.loop import RequestHandle
-from forerun.formats.prompt import Encoded
 from forerun.llm import LLM
+from forerun.text.prompt import Encoded
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,348 @@
+// What all networks that draft share: their weights, the head and the growing tree.
+
+#include "drafters/draft_network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace forerun {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int kBlock = kHeadTiles * kTile;  // logits that a piece holds aside
+
+}  // namespace
+
+DraftNetwork::DraftNetwork(Runtime& runtime, Decoder& target)
+    : runtime_(runtime), target_(target), kernels_(runtime.kernels), pool_(runtime.pool) {}
+
+void DraftNetwork::settle() {
+    const std::scoped_lock lock(runtime_.busy);
+    pool_.settle();
+}
+
+void DraftNetwork::set(const std::string& name, Packed packed) {
+    const std::scoped_lock lock(runtime_.busy);
+    weights_[name] = std::move(packed);
+}
+
+void DraftNetwork::set_norm(const std::string& name, std::span<const float> weight,
+                            std::span<const float> bias, float eps) {
+    const auto copy = [](std::span<const float> from) {
+        Buffer buffer = weight_memory(from.size_bytes());
+        std::copy(from.begin(), from.end(), buffer.as<float>());
+        return buffer;
+    };
+    set(name, {{}, copy(weight), copy(bias)});
+    eps_[name] = eps;
+}
+
+void DraftNetwork::take_head() {
+    const Linear& rows = target_.head_weights();
+    if (!ids_.empty()) {
+        set("head.0", gather_rows(rows, ids_));
+        return;
+    }
+    std::vector<std::int64_t> all(rows.num_out);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
+    set("head.0", gather_rows(rows, all));
+}
+
+void DraftNetwork::set_temperatures(std::vector<float> temperatures) {
+    if (temperatures.empty()) throw std::invalid_argument("no temperature is given");
+    for (float& value : temperatures) {
+        if (!(value > 0 && value < kInfinity))
+            throw std::invalid_argument("temperatures must be above 0");
+        value = 1.0f / value;
+    }
+    factors_ = std::move(temperatures);
+}
+
+const Packed* DraftNetwork::find(const std::string& name) const {
+    const auto found = weights_.find(name);
+    return found == weights_.end() ? nullptr : &found->second;
+}
+
+const Linear& DraftNetwork::matrix(const std::string& name, int num_out, int num_in) const {
+    const Packed* found = find(name);
+    if (!found || !found->linear.tiles)
+        throw std::invalid_argument("weight " + name + " is missing");
+    const Linear& linear = found->linear;
+    if (linear.num_out != num_out || linear.num_in != num_in)
+        throw std::invalid_argument(
+            name + " is (" + std::to_string(linear.num_out) + ", " +
+            std::to_string(linear.num_in) + "), expected (" + std::to_string(num_out) + ", " +
+            std::to_string(num_in) + ")");
+    return linear;
+}
+
+Norm DraftNetwork::norm(const std::string& name, int width) const {
+    const Packed* found = find(name);
+    if (!found) throw std::invalid_argument("weight " + name + " is missing");
+    const Packed& packed = *found;
+    const std::size_t nbytes = width * sizeof(float);
+    if (packed.memory.nbytes() != nbytes || (packed.bias.nbytes() && packed.bias.nbytes() != nbytes))
+        throw std::invalid_argument(name + " must have " + std::to_string(width) + " values");
+    return {packed.memory.as<float>(), packed.bias.as<float>(), eps_.at(name), false};
+}
+
+// Heads by depth, the last for all below: "head.0", "head.1", ...
+void DraftNetwork::check_heads(int width, int num_heads) {
+    const int vocab_size = target_.shape().vocab_size;
+    num_ids_ = ids_.empty() ? vocab_size : static_cast<int>(ids_.size());
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+        if (ids_[i] < 0 || ids_[i] >= vocab_size || (i > 0 && ids_[i] <= ids_[i - 1]))
+            throw std::invalid_argument("draft tokens must be ascending ids of the vocabulary");
+    heads_.clear();
+    for (int i = 0; i < num_heads; ++i)
+        heads_.push_back(&matrix("head." + std::to_string(i), num_ids_, width));
+}
+
+const Linear& DraftNetwork::head(int depth) const {
+    return *heads_[std::min<std::size_t>(depth, heads_.size() - 1)];
+}
+
+std::size_t DraftNetwork::nbytes() const {
+    std::size_t total = ids_.size() * sizeof(ids_[0]);
+    for (const auto& [name, packed] : weights_) total += packed.nbytes();
+    return total;
+}
+
+int DraftNetwork::num_rows() const {
+    return static_cast<int>(std::count_if(growths_.begin(), growths_.end(),
+                                          [](const Growth& g) { return g.is_active; }));
+}
+
+bool DraftNetwork::take_row(int sequence) {
+    Growth& growth = growths_[sequence];
+    if (!growth.is_active) return false;
+    growth.row = static_cast<int>(std::count_if(growths_.begin(), growths_.begin() + sequence,
+                                                [](const Growth& g) { return g.is_active; }));
+    row_depths_[growth.row] = growth.next.depth;
+    return true;
+}
+
+void DraftNetwork::give_head(int row, const float* x) {
+    std::copy_n(x, head_rows_.width,
+                head_rows_.x + static_cast<std::size_t>(row) * head_rows_.width);
+    if (!head(row_depths_[row]).is_float())
+        kernels_.quantize(x, head_rows_, row, 0, head_rows_.width);
+}
+
+std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
+                                          const DraftLimits& limits, int max_depth) {
+    if (limits.num_steps < 1 || limits.num_steps > kMaxSteps)
+        throw std::invalid_argument("steps must be 1 to " + std::to_string(kMaxSteps));
+    limits_ = limits;
+    max_depth_ = max_depth;
+    growths_.clear();
+    for (Question& question : questions) {
+        if (question.token < 0 || question.token >= target_.shape().vocab_size)
+            throw std::invalid_argument("token id " + std::to_string(question.token) +
+                                        " is outside the vocabulary");
+        Growth growth{};
+        growth.next = {-1, question.token, 0};
+        if (question.evidence && question.num_nodes > 0)
+            growth.places = {question.evidence->root(question.context)};
+        growth.question = std::move(question);
+        growths_.push_back(std::move(growth));
+    }
+    for (Growth& growth : growths_) {
+        if (growth.question.num_nodes <= 0) continue;
+        growth.is_active = wants_step(growth, -1);
+        if (growth.is_active) continue;
+        open(growth, kNoState, growth.question.evidence->last());
+        take_nodes(growth, -1);
+    }
+    row_depths_.assign(growths_.size(), 0);
+    num_blocks_ = (num_ids_ + kBlock - 1) / kBlock;
+    block_stride_ = (num_blocks_ + kTile - 1) / kTile * kTile;
+    const std::size_t rows = growths_.size(), threads = pool_.size();
+    if (num_rows() > 0) {
+        runtime_.lay_out([&](Scratch& scratch) {
+            aside_ = scratch.take<float>(threads * (kHeadRows * kBlock + kTile));
+            largest_ = scratch.take<Scored>(threads * rows * kNext);
+            block_largest_ = scratch.take<float>(rows * block_stride_);
+            block_sum_ = scratch.take<float>(rows * block_stride_);
+            lay_out(scratch);
+        });
+        std::fill_n(block_largest_, rows * block_stride_, -kInfinity);
+        std::fill_n(block_sum_, rows * block_stride_, 0.0f);
+        std::fill_n(largest_, threads * rows * kNext, kNobody);
+        std::vector<int> phases, cell;
+        plan_cell(cell);
+        for (int step = 0; step < kMaxSteps; ++step) {
+            const auto add = [&](int pieces) { phases.push_back(step < limits_.num_steps ? pieces : 0); };
+            for (int pieces : cell) add(pieces);
+            add(num_blocks_);
+            add(num_sequences());
+        }
+        pool_.run([](void* self, Worker& worker) { static_cast<DraftNetwork*>(self)->run(worker); },
+                  this, phases);
+    }
+    std::vector<GuessTree> trees;
+    for (Growth& growth : growths_) trees.push_back(std::move(growth.tree));
+    return trees;
+}
+
+// As many phases in every draft: a late thread counts on it.
+void DraftNetwork::run(Worker& worker) {
+    for (int step = 0; step < kMaxSteps; ++step) {
+        run_cell(worker, step);
+        worker.each([&](int block) { read_head(block, worker.thread); });
+        worker.each([&](int sequence) { learn_next(sequence, step); });
+    }
+}
+
+// A block of tokens: its largest logits, and its part of the sum that makes them chances.
+void DraftNetwork::read_head(int block, int thread) {
+    const int rows = num_rows(), first_id = block * kBlock,
+              count = std::min(kBlock, num_ids_ - first_id),
+              num_tiles = (count + kTile - 1) / kTile, whole = num_tiles * kTile;
+    float* aside = aside_ + thread * (kHeadRows * kBlock + kTile);
+    for (int first = 0, stop; first < rows; first = stop) {
+        const Linear& weights = head(row_depths_[first]);
+        for (stop = first + 1; stop < rows && stop - first < kHeadRows &&
+                               &head(row_depths_[stop]) == &weights;)
+            ++stop;
+        kernels_.linear(weights, block * kHeadTiles, num_tiles, head_rows_, first, stop - first,
+                        {aside, kBlock});
+        for (int row = first; row < stop; ++row) {
+            float* logits = aside + (row - first) * kBlock;
+            const std::size_t depth = row_depths_[row];
+            const float factor = factors_[std::min(depth, factors_.size() - 1)];
+            if (factor != 1.0f) kernels_.scale(logits, whole, factor);
+            std::fill(logits + count, logits + whole, -kInfinity);
+            const std::size_t at = static_cast<std::size_t>(row) * block_stride_ + block;
+            block_sum_[at] = kernels_.exp_sum(logits, nullptr, whole, block_largest_ + at);
+            Scored* list = largest_ + (static_cast<std::size_t>(thread) * num_sequences() + row) * kNext;
+            const auto find = [&](int i) {
+                return kernels_.find(logits, i, count, list[kNext - 1].value);
+            };
+            for (int i = find(0); i < count; i = find(i + 1))
+                insert({logits[i], first_id + i}, list, kNext);
+        }
+    }
+}
+
+// The logarithm of a row's sum of e^logit, from those of its blocks.
+float DraftNetwork::log_sum(int row) const {
+    const std::size_t first = static_cast<std::size_t>(row) * block_stride_;
+    float largest;
+    const float total =
+        kernels_.exp_sum(block_largest_ + first, block_sum_ + first, block_stride_, &largest);
+    return largest + std::log(total);
+}
+
+// What may follow the token of a sequence's step; then its tree grows as far as is known.
+void DraftNetwork::learn_next(int sequence, int step) {
+    Growth& growth = growths_[sequence];
+    if (!growth.is_active) return;
+    const std::size_t stride = static_cast<std::size_t>(num_sequences()) * kNext;
+    Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
+    for (int thread = 1; thread < pool_.size(); ++thread)
+        for (int i = 0; i < kNext; ++i) insert(list[thread * stride + i], list, kNext);
+    const Evidence::Chances found = next_tokens(growth);
+    open(growth, step, beside_evidence(growth, found));
+    if (sees_depth_alone()) {
+        growth.by_depth.resize(std::max<std::size_t>(growth.by_depth.size(), growth.next.depth + 1));
+        growth.by_depth[growth.next.depth] = found;
+    }
+    for (int thread = 0; thread < pool_.size(); ++thread)
+        std::fill_n(list + thread * stride, kNext, kNobody);
+    take_nodes(growth, step);
+}
+
+// What the network says may come next in a sequence's row.
+Evidence::Chances DraftNetwork::next_tokens(const Growth& growth) const {
+    Evidence::Chances found;
+    const Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
+    const double sum = log_sum(growth.row);
+    for (int i = 0; i < kNext && list[i].id != kNobody.id; ++i) {
+        double p = std::exp(list[i].value - sum);
+        if (p > 1.0) p = 1.0;  // NaN stays
+        found.push_back({ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]), p});
+    }
+    return found;
+}
+
+// The mean with what the evidence said last, its tokens first.
+Evidence::Chances DraftNetwork::beside_evidence(const Growth& growth,
+                                                const Evidence::Chances& found) const {
+    const Evidence* evidence = growth.question.evidence;
+    if (!evidence) return found;
+    Evidence::Chances next;
+    for (const auto& [token, p] : evidence->last()) next.push_back({token, (1 - kShare) * p});
+    const auto known = static_cast<std::ptrdiff_t>(next.size());
+    for (const auto& [token, p] : found) {
+        const int same = token;
+        const auto at = std::find_if(next.begin(), next.begin() + known,
+                                     [&](const auto& each) { return each.first == same; });
+        if (at != next.begin() + known)
+            at->second += kShare * p;
+        else
+            next.push_back({token, kShare * p});
+    }
+    return next;
+}
+
+// Whether the network steps over `growth.next`, which step `step` may have guessed. Asks the evidence.
+bool DraftNetwork::wants_step(Growth& growth, int step) const {
+    const bool may = step + 1 < limits_.num_steps && growth.next.depth < max_depth_ &&
+                     growth.next.parent != kNoState;
+    if (!growth.question.evidence) return may;
+    double best = 0.0;
+    for (const auto& [token, p] : growth.question.evidence->next(growth.places.back()))
+        best = std::max(best, p);
+    return may && growth.reach * (1.0 - best) >= limits_.min_doubt;
+}
+
+// Tokens that may follow the node that was taken last.
+void DraftNetwork::open(Growth& growth, int step, const Evidence::Chances& next) {
+    const int parent = static_cast<int>(growth.tree.tokens.size()) - 1;
+    for (const auto& [token, p] : next) {
+        if (!(growth.reach * p >= limits_.min_chance)) continue;
+        growth.heap.push_back(
+            {growth.reach * p, growth.serial++, token, parent, p, step, growth.next.depth + 1});
+        std::push_heap(growth.heap.begin(), growth.heap.end(), comes_later);
+    }
+}
+
+bool DraftNetwork::comes_later(const Open& a, const Open& b) {
+    if (a.chance != b.chance) return a.chance < b.chance;
+    return a.serial > b.serial;
+}
+
+// Takes the likeliest nodes until the network has to step over one, or the tree is full. Over a node that
+// is not stepped over the evidence alone says what may follow.
+void DraftNetwork::take_nodes(Growth& growth, int step) {
+    GuessTree& tree = growth.tree;
+    Evidence* evidence = growth.question.evidence;
+    growth.is_active = false;
+    while (!growth.heap.empty() && !growth.is_active &&
+           static_cast<int>(tree.tokens.size()) < growth.question.num_nodes) {
+        std::pop_heap(growth.heap.begin(), growth.heap.end(), comes_later);
+        const Open node = growth.heap.back();
+        growth.heap.pop_back();
+        tree.tokens.push_back(node.token);
+        tree.parents.push_back(node.parent);
+        tree.chances.push_back(node.p);
+        if (static_cast<int>(tree.tokens.size()) == growth.question.num_nodes) return;
+        growth.next = {node.step, node.token, node.depth};
+        growth.reach = node.chance;
+        if (evidence)
+            growth.places.push_back(evidence->follow(growth.places[node.parent + 1], node.token));
+        const bool wants = wants_step(growth, step);
+        const std::size_t depth = node.depth;
+        if (depth < growth.by_depth.size() && !growth.by_depth[depth].empty())
+            open(growth, node.step, beside_evidence(growth, growth.by_depth[depth]));
+        else if (wants)
+            growth.is_active = true;
+        else if (evidence)
+            open(growth, kNoState, evidence->last());
+    }
+}
+
+}  // namespace forerun

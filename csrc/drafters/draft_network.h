@@ -1,0 +1,264 @@
+// Networks that guess what a decoder says next: small, beside it on its threads, with its embedding
+// and rows of its head.
+//
+// A draft is one call: the network takes a token at a time (a step), its head says what may follow,
+// and the tree grows best first: the node that is likeliest to be reached is taken, and the network
+// steps over it while there are steps left. With evidence both say what may follow, and the network steps
+// only where that alone is in doubt. Sequences step side by side. A step's numbers do not
+// depend on the other sequences, on threads or on the instruction set.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "drafters/guess_tree.h"
+#include "model/model.h"
+
+namespace forerun {
+
+inline constexpr int kMaxSteps = 16;  // of a draft
+inline constexpr int kNext = 8;       // tokens after a step that may become nodes
+inline constexpr int kNoState = -2;   // no step: the network was not asked over the node above
+inline constexpr double kShare = 0.55;  // of the network in a chance that evidence also gives
+
+// What a draft starts from: the last token, how many nodes are wanted, and what is known of the text beside.
+struct Question {
+    int token, num_nodes;
+    Evidence* evidence = nullptr;
+    std::vector<int> context;  // of the evidence
+};
+
+// Steps of a draft, the chance that a node is reached, and the chance that what the evidence guesses at a
+// node is needed and wrong, from which on the network steps over it: at least.
+struct DraftLimits {
+    int num_steps;
+    double min_chance, min_doubt = 0.0;
+};
+
+class DraftNetwork {
+  public:
+    DraftNetwork(Runtime& runtime, Decoder& target);
+    virtual ~DraftNetwork() = default;
+    DraftNetwork(const DraftNetwork&) = delete;
+    DraftNetwork& operator=(const DraftNetwork&) = delete;
+
+    // Weights by name; `check` says whether they are what the network needs.
+    void set(const std::string& name, Packed packed);
+    void set_norm(const std::string& name, std::span<const float> weight,
+                  std::span<const float> bias, float eps);
+    // The tokens that heads have rows for, ascending; none: all. `take_head`: the rows of the
+    // target's head for them.
+    void set_tokens(std::vector<std::int64_t> ids) { ids_ = std::move(ids); }
+    void take_head();
+    // By depth, the last for all below: logits are divided by it before they become chances.
+    void set_temperatures(std::vector<float> temperatures);
+    // Throws std::invalid_argument naming a weight that is missing or has another shape.
+    virtual void check() = 0;
+
+    // A weight that was set, null if it was not; a norm's `linear` has no format.
+    const Packed* find(const std::string& name) const;
+    virtual std::size_t nbytes() const;
+    const Decoder& target() const { return target_; }
+    int num_threads() const { return pool_.size(); }
+
+  protected:
+    // A token that a sequence's next step takes. `parent` is the step that guessed it, -1: none.
+    struct Next {
+        int parent = -1, token = 0, depth = 0;
+    };
+    // A node that may be taken; `serial` is its turn among equally likely ones.
+    struct Open {
+        double chance;
+        int serial, token, parent;
+        double p;
+        int step, depth;  // of the network over its parent, or kNoState; its own depth
+    };
+    // A sequence's tree while it grows.
+    struct Growth {
+        Question question;
+        GuessTree tree;
+        std::vector<Open> heap;
+        int serial = 0, row = 0;
+        bool is_active = false;  // takes part in the next step, over `next`
+        Next next;
+        double reach = 1.0;  // chance that `next` is reached
+        std::vector<GuessPlace> places;  // in the evidence: the root's, then the nodes'
+        std::vector<Evidence::Chances> by_depth;  // where a network's guesses depend on nothing else
+    };
+
+    const Linear& matrix(const std::string& name, int num_out, int num_in) const;
+    Norm norm(const std::string& name, int width) const;
+    bool has(const std::string& name) const { return find(name) != nullptr; }
+    void check_heads(int width, int num_heads);
+    void settle();  // what every destructor does first
+
+    // One draft. A step of the network is `num_phases` phases of `cell`, which leave the rows that
+    // the head reads in `head_rows_`.
+    std::vector<GuessTree> grow(std::vector<Question> questions, const DraftLimits& limits,
+                                int max_depth);
+    virtual void lay_out(Scratch& scratch) = 0;
+    virtual void plan_cell(std::vector<int>& phases) = 0;
+    virtual void run_cell(Worker& worker, int step) = 0;
+    // Whether a depth's next tokens are the same after all tokens: one step a depth is enough.
+    virtual bool sees_depth_alone() const { return false; }
+
+    const std::vector<std::int64_t>& ids() const { return ids_; }
+    int num_sequences() const { return static_cast<int>(growths_.size()); }
+    // The rows of this step: the sequences that take part, in order.
+    int num_rows() const;
+    // Gives a sequence its row of this step; false if it takes no part.
+    bool take_row(int sequence);
+    // A row (width of the head) that the head reads.
+    void give_head(int row, const float* x);
+
+    Runtime& runtime_;
+    Decoder& target_;
+    const Kernels& kernels_;
+    Pool& pool_;
+    std::vector<Growth> growths_;
+    std::vector<int> row_depths_;
+    Rows head_rows_;
+
+  private:
+    void run(Worker& worker);
+    void read_head(int piece, int thread);
+    void learn_next(int sequence, int step);
+    Evidence::Chances next_tokens(const Growth& growth) const;
+    Evidence::Chances beside_evidence(const Growth& growth, const Evidence::Chances& found) const;
+    bool wants_step(Growth& growth, int step) const;
+    void open(Growth& growth, int step, const Evidence::Chances& next);
+    void take_nodes(Growth& growth, int step);
+    static bool comes_later(const Open& a, const Open& b);
+    float log_sum(int row) const;
+    const Linear& head(int depth) const;
+
+    std::map<std::string, Packed> weights_;
+    std::map<std::string, float> eps_;
+    std::vector<std::int64_t> ids_;
+    std::vector<float> factors_{1.0f};  // of logits, by depth
+    std::vector<const Linear*> heads_;
+    DraftLimits limits_{};
+    int num_ids_ = 0, max_depth_ = 0;
+
+    float* aside_ = nullptr;      // (threads, kHeadRows, tiles of a block)
+    Scored* largest_ = nullptr;   // (threads, rows, kNext)
+    float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_)
+    int num_blocks_ = 0, block_stride_ = 0;
+};
+
+// One that drafts from the target's last state, and keeps nothing between drafts.
+class StateNetwork : public DraftNetwork {
+  public:
+    using DraftNetwork::DraftNetwork;
+    // `hidden`, (D,) of each sequence: the state that the target's head read before the last token.
+    virtual std::vector<GuessTree> draft(std::vector<const float*> hidden,
+                                         std::vector<Question> questions,
+                                         const DraftLimits& limits) = 0;
+};
+
+// `num_predict` decides on the weight of embeddings; a node may be as deep as `max_depth`.
+struct RecurrentShape {
+    int inner_size, num_predict, max_depth;
+    bool is_lstm, scales_input;
+};
+
+// IBM's MLP speculator (arXiv 2404.19124) and its LSTM cell: the state after a token is made of the
+// state before it and the token's embedding.
+//   mlp:  s = gelu(ln(P s + a e)),  a = sqrt((1 - w^2) inner / 2) / w,  w = 0.5^(0.5 / num_predict)
+//   lstm: f, i, o, g = P s + a e,  c = sig(f) c + sig(i) gelu(ln(g)),  s = sig(o) gelu(ln(c))
+class RecurrentNetwork : public StateNetwork {
+  public:
+    RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape);
+    ~RecurrentNetwork() override { settle(); }
+
+    void check() override;
+    // Maps the embeddings of the head's tokens once, in 8 bits: most tokens that a step takes are among them.
+    void map_tokens();
+    std::size_t nbytes() const override;
+    std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
+                                 const DraftLimits& limits) override;
+
+  protected:
+    void lay_out(Scratch& scratch) override;
+    void plan_cell(std::vector<int>& phases) override;
+    void run_cell(Worker& worker, int step) override;
+
+  private:
+    // The weights of a depth.
+    struct Cell {
+        const Linear *projection, *embedding;  // the embedding null: the target's
+        Norm norm;
+    };
+
+    const Cell& cell(int depth) const { return cells_[depth < num_cells() ? depth : num_cells() - 1]; }
+    int num_cells() const { return static_cast<int>(cells_.size()); }
+    int num_gates() const { return shape_.is_lstm ? 4 : 1; }
+    float* state(int sequence, int step) const;
+    void prepare(int sequence, int step);
+    void project(int piece, const Rows& rows);
+    void finish(int sequence, int step);
+    void embed(const Cell& cell, int token, float* out);
+    bool recall(int token, float* out) const;
+
+    const RecurrentShape shape_;
+    const float emb_weight_;
+    std::vector<Cell> cells_;
+    const Linear* map_ = nullptr;  // of the target's embedding, or null
+    int emb_size_ = 0;             // of e: a gate's, the same for all, or that of all gates
+    Norm input_norm_, state_norm_;
+    std::vector<float> input_scale_;
+    std::vector<std::int64_t> mapped_ids_;
+    std::vector<std::int8_t> mapped_;  // (their number, emb_size_)
+    std::vector<float> mapped_scales_;
+    std::vector<char> is_mapped_;  // by row of a step
+    std::vector<const float*> hidden_;
+
+    Rows first_rows_, rows_, map_rows_;
+    float *gates_ = nullptr, *embedded_ = nullptr, *states_ = nullptr;
+};
+
+// Medusa (arXiv 2401.10774): head k guesses the token 1 + k after the next one from the target's state alone,
+// x + silu(W x + b) for each of its blocks.
+class MedusaNetwork : public StateNetwork {
+  public:
+    MedusaNetwork(Runtime& runtime, Decoder& target, int num_heads, int num_layers)
+        : StateNetwork(runtime, target), num_heads_(num_heads), num_layers_(num_layers) {}
+    ~MedusaNetwork() override { settle(); }
+
+    // Weights: "block.k.j" and "bias.k.j" of block j of head k, "head.k" or one "head.0".
+    void check() override;
+    std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
+                                 const DraftLimits& limits) override;
+
+  protected:
+    void lay_out(Scratch& scratch) override;
+    void plan_cell(std::vector<int>& phases) override;
+    void run_cell(Worker& worker, int step) override;
+    bool sees_depth_alone() const override { return true; }
+
+  private:
+    struct Block {
+        const Linear* linear;
+        const float* bias;
+    };
+
+    const Block& block(int row, int layer) const {
+        return blocks_[row_depths_[row] * num_layers_ + layer];
+    }
+    void prepare(int sequence);
+    void project(int piece, int layer);
+    void finish(int sequence, int layer);
+
+    const int num_heads_, num_layers_;
+    std::vector<Block> blocks_;
+    std::vector<const float*> hidden_;
+    Rows rows_;
+    float* out_ = nullptr;
+};
+
+}  // namespace forerun

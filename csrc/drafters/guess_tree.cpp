@@ -1,0 +1,129 @@
+#include "drafters/guess_tree.h"
+
+#include <algorithm>
+
+namespace forerun {
+namespace {
+
+// The constants of the oracle.
+constexpr double kPrior = 6, kLiveWeight = 16;
+constexpr int kMaxPlaces = 16;
+
+// A node that may be taken; `serial` is its turn among equally likely ones.
+struct Open {
+    double chance;
+    std::size_t serial;
+    int token, parent;
+    double p;
+    std::size_t above;  // whose tail and places it continues: the taken nodes, the root first
+};
+
+bool comes_later(const Open& a, const Open& b) {
+    if (a.chance != b.chance) return a.chance < b.chance;
+    return a.serial > b.serial;
+}
+
+void add(Evidence::Chances& sums, int token, double value) {
+    for (auto& [known, sum] : sums) {
+        if (known == token) {
+            sum += value;
+            return;
+        }
+    }
+    sums.push_back({token, value});
+}
+
+}  // namespace
+
+GuessPlace Evidence::root(const std::vector<int>& context) const {
+    const std::size_t order = std::min(context.size(), static_cast<std::size_t>(live_->order()));
+    GuessPlace here{{context.end() - static_cast<std::ptrdiff_t>(order), context.end()}, {}};
+    for (const SuffixIndex* index : indexes_)
+        here.places.push_back(index->occurrences(context, kMaxPlaces));
+    return here;
+}
+
+const Evidence::Chances& Evidence::next(const GuessPlace& here) {
+    chances_.clear();
+    // Memory answers slowly beside the passes of a model: everything is asked for before the first is read.
+    hashes_.clear();
+    for (std::size_t n = 1; n <= here.tail.size(); ++n) {
+        const std::uint64_t shorter = hashes_.empty() ? 0 : hashes_.back();
+        hashes_.push_back(grow_hash(shorter, here.tail[here.tail.size() - n]));
+        if (file_) file_->prefetch_offset(hashes_.back());
+        live_->prefetch(hashes_.back());
+    }
+    for (std::uint64_t hash : hashes_)
+        if (file_) file_->prefetch_bucket(hash);
+    for (std::uint64_t hash : hashes_) {
+        level_.total = 0;
+        level_.tokens.clear();
+        if (file_) file_->find(hash, 1.0, level_);
+        live_->find(hash, kLiveWeight, level_);
+        blend();
+    }
+    for (std::size_t i = 0; i < indexes_.size(); ++i) {
+        level_.total = 0;
+        level_.tokens.clear();
+        for (const auto& [match, position] : here.places[i]) {
+            const std::optional<int> token = indexes_[i]->token_at(position);
+            if (!token) continue;
+            const double weight = kPrior / 2 * match;
+            level_.total += weight;
+            add(level_.tokens, *token, weight);
+        }
+        blend();
+    }
+    for (auto& [token, chance] : chances_) chance = std::min(chance, 1.0);
+    return chances_;
+}
+
+void Evidence::blend() {
+    if (level_.total == 0) return;
+    const double scale = kPrior / (level_.total + kPrior);
+    for (auto& [token, chance] : chances_) chance *= scale;
+    for (const auto& [token, seen] : level_.tokens)
+        add(chances_, token, seen / (level_.total + kPrior));
+}
+
+GuessPlace Evidence::follow(const GuessPlace& here, int token) const {
+    GuessPlace there{here.tail, std::vector<std::vector<Occurrence>>(indexes_.size())};
+    there.tail.push_back(token);
+    if (there.tail.size() > static_cast<std::size_t>(live_->order()))
+        there.tail.erase(there.tail.begin());
+    for (std::size_t i = 0; i < indexes_.size(); ++i)
+        for (const auto& [match, position] : here.places[i])
+            if (indexes_[i]->token_at(position) == token)
+                there.places[i].push_back({match + 1, position + 1});
+    return there;
+}
+
+GuessTree grow_tree(const std::vector<int>& context, Evidence evidence, int num_nodes,
+                    double min_chance) {
+    std::vector<GuessPlace> reached{evidence.root(context)};
+    GuessTree tree;
+    std::vector<Open> heap;
+    std::size_t serial = 0;
+    double chance = 1;
+    while (static_cast<int>(tree.tokens.size()) < num_nodes) {
+        const std::size_t here = reached.size() - 1;
+        const int parent = static_cast<int>(here) - 1;
+        for (const auto& [token, p] : evidence.next(reached[here])) {
+            if (!(chance * p >= min_chance)) continue;
+            heap.push_back({chance * p, serial++, token, parent, p, here});
+            std::push_heap(heap.begin(), heap.end(), comes_later);
+        }
+        if (heap.empty()) break;
+        std::pop_heap(heap.begin(), heap.end(), comes_later);
+        const Open node = heap.back();
+        heap.pop_back();
+        chance = node.chance;
+        reached.push_back(evidence.follow(reached[node.above], node.token));
+        tree.tokens.push_back(node.token);
+        tree.parents.push_back(node.parent);
+        tree.chances.push_back(node.p);
+    }
+    return tree;
+}
+
+}  // namespace forerun

@@ -1,0 +1,90 @@
+// Medusa: heads on the target's last state.
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "drafters/draft_network.h"
+
+namespace forerun {
+
+void MedusaNetwork::check() {
+    const int width = target_.shape().hidden_size;
+    blocks_.clear();
+    int num_heads = 1;
+    for (int head = 0; head < num_heads_; ++head) {
+        for (int layer = 0; layer < num_layers_; ++layer) {
+            const std::string name = std::to_string(head) + "." + std::to_string(layer);
+            const Linear& linear = matrix("block." + name, width, width);
+            blocks_.push_back({&linear, norm("bias." + name, width).weight});
+        }
+        if (has("head." + std::to_string(head))) num_heads = head + 1;
+    }
+    check_heads(width, num_heads);
+}
+
+std::vector<GuessTree> MedusaNetwork::draft(std::vector<const float*> hidden,
+                                            std::vector<Question> questions,
+                                            const DraftLimits& limits) {
+    const std::scoped_lock lock(runtime_.busy);
+    if (blocks_.empty()) check();
+    hidden_ = std::move(hidden);
+    return grow(std::move(questions), limits, num_heads_);
+}
+
+void MedusaNetwork::lay_out(Scratch& scratch) {
+    const int rows = num_sequences(), width = target_.shape().hidden_size;
+    rows_ = scratch.take_rows(rows, width);
+    head_rows_ = scratch.take_rows(rows, width);
+    out_ = scratch.take<float>(static_cast<std::size_t>(rows) * width);
+}
+
+void MedusaNetwork::plan_cell(std::vector<int>& phases) {
+    phases = {num_sequences()};
+    for (int layer = 0; layer < num_layers_; ++layer) {
+        phases.push_back(8 * pool_.size());
+        phases.push_back(num_sequences());
+    }
+}
+
+void MedusaNetwork::run_cell(Worker& worker, int) {
+    worker.each([&](int sequence) { prepare(sequence); });
+    for (int layer = 0; layer < num_layers_; ++layer) {
+        worker.each([&](int piece) { project(piece, layer); });
+        worker.each([&](int sequence) { finish(sequence, layer); });
+    }
+}
+
+void MedusaNetwork::prepare(int sequence) {
+    if (!take_row(sequence)) return;
+    const int row = growths_[sequence].row;
+    float* x = rows_.x + static_cast<std::size_t>(row) * rows_.width;
+    std::copy_n(hidden_[sequence], rows_.width, x);
+    if (!block(row, 0).linear->is_float()) kernels_.quantize(x, rows_, row, 0, rows_.width);
+}
+
+void MedusaNetwork::project(int piece, int layer) {
+    const int count = num_rows();
+    const std::size_t width = rows_.width;
+    for (int row = 0; row < count; ++row) {
+        const Linear& linear = *block(row, layer).linear;
+        const Part part(linear.num_tiles(), piece, 8 * pool_.size());
+        kernels_.linear(linear, part.first, part.stop - part.first, rows_, row, 1,
+                        {out_ + row * width + part.first * kTile, width});
+    }
+}
+
+void MedusaNetwork::finish(int sequence, int layer) {
+    if (!growths_[sequence].is_active) return;
+    const int row = growths_[sequence].row, width = rows_.width;
+    float* x = rows_.x + static_cast<std::size_t>(row) * width;
+    float* out = out_ + static_cast<std::size_t>(row) * width;
+    for (int i = 0; i < width; ++i) out[i] += block(row, layer).bias[i];
+    kernels_.activate(Activation::Silu, out, nullptr, width, out);
+    for (int i = 0; i < width; ++i) x[i] += out[i];
+    if (layer + 1 == num_layers_)
+        give_head(row, x);
+    else if (!block(row, layer + 1).linear->is_float())
+        kernels_.quantize(x, rows_, row, 0, width);
+}
+
+}  // namespace forerun

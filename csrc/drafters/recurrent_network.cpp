@@ -1,0 +1,221 @@
+// The recurrent networks: IBM's MLP speculator and its LSTM cell.
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "drafters/draft_network.h"
+
+namespace forerun {
+namespace {
+
+float state_weight(int num_predict) { return std::pow(0.5f, 0.5f / static_cast<float>(num_predict)); }
+
+}  // namespace
+
+RecurrentNetwork::RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape)
+    : StateNetwork(runtime, target),
+      shape_(shape),
+      emb_weight_(std::sqrt((1 - state_weight(shape.num_predict) * state_weight(shape.num_predict)) *
+                            static_cast<float>(shape.inner_size) / 2) /
+                  state_weight(shape.num_predict)) {
+    if (shape.inner_size % kTile) throw std::invalid_argument("inner size must be a multiple of 16");
+}
+
+// Weights of depth i: "proj.i", "emb.i" (or "map" on the target's embedding, or neither where widths
+// are equal), "ln.i" and "head.i"; those that are missing are the depth's before.
+void RecurrentNetwork::check() {
+    const int width = target_.shape().hidden_size, inner = shape_.inner_size;
+    const Packed *map = find("map"), *table = find("emb.0");
+    emb_size_ = table ? table->linear.num_in : map ? map->linear.num_out : width;
+    if (emb_size_ != inner && emb_size_ != num_gates() * inner)
+        throw std::invalid_argument(std::string(table ? "emb.0" : map ? "map" : "the target's row") +
+                                    " is " + std::to_string(emb_size_) + " wide, expected " +
+                                    std::to_string(inner));
+    map_ = !table && map ? &matrix("map", emb_size_, width) : nullptr;
+    cells_.clear();
+    int num_heads = 0;
+    for (int i = 0; i < shape_.max_depth; ++i) {
+        const std::string depth = std::to_string(i);
+        Cell cell = i > 0 ? cells_.back() : Cell{};
+        if (i == 0 || has("proj." + depth))
+            cell.projection = &matrix("proj." + depth, num_gates() * inner, i > 0 ? inner : width);
+        if (has("emb." + depth))
+            cell.embedding = &matrix("emb." + depth, target_.shape().vocab_size, emb_size_);
+        if (i == 0 || has("ln." + depth)) cell.norm = norm("ln." + depth, inner);
+        if (has("head." + depth)) num_heads = i + 1;
+        cells_.push_back(cell);
+    }
+    if (shape_.max_depth > 1) matrix("proj.1", num_gates() * inner, inner);
+    if (shape_.is_lstm) state_norm_ = norm("state_ln", inner);
+    input_scale_.assign(width, std::sqrt(0.5f));
+    input_norm_ = {input_scale_.data(), nullptr, 1e-6f, false};
+    check_heads(inner, std::max(num_heads, 1));
+}
+
+void RecurrentNetwork::map_tokens() {
+    const std::scoped_lock lock(runtime_.busy);
+    mapped_.clear();
+    mapped_scales_.clear();
+    mapped_ids_ = ids();
+    if (!map_) return;
+    const int width = target_.shape().hidden_size;
+    std::vector<float> out(emb_size_);
+    Rows rows;
+    runtime_.lay_out([&](Scratch& scratch) { rows = scratch.take_rows(1, width); });
+    for (std::int64_t id : ids()) {
+        target_.embed({&id, 1}, rows.x);
+        if (!map_->is_float()) kernels_.quantize(rows.x, rows, 0, 0, width);
+        kernels_.linear(*map_, 0, map_->num_tiles(), rows, 0, 1,
+                        {out.data(), static_cast<std::size_t>(emb_size_)});
+        float largest = 0.0f;
+        for (float value : out) largest = std::max(largest, std::abs(value));
+        const float scale = largest / 127.0f;
+        for (float value : out)
+            mapped_.push_back(static_cast<std::int8_t>(scale > 0 ? std::lrint(value / scale) : 0));
+        mapped_scales_.push_back(scale);
+    }
+}
+
+std::size_t RecurrentNetwork::nbytes() const {
+    return DraftNetwork::nbytes() + mapped_.size() + mapped_scales_.size() * sizeof(float);
+}
+
+// The mapped embedding of a token that the head had when they were mapped.
+bool RecurrentNetwork::recall(int token, float* out) const {
+    if (mapped_.empty()) return false;
+    const auto found = std::lower_bound(mapped_ids_.begin(), mapped_ids_.end(), token);
+    if (found == mapped_ids_.end() || *found != token) return false;
+    const std::size_t row = found - mapped_ids_.begin();
+    const std::int8_t* values = mapped_.data() + row * emb_size_;
+    for (int i = 0; i < emb_size_; ++i) out[i] = mapped_scales_[row] * values[i];
+    return true;
+}
+
+std::vector<GuessTree> RecurrentNetwork::draft(std::vector<const float*> hidden,
+                                               std::vector<Question> questions,
+                                               const DraftLimits& limits) {
+    const std::scoped_lock lock(runtime_.busy);
+    if (cells_.empty()) check();
+    hidden_ = std::move(hidden);
+    is_mapped_.assign(questions.size(), 0);
+    return grow(std::move(questions), limits, shape_.max_depth);
+}
+
+void RecurrentNetwork::lay_out(Scratch& scratch) {
+    const int rows = num_sequences(), inner = shape_.inner_size,
+              width = target_.shape().hidden_size;
+    first_rows_ = scratch.take_rows(rows, width);
+    rows_ = scratch.take_rows(rows, inner);
+    map_rows_ = scratch.take_rows(rows, width);
+    head_rows_ = scratch.take_rows(rows, inner);
+    gates_ = scratch.take<float>(static_cast<std::size_t>(rows) * num_gates() * inner);
+    embedded_ = scratch.take<float>(static_cast<std::size_t>(rows) * emb_size_);
+    states_ = scratch.take<float>(static_cast<std::size_t>(rows) * kMaxSteps * 2 * inner);
+}
+
+void RecurrentNetwork::plan_cell(std::vector<int>& phases) {
+    phases = {num_sequences(), 8 * pool_.size(), num_sequences()};
+}
+
+void RecurrentNetwork::run_cell(Worker& worker, int step) {
+    worker.each([&](int sequence) { prepare(sequence, step); });
+    worker.each([&](int piece) { project(piece, step == 0 ? first_rows_ : rows_); });
+    worker.each([&](int sequence) { finish(sequence, step); });
+}
+
+// State and cell of a sequence after one of its steps.
+float* RecurrentNetwork::state(int sequence, int step) const {
+    return states_ +
+           (static_cast<std::size_t>(sequence) * kMaxSteps + step) * 2 * shape_.inner_size;
+}
+
+void RecurrentNetwork::embed(const Cell& cell, int token, float* out) {
+    const std::int64_t id = token;
+    if (cell.embedding)
+        unpack_row(*cell.embedding, token, out);
+    else
+        target_.embed({&id, 1}, out);
+}
+
+// A row's state and embedding. In the first step all rows start from the target's state.
+void RecurrentNetwork::prepare(int sequence, int step) {
+    if (!take_row(sequence)) return;
+    const Growth& growth = growths_[sequence];
+    const int row = growth.row, width = target_.shape().hidden_size;
+    const Cell& here = cell(growth.next.depth);
+    const Rows& to = step == 0 ? first_rows_ : rows_;
+    const float* from = step == 0 ? hidden_[sequence]
+                                  : state(sequence, growth.next.parent);
+    float* x = to.x + static_cast<std::size_t>(row) * to.width;
+    if (step == 0 && shape_.scales_input)
+        kernels_.norm(from, input_norm_, width, x);
+    else
+        std::copy_n(from, to.width, x);
+    if (!here.projection->is_float()) kernels_.quantize(x, to, row, 0, to.width);
+    float* const embedded = embedded_ + static_cast<std::size_t>(row) * emb_size_;
+    if (!map_) {
+        embed(here, growth.next.token, embedded);
+        return;
+    }
+    is_mapped_[row] = recall(growth.next.token, embedded);
+    if (is_mapped_[row]) return;
+    float* e = map_rows_.x + static_cast<std::size_t>(row) * width;
+    embed(here, growth.next.token, e);
+    if (!map_->is_float()) kernels_.quantize(e, map_rows_, row, 0, width);
+}
+
+// A piece of the gates, and of the embedding's map.
+void RecurrentNetwork::project(int piece, const Rows& rows) {
+    const int count = num_rows(), pieces = 8 * pool_.size();
+    const std::size_t stride = static_cast<std::size_t>(num_gates()) * shape_.inner_size;
+    for (int row = 0, stop; row < count; row = stop) {
+        const Linear& weights = *cell(row_depths_[row]).projection;
+        for (stop = row + 1;
+             stop < count && cell(row_depths_[stop]).projection == &weights;)
+            ++stop;
+        const Part part(weights.num_tiles(), piece, pieces);
+        kernels_.linear(weights, part.first, part.stop - part.first, rows, row, stop - row,
+                        {gates_ + row * stride + part.first * kTile, stride});
+    }
+    if (!map_) return;
+    const Part part(map_->num_tiles(), piece, pieces);
+    for (int row = 0; row < count; ++row)
+        if (!is_mapped_[row])
+            kernels_.linear(*map_, part.first, part.stop - part.first, map_rows_, row, 1,
+                            {embedded_ + row * static_cast<std::size_t>(emb_size_) + part.first * kTile,
+                             static_cast<std::size_t>(emb_size_)});
+}
+
+// The new state of a row.
+void RecurrentNetwork::finish(int sequence, int step) {
+    const Growth& growth = growths_[sequence];
+    if (!growth.is_active) return;
+    const int row = growth.row, inner = shape_.inner_size;
+    const Norm& norm = cell(growth.next.depth).norm;
+    const float* e = embedded_ + static_cast<std::size_t>(row) * emb_size_;
+    float* gates = gates_ + static_cast<std::size_t>(row) * num_gates() * inner;
+    for (int first = 0; first < num_gates() * inner; first += emb_size_)
+        for (int i = 0; i < emb_size_; ++i) gates[first + i] += emb_weight_ * e[i];
+    float *s = state(sequence, step), *c = s + inner;
+    if (shape_.is_lstm) {
+        float *forget = gates, *input = gates + inner, *output = gates + 2 * inner,
+              *candidate = gates + 3 * inner;
+        kernels_.norm(candidate, norm, inner, candidate);
+        kernels_.activate(Activation::Gelu, candidate, nullptr, inner, candidate);
+        kernels_.gate(input, candidate, inner, c);
+        if (growth.next.parent >= 0) {
+            kernels_.gate(forget, state(sequence, growth.next.parent) + inner, inner, candidate);
+            for (int i = 0; i < inner; ++i) c[i] += candidate[i];
+        }
+        kernels_.norm(c, state_norm_, inner, s);
+        kernels_.activate(Activation::Gelu, s, nullptr, inner, s);
+        kernels_.gate(output, s, inner, s);
+    } else {
+        kernels_.norm(gates, norm, inner, s);
+        kernels_.activate(Activation::Gelu, s, nullptr, inner, s);
+    }
+    give_head(row, s);
+}
+
+}  // namespace forerun

@@ -1,0 +1,100 @@
+// Tables of next tokens: the twins of drafting/ngram/token_table.py, which explains them and is their oracle.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace forerun {
+
+// What is known of a context: how often it was seen, and what followed.
+struct Counts {
+    double total = 0;
+    std::vector<std::pair<int, double>> tokens;
+};
+
+// The verified rows of a tree: row 0 of `ids`, `logits` (1 + N, k) and `log_sums` (1 + N) follows `tail`, row
+// 1 + i node i. Strides are in elements.
+struct VerifiedTree {
+    std::vector<int> tail, tokens, parents;
+    const std::int64_t* ids;
+    const float* logits;
+    const float* log_sums;
+    std::size_t k;
+    std::ptrdiff_t id_stride, logit_stride;
+};
+
+// The hash of a context grown by one token to the left.
+inline std::uint64_t grow_hash(std::uint64_t hash, int token) {
+    hash = (hash ^ (static_cast<std::uint64_t>(static_cast<std::int64_t>(token)) + 1)) *
+           0x9E3779B97F4A7C15u;
+    return hash ^ (hash >> 29);
+}
+
+class LiveTable {
+  public:
+    // `order` at least 1: else std::invalid_argument. At `most_age`, which is above the number of
+    // entries, they are numbered anew.
+    LiveTable(int order, std::size_t nbytes, std::uint32_t most_age);
+
+    // The target's likeliest tokens after these, with their probabilities.
+    void learn(std::span<const int> tokens, std::span<const int> likeliest,
+               std::span<const float> probs);
+    void learn_trees(std::span<const VerifiedTree> trees);
+    // Brings what is known of a context nearer: `find` and `learn` are asked for it soon.
+    void prefetch(std::uint64_t hash) const;
+    // Adds `weight` times what is known of a context.
+    void find(std::uint64_t hash, double weight, Counts& found) const;
+    // The bytes of the contexts learned after an age, those learned longest ago first.
+    std::string entries(std::uint32_t since) const;
+    // Takes over another table's; part of an entry: std::invalid_argument.
+    void absorb(std::string_view entries);
+    int order() const { return order_; }
+    std::uint32_t age() const { return age_; }
+    std::size_t nbytes() const { return entries_.size() * sizeof(Entry); }
+
+  private:
+    static constexpr int kNumTokens = 6, kWays = 4;
+    struct alignas(64) Entry {
+        std::uint64_t hash = 0;
+        std::uint32_t age = 0;  // 0: never used
+        float total = 0;
+        std::int32_t tokens[kNumTokens] = {-1, -1, -1, -1, -1, -1};
+        float counts[kNumTokens] = {};
+    };
+
+    Entry& entry(std::uint64_t hash);
+    void learn(std::uint64_t hash, std::span<const int> likeliest, std::span<const float> probs);
+    void number_anew();
+    std::size_t place(std::uint64_t hash) const;
+
+    const int order_;
+    std::vector<Entry> entries_;
+    const std::uint32_t most_age_;
+    std::uint32_t age_ = 0;
+};
+
+// Counts in a file's bytes, which must outlive it.
+class FileTable {
+  public:
+    // Raises std::invalid_argument for offsets that do not fit the data.
+    FileTable(std::span<const std::uint32_t> offsets, std::span<const std::uint8_t> data,
+              int token_nbytes);
+    void find(std::uint64_t hash, double weight, Counts& found) const;
+    // Brings first where a context's bucket begins, then the bucket nearer.
+    void prefetch_offset(std::uint64_t hash) const;
+    void prefetch_bucket(std::uint64_t hash) const;
+    std::size_t nbytes() const { return offsets_.size_bytes() + data_.size_bytes(); }
+
+  private:
+    std::span<const std::uint32_t> offsets_;
+    std::span<const std::uint8_t> data_;
+    const std::size_t token_nbytes_;
+};
+
+}  // namespace forerun

@@ -1,0 +1,506 @@
+#include "kernels/formats.h"
+
+#include <algorithm>
+#include <cstring>
+#include <ranges>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "kernels/half.h"
+#include "model/pool.h"
+
+namespace forerun {
+
+// One group of one output: codes, and fp16 scale and minimum (minus the zero point, Scales::HalfZero;
+// the bytes of both, Scales::Super).
+struct StoredGroup {
+    std::uint8_t codes[kGroup];
+    std::uint16_t scale, minimum;
+};
+
+namespace {
+
+constexpr int kSuper = 256;  // values of a K block
+constexpr std::size_t kLine = 64;
+
+std::uint16_t half_at(const std::uint8_t* p) {
+    std::uint16_t h;
+    std::memcpy(&h, p, 2);
+    return h;
+}
+
+// --- stored blocks ---
+
+// Blocks of 32: scale, minimum, fifth bits, codes. Low nibbles are values 0..15, high ones 16..31.
+template <int BITS, bool HAS_MIN>
+StoredGroup read_block(const std::uint8_t* p, int) {
+    StoredGroup out{};
+    out.scale = half_at(p);
+    if (HAS_MIN) out.minimum = half_at(p + 2);
+    p += HAS_MIN ? 4 : 2;
+    if (BITS == 8) {
+        for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<std::uint8_t>(p[i] + 128);
+        return out;
+    }
+    std::uint32_t fifth = 0;
+    if (BITS == 5) std::memcpy(&fifth, p, 4);
+    const std::uint8_t* nibbles = p + (BITS == 5 ? 4 : 0);
+    for (int i = 0; i < kGroup; ++i) {
+        const int low = (nibbles[i % 16] >> (i / 16 * 4)) & 15;
+        out.codes[i] = static_cast<std::uint8_t>(low | ((fifth >> i & 1) << 4));
+    }
+    return out;
+}
+
+// Sub-block j of a K block of 4 or 5 bits. 6 bits of scale and of minimum lie in 12 bytes;
+// sub-blocks 2i and 2i+1 share 32 bytes of nibbles; sub-block j's fifth bits are bit j.
+template <int BITS>
+StoredGroup read_k(const std::uint8_t* block, int j) {
+    const std::uint8_t *s = block + 4, *tops = block + 16;
+    const std::uint8_t* nibbles = block + (BITS == 5 ? 48 : 16) + 32 * (j / 2);
+    const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
+    const int minimum = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+    StoredGroup out{};
+    for (int i = 0; i < kGroup; ++i) {
+        const int code = (nibbles[i] >> (4 * (j % 2))) & 15;
+        out.codes[i] =
+            static_cast<std::uint8_t>(code | (BITS == 5 ? ((tops[i] >> j) & 1) << 4 : 0));
+    }
+    if (BITS == 4) {
+        out.scale = static_cast<std::uint16_t>(scale);
+        out.minimum = static_cast<std::uint16_t>(minimum);
+    } else {
+        const float factor = half_to_float(half_at(block)),
+                    min_factor = half_to_float(half_at(block + 2));
+        out.scale = float_to_half(factor * static_cast<float>(scale));
+        out.minimum = float_to_half(min_factor * static_cast<float>(-minimum));
+    }
+    return out;
+}
+
+// 16 values of a Q6_K block, which lie in one run of 32.
+StoredGroup read_q6_k(const std::uint8_t* block, int j) {
+    const int half = j / 8, quarter = j % 8 / 2, lane = j % 2 * 16;
+    const std::uint8_t* lows = block + 64 * half + 32 * (quarter % 2) + lane;
+    const std::uint8_t* tops = block + 128 + 32 * half + lane;
+    StoredGroup out{};
+    for (int i = 0; i < 16; ++i) {
+        const int low = (lows[i] >> (4 * (quarter / 2))) & 15, top = (tops[i] >> (2 * quarter)) & 3;
+        out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
+    }
+    const int scale = static_cast<std::int8_t>(block[192 + j]);
+    out.scale = float_to_half(half_to_float(half_at(block + 208)) * static_cast<float>(scale));
+    return out;
+}
+
+constexpr auto kFloat = Activations::Float;
+constexpr auto kInt8 = Activations::Int8Groups;
+constexpr auto kFlat = Activations::Flat;
+
+// A new format is a line here, a function that reads its blocks and, if no tile kernel fits, a
+// tile kernel.
+constexpr WeightFormat kFormats[] = {
+    {"f32", Tile::F32, kFloat, 32, 1, 0, Scales::None, 1, 4, nullptr},
+    {"f16", Tile::F16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
+    {"bf16", Tile::BF16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
+    {"q4_0", Tile::Q4, kInt8, 4, 32, 8, Scales::Half, 32, 18, read_block<4, false>},
+    {"q4_1", Tile::Q4M, kInt8, 4, 32, 0, Scales::HalfMin, 32, 20, read_block<4, true>},
+    {"q4_z", Tile::Q4Z, kInt8, 4, 32, 0, Scales::HalfZero, 32, 20, read_block<4, true>},
+    {"q5_0", Tile::Q5, kInt8, 6, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
+    {"q5_1", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
+    {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
+    {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::Super, kSuper, 144, read_k<4>},
+    {"q5_k", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, kSuper, 176, read_k<5>},
+    {"q6_k", Tile::Q6, kInt8, 6, 16, 32, Scales::Half, kSuper, 210, read_q6_k},
+    {"q4_c", Tile::Q4C, kFlat, 4, 32, 0, Scales::Channel, 32, 16, nullptr},
+    {"q8_c", Tile::Q8C, kFlat, 8, 32, 0, Scales::Channel, 32, 32, nullptr},
+};
+
+// --- tiles ---
+
+int codes_nbytes(const WeightFormat& f) { return kTile * f.group * f.bits / 8; }
+
+int group_nbytes(const WeightFormat& f) {
+    const bool has_none = f.scales == Scales::None || f.is_flat();
+    const int scales = has_none ? 0 : has_pair(f.scales) ? 64 : 32;
+    return codes_nbytes(f) + scales;
+}
+
+std::size_t tile_nbytes(const WeightFormat& f, int num_in) {
+    const std::size_t factors = f.scales == Scales::Super ? num_in / kSuper * kLine : 0,
+                      head = f.is_flat() ? kFlatHead : 0;
+    return head + static_cast<std::size_t>(num_in / f.group) * group_nbytes(f) + factors;
+}
+
+// Where group g of a tile starts: in front of 8 groups of Scales::Super stand their factors.
+std::size_t group_offset(const WeightFormat& f, int g) {
+    const std::size_t factors = f.scales == Scales::Super ? (g / 8 + 1) * kLine : 0,
+                      head = f.is_flat() ? kFlatHead : 0;
+    return head + static_cast<std::size_t>(g) * group_nbytes(f) + factors;
+}
+
+void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
+
+// Value i, of 8, 4 or 2 bits, of lane `lane` in lines of 64 bytes: a line holds 4 bytes a lane, and
+// value i lies in byte i % 4.
+std::size_t byte_of(int bits, int lane, int i) {
+    return i / (32 / bits) * kLine + 4 * lane + i % 4;
+}
+int shift_of(int bits, int i) { return i % (32 / bits) / 4 * bits; }
+
+// Values i..i+3, a byte each, over zeros.
+void put_bits(std::uint8_t* lines, int bits, int lane, int i, std::uint32_t values) {
+    std::uint8_t* at = lines + byte_of(bits, lane, i);
+    std::uint32_t word;
+    std::memcpy(&word, at, 4);
+    word |= values << shift_of(bits, i);
+    std::memcpy(at, &word, 4);
+}
+int bits_at(const std::uint8_t* lines, int bits, int lane, int i) {
+    return lines[byte_of(bits, lane, i)] >> shift_of(bits, i) & ((1 << bits) - 1);
+}
+
+int read_code(const WeightFormat& f, const std::uint8_t* at, int lane, int i) {
+    if (f.bits == 8) return bits_at(at, 8, lane, i);
+    const int low = bits_at(at, 4, lane, i);
+    return f.bits == 4 ? low : low | bits_at(at + 8 * f.group, 2, lane, i) << 4;
+}
+
+// Writes one output's group into lane `lane` of its tile.
+void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const StoredGroup& group) {
+    for (int i = 0; i < f.group; i += 4) {
+        std::uint32_t codes;
+        std::memcpy(&codes, group.codes + i, 4);
+        if (f.bits == 8) put_bits(at, 8, lane, i, codes);
+        if (f.bits < 8) put_bits(at, 4, lane, i, codes & 0x0F0F0F0F);
+        if (f.bits == 6) put_bits(at + 8 * f.group, 2, lane, i, codes >> 4 & 0x03030303);
+    }
+    if (f.is_flat()) return;
+    std::uint8_t* scales = at + codes_nbytes(f);
+    if (f.scales == Scales::Super) {
+        scales[lane] = static_cast<std::uint8_t>(group.scale);
+        scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
+        return;
+    }
+    put_half(scales, lane, group.scale);
+    if (has_pair(f.scales)) put_half(scales + 32, lane, group.minimum);
+}
+
+// Copies what a tile holds of one lane, `nbytes` of each line of 16 lanes.
+void copy_lane(const std::uint8_t* from, int from_lane, std::uint8_t* to, int to_lane,
+               std::size_t nbytes, std::size_t num_lines) {
+    for (std::size_t i = 0; i < num_lines; ++i, from += kTile * nbytes, to += kTile * nbytes)
+        std::memcpy(to + to_lane * nbytes, from + from_lane * nbytes, nbytes);
+}
+
+void copy_row(const Linear& linear, const std::uint8_t* from, int from_lane, std::uint8_t* to,
+              int to_lane) {
+    const WeightFormat& f = *linear.format;
+    if (f.is_float()) {
+        copy_lane(from, from_lane, to, to_lane, f.bits / 8, linear.num_in);
+        return;
+    }
+    const std::size_t codes = codes_nbytes(f);
+    const bool has_min = f.scales != Scales::Half;
+    for (int g = 0; g < linear.num_in / f.group; ++g) {
+        const std::size_t at = group_offset(f, g);
+        copy_lane(from + at, from_lane, to + at, to_lane, 4, codes / kLine);
+        copy_lane(from + at + codes, from_lane, to + at + codes, to_lane,
+                  f.scales == Scales::Super ? 1 : 2, 1 + has_min);
+        if (f.scales == Scales::Super && g % 8 == 0)
+            copy_lane(from + at - kLine, from_lane, to + at - kLine, to_lane, 2, 2);
+    }
+}
+
+// A row's groups, as read(g) gives them, to lane `lane` of a tile.
+template <class Read>
+void write_row(const Linear& linear, std::uint8_t* tile, int lane, const Read& read) {
+    for (int g = 0; g < linear.num_in / linear.format->group; ++g)
+        write_group(*linear.format, tile + group_offset(*linear.format, g), lane, read(g));
+}
+
+void write_integers(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
+    const WeightFormat& f = *linear.format;
+    const int groups = f.block / f.group;
+    write_row(linear, tile, lane, [&](int g) {
+        return f.read(row + static_cast<std::size_t>(g / groups) * f.block_nbytes, g % groups);
+    });
+    if (f.scales != Scales::Super) return;
+    for (int g = 0; g < linear.num_in / f.group; g += groups, row += f.block_nbytes) {
+        std::uint8_t* at = tile + group_offset(f, g) - kLine;
+        put_half(at, lane, half_at(row));
+        const int minimum = half_at(row + 2) ^ 0x8000;  // minima are subtracted
+        put_half(at + 32, lane, static_cast<std::uint16_t>(minimum));
+    }
+}
+
+void write_floats(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
+    const std::size_t size = linear.format->bits / 8;
+    for (int k = 0; k < linear.num_in; ++k)
+        std::memcpy(tile + (k * kTile + lane) * size, row + k * size, size);
+}
+
+void check_width(const WeightFormat& f, int num_in) {
+    const int unit = std::max(f.block, f.is_float() ? kTile : kGroup);
+    if (num_in <= 0 || num_in % unit != 0)
+        throw std::invalid_argument("width " + std::to_string(num_in) + " is not a multiple of " +
+                                    std::to_string(unit));
+}
+
+// Calls write(tile, lane, row) for every row, in parallel. Packing happens once, so it does without
+// the pool and its rules.
+template <class Write>
+void fill_rows(Packed& packed, const float* bias, int num_threads, const Write& write) {
+    constexpr int least = 64;  // fewer tiles are packed faster by one thread
+    const Linear& linear = packed.linear;
+    const int num_out = linear.num_out, count = linear.num_tiles();
+    const int threads = std::max(1, std::min(num_threads, count / least));
+    const auto part = [&](int thread) {
+        const Part tiles(count, thread, threads);
+        for (int row = tiles.first * kTile; row < std::min(tiles.stop * kTile, num_out); ++row)
+            write(linear, packed.memory.as<std::uint8_t>() + row / kTile * linear.tile_nbytes,
+                  row % kTile, row);
+    };
+    {
+        std::vector<std::jthread> others;
+        for (int thread = 1; thread < threads; ++thread) others.emplace_back(part, thread);
+        part(0);
+    }
+    if (bias) std::copy_n(bias, num_out, packed.bias.as<float>());
+}
+
+template <class Write>
+Packed pack_rows(const WeightFormat& format, int num_out, int num_in, const float* bias,
+                 int num_threads, const Write& write) {
+    Packed packed = blank(format, num_out, num_in, bias != nullptr);
+    fill_rows(packed, bias, num_threads, write);
+    return packed;
+}
+
+}  // namespace
+
+std::span<const WeightFormat> weight_formats() { return kFormats; }
+
+const WeightFormat& weight_format(const std::string& name) {
+    std::string known;
+    for (const WeightFormat& format : kFormats) {
+        if (name == format.name) return format;
+        known += std::string(known.empty() ? "" : ", ") + format.name;
+    }
+    throw std::invalid_argument("weight format '" + name +
+                                "' has no kernel (those that have: " + known + ")");
+}
+
+Buffer weight_memory(std::size_t nbytes) {
+    static Arena arena;
+    return arena.take(nbytes);
+}
+
+std::size_t stored_row_nbytes(const WeightFormat& format, int num_in) {
+    check_width(format, num_in);
+    return static_cast<std::size_t>(num_in / format.block) * format.block_nbytes;
+}
+
+Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias, bool is_apart) {
+    check_width(format, num_in);
+    const auto memory = [&](std::size_t nbytes) {
+        return is_apart ? Buffer(nbytes) : weight_memory(nbytes);
+    };
+    Packed packed;
+    packed.linear = {&format, num_out, num_in, tile_nbytes(format, num_in)};
+    Linear& linear = packed.linear;
+    packed.memory = memory(linear.num_tiles() * linear.tile_nbytes);
+    linear.tiles = packed.memory.as<std::uint8_t>();
+    if (has_bias) {
+        packed.bias = memory(linear.num_tiles() * kTile * sizeof(float));
+        linear.bias = packed.bias.as<float>();
+    }
+    return packed;
+}
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
+            const float* bias, int num_threads) {
+    if (format.is_flat())
+        throw std::invalid_argument(std::string(format.name) + " has no stored blocks");
+    const std::size_t row_nbytes = stored_row_nbytes(format, num_in);
+    const auto write = format.is_float() ? write_floats : write_integers;
+    return pack_rows(format, num_out, num_in, bias, num_threads,
+                     [&](const Linear& linear, std::uint8_t* tile, int lane, int row) {
+                         write(linear, tile, lane, rows + row * row_nbytes);
+                     });
+}
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& source,
+            const float* bias, int num_threads) {
+    const bool has_min = has_pair(format.scales);
+    if (!(has_min || format.scales == Scales::Half) || has_min != (source.mins != nullptr))
+        throw std::invalid_argument(std::string(format.name) + " has no tiles for such codes");
+    if (source.group <= 0 || source.group % format.group || num_in % source.group)
+        throw std::invalid_argument("groups must be multiples of " + std::to_string(format.group));
+    const std::size_t num_scales = num_in / source.group;
+    return pack_rows(format, num_out, num_in, bias, num_threads,
+                     [&](const Linear& linear, std::uint8_t* tile, int lane, int row) {
+                         write_row(linear, tile, lane, [&](int g) {
+                             const std::size_t k = static_cast<std::size_t>(g) * format.group;
+                             const std::size_t s = row * num_scales + k / source.group;
+                             StoredGroup group{};
+                             const std::int8_t* codes =
+                                 source.codes + row * std::size_t(num_in) + k;
+                             for (int i = 0; i < format.group; ++i)
+                                 group.codes[i] = static_cast<std::uint8_t>(codes[i] + format.zero);
+                             group.scale = float_to_half(source.scales[s]);
+                             if (has_min) group.minimum = float_to_half(source.mins[s]);
+                             return group;
+                         });
+                     });
+}
+
+namespace {
+
+// Which places the inputs have, in memory of the packed weights.
+void place_inputs(Packed& packed, int num_in, const FlatCodes& source) {
+    const int num_more = packed.linear.num_in - num_in, num_groups = num_in / kGroup;
+    const std::size_t words = num_in + 3 * std::size_t(num_more) + num_groups + 1;
+    packed.places = weight_memory(words * sizeof(float));
+    float *inverse = packed.places.as<float>(), *low = inverse + num_in, *high = low + num_more;
+    auto* from = reinterpret_cast<std::int32_t*>(high + num_more);
+    std::int32_t* first = from + num_more;
+    std::copy_n(source.inverse, num_in, inverse);
+    int i = 0;
+    for (int j = 0; j < num_in; ++j) {
+        if (j % kGroup == 0) first[j / kGroup] = i;
+        for (int piece = 1; piece < source.pieces[j]; ++piece, ++i) {
+            from[i] = j;
+            low[i] = source.is_even ? 0.0f : static_cast<float>(piece * source.limit);
+            high[i] = low[i] + static_cast<float>(source.limit);
+        }
+    }
+    first[num_groups] = i;
+    packed.flat = std::make_unique<const Flattening>(
+        Flattening{num_in, packed.linear.num_in, static_cast<float>(source.limit), inverse, from,
+                   low, high, first});
+    packed.linear.flat = packed.flat.get();
+}
+
+// Of one output: the codes of all its places, then the scale and the offset at the tile's head.
+void write_flat(const Linear& linear, std::uint8_t* tile, int lane, const FlatCodes& source,
+                int row) {
+    const Flattening& flat = *linear.flat;
+    const std::int8_t* codes = source.codes + static_cast<std::size_t>(row) * flat.num_in;
+    const int num_places = flat.num_in + flat.first[flat.num_in / kGroup];
+    const int mask = linear.format->bits == 4 ? 15 : 255;
+    std::int32_t offset = 0;
+    write_row(linear, tile, lane, [&](int g) {
+        StoredGroup group{};
+        for (int i = 0, p = g * kGroup; i < kGroup && p < num_places; ++i, ++p) {
+            const int code = codes[p < flat.num_in ? p : flat.source[p - flat.num_in]];
+            group.codes[i] = static_cast<std::uint8_t>(code & mask);
+            offset -= kCodeZero * code;
+        }
+        return group;
+    });
+    std::memcpy(tile + 4 * lane, source.scales + row, 4);
+    std::memcpy(tile + 64 + 4 * lane, &offset, 4);
+}
+
+}  // namespace
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes& source,
+            const float* bias, int num_threads) {
+    constexpr std::int64_t widest = 1 << 16;  // sums of so many products fit 32 bits
+    if (!format.is_flat())
+        throw std::invalid_argument(std::string(format.name) + " is not for flattened rows");
+    check_width(format, num_in);
+    std::int64_t num_places = 0;
+    for (int j = 0; j < num_in; ++j) {
+        if (source.pieces[j] < 1 || source.pieces[j] > widest)
+            throw std::invalid_argument("an input has no place or too many");
+        num_places += source.pieces[j];
+    }
+    const std::int64_t wide = (num_places + kGroup - 1) / kGroup * kGroup;
+    if (wide > widest) throw std::invalid_argument("flattened rows are wider than 65536");
+    if (source.limit < 1 || source.limit > 127)
+        throw std::invalid_argument("the limit of flattened codes must be 1 to 127");
+    const int most = format.bits == 4 ? 7 : 127;
+    for (std::size_t i = 0; i < std::size_t(num_out) * num_in; ++i)
+        if (source.codes[i] < -most || source.codes[i] > most)
+            throw std::invalid_argument("a code is not within -" + std::to_string(most) + ".." +
+                                        std::to_string(most));
+    Packed packed = blank(format, num_out, static_cast<int>(wide), bias != nullptr);
+    place_inputs(packed, num_in, source);
+    fill_rows(packed, bias, num_threads,
+              [&](const Linear& linear, std::uint8_t* tile, int lane, int row) {
+                  write_flat(linear, tile, lane, source, row);
+              });
+    return packed;
+}
+
+bool flattens_alike(const Linear& a, const Linear& b) {
+    if (!a.flat || !b.flat) return a.flat == b.flat;
+    const Flattening &x = *a.flat, &y = *b.flat;
+    const int num_more = x.num_wide - x.num_in;
+    return x.num_in == y.num_in && x.num_wide == y.num_wide && x.limit == y.limit &&
+           std::equal(x.inverse, x.inverse + x.num_in, y.inverse) &&
+           std::equal(x.source, x.source + num_more, y.source) &&
+           std::equal(x.low, x.low + num_more, y.low) &&
+           std::equal(x.high, x.high + num_more, y.high);
+}
+
+Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows) {
+    Packed packed = blank(*linear.format, static_cast<int>(rows.size()), linear.num_in,
+                          linear.bias != nullptr);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i] < 0 || rows[i] >= linear.num_out)
+            throw std::invalid_argument("token id " + std::to_string(rows[i]) +
+                                        " is outside the vocabulary");
+        const std::size_t row = static_cast<std::size_t>(rows[i]);
+        copy_row(linear, linear.tiles + row / kTile * linear.tile_nbytes,
+                 static_cast<int>(row % kTile),
+                 packed.memory.as<std::uint8_t>() + i / kTile * linear.tile_nbytes,
+                 static_cast<int>(i % kTile));
+        if (linear.bias) packed.bias.as<float>()[i] = linear.bias[row];
+    }
+    return packed;
+}
+
+void unpack_row(const Linear& linear, int row, float* out) {
+    const WeightFormat& f = *linear.format;
+    const std::uint8_t* tile = linear.tiles + row / kTile * linear.tile_nbytes;
+    const int lane = row % kTile;
+    if (f.is_float()) {
+        const std::size_t size = f.bits / 8;
+        for (int k = 0; k < linear.num_in; ++k) {
+            const std::uint8_t* at = tile + (k * kTile + lane) * size;
+            if (f.tile == Tile::F32)
+                std::memcpy(out + k, at, 4);
+            else
+                out[k] =
+                    f.tile == Tile::F16 ? half_to_float(half_at(at)) : bfloat_to_float(half_at(at));
+        }
+        return;
+    }
+    for (int g = 0; g < linear.num_in / f.group; ++g) {
+        const std::uint8_t* at = tile + group_offset(f, g);
+        const std::uint8_t* scales = at + codes_nbytes(f);
+        float scale, minimum = 0.0f;
+        if (f.scales == Scales::Super) {
+            const std::uint8_t* factors = tile + group_offset(f, g / 8 * 8) - kLine;
+            scale = half_to_float(half_at(factors + 2 * lane)) * scales[lane];
+            minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
+        } else if (f.is_flat()) {
+            std::memcpy(&scale, tile + 4 * lane, 4);
+        } else {
+            scale = half_to_float(half_at(scales + 2 * lane));
+            if (has_pair(f.scales)) minimum = half_to_float(half_at(scales + 32 + 2 * lane));
+            if (f.scales == Scales::HalfZero) minimum *= scale;
+        }
+        for (int i = 0; i < f.group; ++i) {
+            int code = read_code(f, at, lane, i) - f.zero;
+            if (f.is_flat() && code >= 1 << (f.bits - 1)) code -= 1 << f.bits;
+            *out++ = scale * static_cast<float>(code) + minimum;
+        }
+    }
+}
+
+}  // namespace forerun

@@ -1,0 +1,79 @@
+// The weight formats, and packing: from a checkpoint's blocks to weight tiles, without leaving the
+// checkpoint's grid.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "model/memory.h"
+#include "model/types.h"
+
+namespace forerun {
+
+std::span<const WeightFormat> weight_formats();
+// Throws std::invalid_argument for a name without a format.
+const WeightFormat& weight_format(const std::string& name);
+
+// Bytes of one stored row of `num_in` values. Throws std::invalid_argument for a width that the
+// format has no blocks or tiles for.
+std::size_t stored_row_nbytes(const WeightFormat& format, int num_in);
+
+struct Packed {
+    Linear linear;
+    Buffer memory, bias;
+    std::unique_ptr<const Flattening> flat = nullptr;  // what `linear` points to
+    Buffer places = {};                                // and its arrays
+    std::size_t nbytes() const { return memory.nbytes() + bias.nbytes() + places.nbytes(); }
+};
+
+// Signed codes (num_out, num_in) with a scale an output, of flattened rows: input j has pieces[j]
+// places, x * inverse[j] is rounded to a whole number, and a place holds `limit` at most. Of an even
+// split all places of an input hold the same; else each holds what is beyond the one before.
+struct FlatCodes {
+    const std::int8_t* codes;
+    const float *scales, *inverse;
+    const std::int32_t* pieces;
+    int limit;
+    bool is_even;
+};
+
+// Weights as scale * code + minimum: codes (num_out, num_in), and scales and minima (num_out,
+// num_in / group), which are rounded to fp16. Where a format has zero points, `mins` are minus those,
+// and weights are scale * (code + min).
+struct Codes {
+    const std::int8_t* codes;
+    const float *scales, *mins;  // mins null: none
+    int group;
+};
+
+// `rows` holds num_out stored rows, `bias` num_out floats or null.
+Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
+            const float* bias, int num_threads);
+// Throws std::invalid_argument for a format or a group whose tiles cannot hold the codes.
+Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& codes,
+            const float* bias, int num_threads);
+// Throws std::invalid_argument for a format that has no such tiles, or pieces that are out of range.
+Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes& codes,
+            const float* bias, int num_threads);
+// Whether two layers read the same rows alike.
+bool flattens_alike(const Linear& a, const Linear& b);
+// Zeroed tiles, and a zeroed bias if there is one, to be filled from elsewhere; apart, they are
+// mappings of their own, which take no memory until they are filled. Throws std::invalid_argument
+// for a width that the format cannot have.
+Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
+             bool is_apart = false);
+
+// Some outputs of a layer, as they are stored. Throws std::invalid_argument for one it has not.
+Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows);
+
+// The weights of one output, as the kernels mean them: exactly scale * (code - zero) + minimum. Of
+// flattened rows, those of all places (num_in).
+void unpack_row(const Linear& linear, int row, float* out);
+
+// Zeroed memory for weights: small pieces share huge pages.
+Buffer weight_memory(std::size_t nbytes);
+
+}  // namespace forerun

@@ -1,0 +1,167 @@
+#include "model/cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+namespace forerun {
+
+namespace {
+
+void need(bool holds, const char* message) {
+    if (!holds) throw std::invalid_argument(message);
+}
+
+// Copies a row's share of `count` runs of kTile or kChunk such shares, `stride` bytes apart.
+void move_shares(std::uint8_t* from, std::uint8_t* to, int source, int target, std::size_t size,
+                 std::size_t stride, int count) {
+    for (int i = 0; i < count; ++i)
+        std::memmove(to + i * stride + target * size, from + i * stride + source * size, size);
+}
+
+// Keys lie in blocks of 16 rows, whose numbers alternate: one by one if they are floats, 4 bytes of
+// codes at a time. Values lie row after row.
+void move_row(const KvHead& head, int from, int to) {
+    const KvPage& page = *head.page;
+    const int dim = head.head_dim, source = from % kChunk, target = to % kChunk,
+              old = from / kChunk, now = to / kChunk;
+    using Byte = std::uint8_t;
+    const auto keys = [&](std::size_t size, int count) {
+        const std::size_t run = size * kTile, block = run * count;
+        move_shares(head.keys<Byte>(old) + source / kTile * block,
+                    head.keys<Byte>(now) + target / kTile * block, source % kTile, target % kTile,
+                    size, run, count);
+    };
+    const auto values = [&](std::size_t size) {
+        move_shares(head.values<Byte>(old), head.values<Byte>(now), source, target, size, 0, 1);
+    };
+    const auto factors = [&](std::size_t size, int count) {
+        move_shares(head.key_factors<Byte>(old), head.key_factors<Byte>(now), source, target, size,
+                    size * kChunk, count);
+    };
+    const std::size_t width = static_cast<std::size_t>(dim);
+    switch (page.forms.keys) {
+        case KvForm::F32: keys(4, dim); break;
+        case KvForm::F16: keys(2, dim); break;
+        case KvForm::Int8: keys(4, dim / 4), factors(4, 1); break;
+        case KvForm::Int4: keys(4, dim / 8), factors(2, 2 * dim / kGroup); break;
+    }
+    switch (page.forms.values) {
+        case KvForm::F32: values(4 * width); break;
+        case KvForm::F16: values(2 * width); break;
+        case KvForm::Int8:
+            values(width);
+            move_shares(head.value_factors<Byte>(old), head.value_factors<Byte>(now), source,
+                        target, 4, 0, 1);
+            break;
+        case KvForm::Int4: values(int4_row_nbytes(dim)); break;
+    }
+}
+
+constexpr std::size_t whole_lines(std::size_t nbytes) { return (nbytes + 63) / 64 * 64; }
+
+KvPage page_of(KvForms forms, int head_dim) {
+    const std::size_t dim = static_cast<std::size_t>(std::max(head_dim, 0)), rows = kChunk;
+    KvPage page{forms};
+    std::size_t keys = rows * dim, factors = 0, values = rows * dim, value_factors = 0;
+    switch (forms.keys) {
+        case KvForm::F32: keys *= 4; break;
+        case KvForm::F16: keys *= 2; break;
+        case KvForm::Int8: factors = rows * sizeof(float); break;
+        case KvForm::Int4: keys /= 2, factors = rows * dim / kGroup * 4; break;
+    }
+    switch (forms.values) {
+        case KvForm::F32: values *= 4; break;
+        case KvForm::F16: values *= 2; break;
+        case KvForm::Int8: value_factors = rows * sizeof(float); break;
+        case KvForm::Int4:
+            values = rows * int4_row_nbytes(head_dim) + 64;  // factors are read 16 at a time
+            break;
+    }
+    page.key_factors = keys;
+    page.values = keys + factors;
+    page.value_factors = page.values + values;
+    page.nbytes = whole_lines(page.value_factors + value_factors);
+    return page;
+}
+
+}  // namespace
+
+Cache::Cache(int layers, int heads, int dim, int slots, int most, KvForms forms, int blocks)
+    : num_layers(layers),
+      num_heads(heads),
+      head_dim(dim),
+      num_slots(slots),
+      max_len(most),
+      page(page_of(forms, dim)),
+      block_nbytes(page.nbytes * layers * heads),
+      num_blocks_(blocks) {
+    need(std::min({layers, heads, dim, slots, most}) > 0, "a cache's dimensions must be positive");
+    need(dim % kTile == 0, "head size must be a multiple of 16");
+    need((forms.keys != KvForm::Int4 && forms.values != KvForm::Int4) || dim % kGroup == 0,
+         "int4 keys or values need a head size that is a multiple of 32");
+    const double rows = slots * (most + double{kChunk}),
+                 per_row = double(page.nbytes) / kChunk * layers * heads;
+    need(rows < 0x1p31 && blocks >= 0 && per_row * std::max(rows, blocks * double{kChunk}) < 1e15,
+         "the cache would be absurdly large");
+    tables_.assign(static_cast<std::size_t>(num_slots) * blocks_per_slot(), -1);
+    if (num_blocks_ == 0) {
+        num_blocks_ = static_cast<int>(tables_.size());
+        std::iota(tables_.begin(), tables_.end(), 0);
+    }
+    memory_ = Buffer(num_blocks_ * block_nbytes);
+}
+
+KvHead Cache::head(int layer, int slot, int head) const {
+    const std::size_t index = static_cast<std::size_t>(layer * num_heads + head);
+    return {memory_.as<std::uint8_t>() + index * page.nbytes, block_nbytes,
+            tables_.data() + static_cast<std::size_t>(slot) * blocks_per_slot(), &page, head_dim};
+}
+
+void Cache::check_slot(int slot) const {
+    if (slot < 0 || slot >= num_slots)
+        throw std::invalid_argument("no cache slot " + std::to_string(slot));
+}
+
+bool Cache::has_rows(int slot, int rows) const {
+    const auto first = tables_.begin() + static_cast<std::ptrdiff_t>(slot) * blocks_per_slot();
+    const int count = (rows + kChunk - 1) / kChunk;
+    return rows <= max_len && std::find(first, first + count, -1) == first + count;
+}
+
+void Cache::place(int slot, int index, int block) {
+    check_slot(slot);
+    need(index >= 0 && index < blocks_per_slot() && block >= 0 && block < num_blocks_,
+         "no such cache block");
+    tables_[static_cast<std::size_t>(slot) * blocks_per_slot() + index] = block;
+}
+
+void Cache::move(int slot, const std::vector<int>& rows, int start) {
+    check_slot(slot);
+    for (int to = start; int row : rows)
+        need(to >= 0 && row >= to++ && has_rows(slot, row + 1), "rows can only move down");
+    for (int layer = 0; layer < num_layers; ++layer)
+        for (int h = 0; h < num_heads; ++h)
+            for (std::size_t i = 0; i < rows.size(); ++i)
+                move_row(head(layer, slot, h), rows[i], start + static_cast<int>(i));
+}
+
+void Cache::copy_block(int source, int target) {
+    for (int block : {source, target})
+        need(block >= 0 && block < num_blocks_, "no such cache block");
+    std::uint8_t* memory = memory_.as<std::uint8_t>();
+    if (source != target)
+        std::memcpy(memory + target * block_nbytes, memory + source * block_nbytes, block_nbytes);
+}
+
+void Cache::drop_block(int block) {
+    need(block >= 0 && block < num_blocks_, "no such cache block");
+    if (!has_small_pages_) memory_.use_small_pages();
+    has_small_pages_ = true;
+    std::uint8_t* first = memory_.as<std::uint8_t>() + block * block_nbytes;
+    return_pages(first, first + block_nbytes);
+}
+
+}  // namespace forerun

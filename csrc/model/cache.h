@@ -1,0 +1,51 @@
+// Keys and values of some sequences, in blocks of 64 rows. A slot's table says which blocks hold its
+// rows, and sequences may share them; whoever uses the cache fills the tables, and knows how many
+// rows of a slot are in use.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/memory.h"
+#include "model/types.h"
+
+namespace forerun {
+
+class Cache {
+  public:
+    // `num_blocks` 0: as many as all slots can fill, each slot with its own; else the tables are
+    // empty. Throws std::invalid_argument.
+    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, KvForms forms,
+          int num_blocks = 0);
+
+    std::size_t nbytes() const { return memory_.nbytes(); }
+
+    // Makes a block the one at `index` of a slot's table. Throws std::invalid_argument, like the
+    // next four, for a slot or a block that the cache has not.
+    void place(int slot, int index, int block);
+    void check_slot(int slot) const;
+    // Rows start, start + 1, ... of a slot become what `rows` are: ascending and no lower.
+    void move(int slot, const std::vector<int>& rows, int start);
+    void copy_block(int source, int target);
+    // Gives the memory of a block back to the system: its rows are zeros.
+    void drop_block(int block);
+    int blocks_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
+    // Whether the first `rows` rows of a slot have their blocks.
+    bool has_rows(int slot, int rows) const;
+
+    KvHead head(int layer, int slot, int head) const;
+    const Buffer& memory() const { return memory_; }  // (blocks, layers, heads): a page each
+
+    const int num_layers, num_heads, head_dim, num_slots, max_len;
+    const KvPage page;
+    const std::size_t block_nbytes;
+
+  private:
+    int num_blocks_;
+    std::vector<std::int32_t> tables_;  // (slots, blocks per slot); -1: none
+    Buffer memory_;
+    bool has_small_pages_ = false;  // once a block was dropped
+};
+
+}  // namespace forerun

@@ -1,0 +1,216 @@
+// A decoder as the kernels see it: packed weights, the buffers of a pass, and one call that
+// computes a pass.
+//
+// A pass is a fixed row of phases a layer, each cut into pieces for the pool's threads:
+//   norm -> q, k, v (rotated, keys and values into the cache) -> attention -> output projection ->
+//   norm -> gate and up -> down
+// How a phase is cut never changes a sum, so the number of threads changes nothing.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/cache.h"
+#include "kernels/formats.h"
+#include "model/runtime.h"
+#include "model/scored.h"
+#include "model/types.h"
+
+namespace forerun {
+
+struct Shape {
+    int vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
+        max_position;
+    Activation activation = Activation::Silu;
+    bool is_gated = true, is_layer_norm = false;
+    float norm_eps = 1e-5f;
+    int sliding_window = 0;    // 0: none
+    int position_offset = -1;  // row of the position table that position 0 reads; -1: no table
+    float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f,
+          logits_divisor = 1.0f;
+};
+
+struct Layer {
+    Norm attn_norm, mlp_norm, q_norm, k_norm;  // the last two: weight null if there are none
+    Linear q, k, v, o, gate, up, down;
+};
+
+// A row of the table of weights: what is expected, where passes look for it, and its memory.
+struct Weight {
+    int num_out, num_in;  // num_out 0: any
+    bool is_optional;
+    Linear* linear;  // one of these
+    Norm* norm;
+    Packed packed;
+};
+
+// The block of logits that the head holds aside.
+inline constexpr int kHeadTiles = 8, kHeadRows = 64;
+// Rows whose gate and up halves are held at a time.
+inline constexpr int kRowBlock = 32;
+
+// Rows of one sequence's tree, as core.batch.Segment.
+struct Segment {
+    int slot, base, first, stop;
+    std::vector<int> tokens, parents;  // parents empty: a chain
+};
+
+class Decoder {
+  public:
+    Decoder(Runtime& runtime, const Shape& shape);
+    ~Decoder();
+    Decoder(const Decoder&) = delete;
+    Decoder& operator=(const Decoder&) = delete;
+
+    // Weights by canonical name ("layers.0.q", "norm", ...). Throw std::invalid_argument for a name
+    // that this model has not, or another shape than it needs.
+    void set(const std::string& name, Packed packed);
+    void set_norm(const std::string& name, std::span<const float> weight,
+                  std::span<const float> bias);
+    // Radians a position adds to each pair's angle; cos and sin are multiplied by `factor`.
+    void set_rope(std::span<const float> frequencies, float factor);
+    // Throws std::invalid_argument naming a weight that is missing.
+    void check();
+    // A weight that was set; a norm's `linear` has no format.
+    const Packed& packed(const std::string& name) const;
+
+    // What passes start from, (R, D): rows of the embedding, without positions.
+    void embed(std::span<const std::int64_t> ids, float* rows);
+    // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
+    // asked layers, ascending. Only `sublayers` are run, ascending: 2 i is the attention of layer
+    // i, 2 i + 1 its MLP. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
+    void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
+                 float* hidden, std::span<const int> tap_layers, float* taps,
+                 std::span<const int> sublayers);
+    void head(const float* hidden, int num_rows, float* logits);
+    // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
+    // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
+    // it is not asked for, becomes the logarithm of each row's sum of e^logit; into `all`, unless
+    // null, go the logits as `head` gives them.
+    void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
+              float* log_sums, float* all);
+    // Some columns of the logits, (num_rows, ids).
+    void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
+                   float* logits);
+
+    // The head of some tokens by itself: a decoder without layers whose vocabulary they are. Its
+    // logits are those of `head_rows`, and it reads only its own copy of the rows.
+    std::unique_ptr<Decoder> head_part(std::span<const std::int64_t> ids);
+
+    // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests
+    // compare with references.
+    void apply(const Linear& linear, const float* x, int num_rows, float* out);
+
+    std::size_t nbytes() const;
+    const Shape& shape() const { return shape_; }
+    // The weights of the head: the embedding's where there are no others.
+    const Linear& head_weights() const;
+    int num_threads() const { return pool_.size(); }
+
+  private:
+    struct Unit {  // rows of one segment and query heads of one kv head that attend together
+        int segment, query, num_queries, kv_head, head, num_heads, first_chunk, stop_chunk;
+    };
+    struct Task {  // chunks of a unit that one thread works through
+        int unit, first_chunk, stop_chunk;
+    };
+
+    Weight& find(const std::string& name);
+    void name_weights();
+    void check_flat() const;
+    void check_id(std::int64_t id) const;
+    bool quantizes_after_attention(const Layer& layer) const;
+    int mlp_units() const;
+
+    void check_segments() const;
+    void plan();
+    void plan_rows(const Segment& segment);
+    void plan_attention();
+    void plan_phases();
+    void lay_out(Scratch& scratch, int rows_above);
+
+    void run(Worker& worker);
+    void enter(int row, int sublayer);
+    void start(int row);
+    void embed_row(std::int64_t id, float* x) const;
+    void quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
+                  int count) const;
+    void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
+    void project_head(int layer, int head);
+    void code_query(int row, int head, const float* x);
+    void attend(Worker& worker, int layer);
+    void attend_task(int task, int layer, int thread);
+    void merge_tasks(int unit, int query, int layer);
+    void finish_query(const Unit& unit, int query, int layer, const Attended* states);
+    void mlp_up(const Layer& layer, int piece, int thread);
+    void add_linear(const Linear& linear, const Rows& rows, int piece);
+
+    // What `topk` needs of a pass of the head.
+    struct Wanted {
+        int k = 0;
+        bool log_sums = false;
+    };
+    // A pass of the head. The units are cut into pieces; piece(thread, units) computes one.
+    void run_head(const float* hidden, int num_rows, int num_units, const Wanted& wanted,
+                  const std::function<void(int, const Part&)>& piece);
+    void run_head_phases(Worker& worker);
+    int num_blocks() const { return (head_weights().num_tiles() + kHeadTiles - 1) / kHeadTiles; }
+    float log_sum(int row) const;
+    template <class Take>
+    void head_tiles(int thread, const Part& tiles, const Take& take);
+
+    const Shape shape_;
+    Runtime& runtime_;
+    const Kernels& kernels_;
+    Pool& pool_;
+    std::map<std::string, Weight> weights_;
+    std::vector<Layer> layers_;
+    Linear embed_, positions_, head_;
+    Norm final_norm_;
+    bool is_checked_ = false;
+    std::vector<float> frequencies_;
+    float rope_factor_ = 1.0f;
+
+    // The pass. Vectors are reused, grown when a larger one comes.
+    Cache* cache_ = nullptr;
+    std::span<const Segment> segments_;
+    std::span<const int> tap_layers_, sublayers_;
+    const float* inputs_ = nullptr;
+    float *taps_ = nullptr, *hidden_ = nullptr;
+    int num_rows_ = 0;
+    std::vector<int> tokens_, row_segment_, cache_rows_;
+    std::vector<Query> queries_;
+    std::vector<std::int32_t> paths_;
+    std::vector<int> depths_;
+    std::vector<Unit> units_;
+    std::vector<Task> tasks_;
+    std::vector<int> phases_;
+    int unit_rows_ = 0;  // most queries of a unit
+    bool is_split_ = false;
+    std::vector<float> cos_, sin_;
+    Rope rope_;
+
+    // The pass of the head.
+    const float* head_input_ = nullptr;
+    int head_units_ = 0;
+    const std::function<void(int, const Part&)>* head_piece_ = nullptr;
+
+    // In the runtime's scratch memory.
+    float *x_ = nullptr, *qkv_ = nullptr;
+    Rows normed_, attended_, activated_;
+    CodedQueries coded_;  // if the cache holds codes
+    float* scratch_ = nullptr;  // (threads, scratch_stride_)
+    std::size_t scratch_stride_ = 0;
+    Attended* states_ = nullptr;
+    Scored* largest_ = nullptr;  // (threads, rows, k)
+    float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_): of kHeadTiles
+    int block_stride_ = 0;                                   // in whole tiles
+};
+
+}  // namespace forerun

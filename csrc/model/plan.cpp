@@ -1,0 +1,220 @@
+// The plan of a pass: rows, positions, paths, how attention and the phases are cut, and the room it
+// all needs.
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "model/model.h"
+
+namespace forerun {
+namespace {
+
+void check_ascending(std::span<const int> indices, int stop, const char* message) {
+    for (int least = 0; int index : indices) {
+        if (index < least || index >= stop) throw std::invalid_argument(message);
+        least = index + 1;
+    }
+}
+
+}  // namespace
+
+void Decoder::check_segments() const {
+    const Cache& cache = *cache_;
+    if (cache.num_layers != shape_.num_layers || cache.num_heads != shape_.num_kv_heads ||
+        cache.head_dim != shape_.head_dim)
+        throw std::invalid_argument("the cache was made for another model");
+    for (const Segment& s : segments_) {
+        const int count = static_cast<int>(s.tokens.size());
+        cache.check_slot(s.slot);
+        for (const Segment* other = segments_.data(); other != &s; ++other)
+            if (other->slot == s.slot)
+                throw std::invalid_argument("two segments of one cache slot");
+        if (s.base < 0 || s.first < 0 || s.stop < s.first || s.stop > count)
+            throw std::invalid_argument("a segment's rows lie outside its tokens");
+        if (s.stop > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + s.stop))
+            throw std::out_of_range("the sequence does not fit the cache");
+        if (!inputs_)
+            for (int token : s.tokens) check_id(token);
+        if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
+            throw std::invalid_argument("a parent is needed for every token");
+        for (int i = 0; i < static_cast<int>(s.parents.size()); ++i)
+            if (s.parents[i] < -1 || s.parents[i] >= i)
+                throw std::invalid_argument("parents must come before their children");
+    }
+}
+
+// Tokens, positions and paths of one segment's rows.
+void Decoder::plan_rows(const Segment& s) {
+    const bool is_tree = !s.parents.empty();
+    depths_.resize(s.stop);
+    for (int i = 0; i < s.stop; ++i) {
+        const int parent = is_tree ? s.parents[i] : i - 1;
+        depths_[i] = parent < 0 ? 0 : depths_[parent] + 1;
+        if (i < s.first) continue;
+        const int position = s.base + depths_[i], window = shape_.sliding_window,
+                  first = window > 0 ? std::max(0, position - window + 1) : 0;
+        queries_.push_back({static_cast<int>(tokens_.size()), position, first, s.base});
+        tokens_.push_back(s.tokens[i]);
+        cache_rows_.push_back(s.base + i);
+        if (!is_tree) continue;
+        const std::size_t start = paths_.size();
+        for (int node = i; node >= 0; node = s.parents[node]) paths_.push_back(s.base + node);
+        std::reverse(paths_.begin() + static_cast<std::ptrdiff_t>(start), paths_.end());
+    }
+}
+
+void Decoder::plan() {
+    tokens_.clear();
+    queries_.clear();
+    paths_.clear();
+    cache_rows_.clear();
+    row_segment_.clear();
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+        plan_rows(segments_[i]);
+        row_segment_.resize(tokens_.size(), static_cast<int>(i));
+    }
+    num_rows_ = static_cast<int>(tokens_.size());
+    const std::int32_t* path = paths_.data();
+    for (Query& query : queries_) {
+        if (query.position >= shape_.max_position ||
+            (positions_.tiles && query.position + shape_.position_offset >= positions_.num_out))
+            throw std::out_of_range("a position lies beyond the model's context");
+        if (segments_[row_segment_[query.row]].parents.empty()) continue;
+        query.path = path;
+        path += query.position - query.base + 1;
+    }
+    cos_.clear();
+    sin_.clear();
+    for (const Query& query : queries_)
+        for (float frequency : frequencies_) {
+            const float angle = static_cast<float>(query.position) * frequency;
+            cos_.push_back(std::cos(angle) * rope_factor_);
+            sin_.push_back(std::sin(angle) * rope_factor_);
+        }
+    rope_ = {cos_.data(), sin_.data(), static_cast<int>(frequencies_.size())};
+    plan_attention();
+}
+
+// Cuts attention into units, and units into tasks of some chunks where there are too few units to
+// go round.
+void Decoder::plan_attention() {
+    units_.clear();
+    tasks_.clear();
+    const int group = shape_.num_heads / shape_.num_kv_heads, heads = std::min(group, kMaxPairs),
+              rows = kMaxPairs / heads;
+    int query = 0, most_chunks = 0;
+    unit_rows_ = 0;
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+        const int stop = query + segments_[i].stop - segments_[i].first;
+        for (; query < stop; query += std::min(rows, stop - query)) {
+            const int count = std::min(rows, stop - query);
+            unit_rows_ = std::max(unit_rows_, count);
+            int first = queries_[query].first, last = 0;
+            for (int j = query; j < query + count; ++j) {
+                first = std::min(first, queries_[j].first);
+                last = std::max(last, queries_[j].position);
+            }
+            const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
+            most_chunks = std::max(most_chunks, stop_chunk - first_chunk);
+            for (int kv = 0; kv < shape_.num_kv_heads; ++kv)
+                for (int h = kv * group; h < (kv + 1) * group; h += heads)
+                    units_.push_back({static_cast<int>(i), query, count, kv, h,
+                                      std::min(heads, (kv + 1) * group - h), first_chunk,
+                                      stop_chunk});
+        }
+    }
+    is_split_ =
+        pool_.size() > 1 && most_chunks > 1 && static_cast<int>(units_.size()) < 4 * pool_.size();
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+        const Unit& unit = units_[i];
+        const int step = is_split_ ? 1 : unit.stop_chunk - unit.first_chunk;
+        for (int chunk = unit.first_chunk; chunk < unit.stop_chunk; chunk += step)
+            tasks_.push_back({static_cast<int>(i), chunk, chunk + step});
+    }
+}
+
+// Where the pass keeps its rows, and each thread its scratch.
+void Decoder::lay_out(Scratch& scratch, int rows_above) {
+    const Shape& s = shape_;
+    const std::size_t rows = num_rows_, threads = pool_.size(), dim = s.head_dim;
+    x_ = scratch.take<float>(rows * s.hidden_size);
+    qkv_ = scratch.take<float>(rows * (s.num_heads + 2 * s.num_kv_heads) * dim);
+    const std::size_t coded = cache_->page.has_codes() ? rows * s.num_heads : 0;
+    coded_ = {scratch.take<std::int8_t>(coded * dim), scratch.take<float>(coded),
+              scratch.take<std::int32_t>(coded * dim / kTile)};
+    int normed = 0, attended = 0, activated = 0;  // widest
+    for (const Layer& layer : layers_) {
+        normed = std::max({normed, layer.q.num_in, layer.up.num_in});
+        attended = std::max(attended, layer.o.num_in);
+        activated = std::max(activated, layer.down.num_in);
+    }
+    normed_ = scratch.take_rows(num_rows_, s.hidden_size, normed);
+    attended_ = scratch.take_rows(num_rows_, s.num_heads * s.head_dim, attended);
+    activated_ = scratch.take_rows(num_rows_, s.intermediate_size, activated);
+
+    const std::size_t above = (rows_above / kChunk + 2) * kChunk;
+    scratch_stride_ =
+        std::max<std::size_t>(kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup);
+    scratch_ = scratch.take<float>(threads * scratch_stride_);
+
+    const std::size_t states = is_split_ ? tasks_.size() * kMaxPairs : 0;
+    states_ = scratch.take<Attended>(states);
+    float* partial = scratch.take<float>(states * dim);
+    for (std::size_t i = 0; scratch.is_real() && i < states; ++i)
+        states_[i].out = partial + i * dim;
+}
+
+void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
+                      float* hidden, std::span<const int> tap_layers, float* taps,
+                      std::span<const int> sublayers) {
+    const std::scoped_lock lock(runtime_.busy);
+    if (!is_checked_) check();
+    check_ascending(tap_layers, shape_.num_layers, "taps must be layers in ascending order");
+    check_ascending(sublayers, 2 * shape_.num_layers,
+                    "sublayers must be those of layers in ascending order");
+    cache_ = &cache;
+    segments_ = segments;
+    inputs_ = inputs;
+    hidden_ = hidden;
+    tap_layers_ = tap_layers;
+    taps_ = taps;
+    sublayers_ = sublayers;
+    check_segments();
+    plan();
+    if (num_rows_ == 0) return;
+    int rows_above = 0;
+    for (const Segment& s : segments)
+        rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
+    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above); });
+    plan_phases();
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
+              phases_);
+}
+
+// Pieces of every phase, in the order of `run`. Which phases there are depends on the weights
+// alone: a late thread counts on it. So a sublayer that is not run has its phases too, without
+// pieces.
+void Decoder::plan_phases() {
+    const int rows = num_rows_, most = 4 * pool_.size();
+    const auto runs = [&](int sublayer) {
+        return std::binary_search(sublayers_.begin(), sublayers_.end(), sublayer) ? 1 : 0;
+    };
+    phases_.clear();
+    for (int i = 0; i < shape_.num_layers; ++i) {
+        const Layer& layer = layers_[i];
+        const int attends = runs(2 * i), feeds = runs(2 * i + 1);
+        phases_.insert(phases_.end(),
+                       {attends * rows, attends * (shape_.num_heads + 2 * shape_.num_kv_heads),
+                        attends * static_cast<int>(tasks_.size())});
+        phases_.push_back(is_split_ ? attends * static_cast<int>(units_.size()) * unit_rows_ : 0);
+        if (quantizes_after_attention(layer)) phases_.push_back(attends * rows);
+        phases_.insert(phases_.end(), {attends * std::min(most, layer.o.num_tiles()), feeds * rows,
+                                       feeds * std::min(2 * most, mlp_units()),
+                                       feeds * std::min(most, layer.down.num_tiles())});
+    }
+    phases_.push_back(rows);
+}
+
+}  // namespace forerun

@@ -1,0 +1,475 @@
+"""Options that several commands share: those of the engine and of sampling come from their dataclasses.
+
+A field of `EngineConfig` or `SamplingParams` is an option of every command decorated with `engine` or
+`sampling`; its docstring is the help. llama.cpp's and vLLM's spellings stand in `FLAGS`, those
+of no effect here in `core/spellings.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import select
+import stat
+import sys
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from forerun.cli.arguments import META, Arguments, as_flags
+from forerun.cli.help import type_name
+from forerun.cli.params import Params as Params
+from forerun.core import options
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError, ForerunError, RequestError
+from forerun.core.errors import check_least as check_least
+from forerun.core.params import SamplingParams
+from forerun.core.spellings import BESIDE, configuration, known_names, note, plain, read_object
+from forerun.core.structured import StructuredOutputsParams
+from forerun.core.textfile import read_text
+from forerun.server.config import ServerConfig
+from forerun.text.generation import SETTINGS
+
+if TYPE_CHECKING:
+    from forerun.llm import LLM
+
+FLAGS: Mapping[str, tuple[str, ...]] = {
+    "model": ("-m", "--model", "-hf", "--hf-repo"),
+    "drafter": ("-d", "--drafter", "--spec-type"),
+    "draft_model": ("-md", "--draft-model", "--model-draft"),
+    "num_draft": ("--num-draft", "--draft-max", "--draft", "--draft-n", "--spec-draft-n-max"),
+    "min_draft": ("--min-draft", "--draft-min", "--draft-n-min", "--spec-draft-n-min"),
+    "threads": ("-t", "--threads"),
+    "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
+    "max_tokens": ("-n", "--max-tokens", "--n-predict", "--predict"),
+    "temperature": ("--temperature", "--temp"),
+    "repetition_penalty": ("--repetition-penalty", "--repeat-penalty"),
+    "seed": ("-s", "--seed"),
+    "stop": ("--stop", "-r", "--reverse-prompt"),
+    "ignore_eos": ("--ignore-eos",),
+    "served_model_name": ("-a", "--served-model-name", "--alias"),
+    "chat_template": ("--chat-template", "--chat-template-file"),
+    "embeddings": ("--embeddings", "--embedding"),
+    "chat_template_kwargs": ("--chat-template-kwargs", "--default-chat-template-kwargs"),
+    "page": ("--page/--no-page", "--ui/--no-ui", "--webui/--no-webui"),
+    "allowed_origins": ("--allowed-origins", "--allowed-origin", "--cors-origin", "--cors-origins"),
+    "allowed_hosts": ("--allowed-hosts", "--allowed-host"),
+    "log_requests": ("--log-requests/--no-log-requests",),
+}
+"""Of fields that have more spellings than their own name."""
+
+DRAFTER = ("drafter", *BESIDE, "min_draft")
+PASSES = (
+    *(*DRAFTER, "draft_budget", "controller", "learn"),
+    *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
+)
+"""Fields of no meaning to a command that runs passes of the model without an engine."""
+NOT_SPELLED = (
+    *("n", "logit_bias", "logprobs", "prompt_logprobs", "detokenize"),
+    *("skip_special_tokens", "include_stop_str_in_output", "structured_outputs"),
+    *("prediction", "max_draft", "pooling"),
+)
+"""Fields of a request that no command offers."""
+NOT_OF_ENGINE = ("draft_options", "seed", "program")
+"""Fields of the engine that have options elsewhere (flags of other engines, the request's seed) or none."""
+
+METAVARS: Mapping[str, str] = {
+    "model": "MODEL",
+    "draft_model": "MODEL",
+    "drafter": "DRAFTER",
+    "device": "DEVICE",
+    "backend": "auto|native|torch",
+    "head_bits": "4|8",
+    "draft_head_bits": "4|8",
+    "memory_budget": "SIZE|cgroup",
+    "served_model_name": "NAME",
+    "chat_template": "FILE",
+    "chat_template_kwargs": "JSON",
+    "pooling": "last|mean|none",
+    "allowed_origins": "ORIGIN",
+    "allowed_hosts": "NAME",
+    "api_key": "KEY",
+    "body_timeout": "SECONDS",
+    "idle_timeout": "SECONDS",
+    "load_timeout": "SECONDS",
+    "drain_timeout": "SECONDS",
+    "stream_interval": "SECONDS",
+}
+"""What help says a field takes, where its type alone does not."""
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document on stdout, and nothing else there."),
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        *("--raw", "-no-cnv", "--no-conversation"),
+        help="Complete the text as it is, without the chat template.",
+    ),
+]
+System = Annotated[
+    str | None, typer.Option("--system", "-sys", "--system-prompt", help="A system message.")
+]
+JsonSchema = Annotated[
+    str | None,
+    typer.Option(
+        *("-j", "--json-schema"),
+        metavar="FILE",
+        help="Answer in JSON of this schema: a file, or the schema itself.",
+    ),
+]
+Grammar = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar", metavar="GBNF", help="Answer as this grammar says: GBNF, EBNF or Lark."
+    ),
+]
+GrammarFile = Annotated[
+    Path | None,
+    typer.Option("--grammar-file", metavar="FILE", help="Read such a grammar here."),
+]
+FORM = ("json_schema", "grammar", "grammar_file")
+"""Options that say what an answer must look like."""
+Command = Callable[..., None]
+
+
+def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Command], Command]:
+    """Give a command the options of EngineConfig, which it gets as `config`.
+
+    `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
+    """
+    hidden = {*without, *NOT_OF_ENGINE}
+    names = [field.name for field in fields(EngineConfig) if field.name not in hidden]
+    what = "vLLM's JSON object, instead of -d."
+    spec = _keyword("speculative_config", None, str | None, what, EngineConfig)
+    fixed = {name: value for name, value in defaults.items() if name in without}
+
+    def build(values: dict[str, Any], arguments: Arguments) -> EngineConfig:
+        foreign = {**arguments.foreign}
+        for name in [name for name in foreign if _field(name) in fixed]:
+            value = fixed[_field(name)]
+            note(name, foreign.pop(name), f"it is always {value} with this command")
+        typed = {name: values.pop(name) for name in arguments.typed if name in values}
+        if (text := typed.get("speculative_config")) is not None:
+            typed["speculative_config"] = read_object("--speculative-config", text)
+        values.pop("speculative_config", None)
+        return EngineConfig.of(EngineConfig(**values), **typed, **foreign)
+
+    extra = [spec] if "drafter" in names else []
+    reads = {
+        name for name in known_names("drafter" in names) if _field(name) in {*names, *fixed, ""}
+    }
+    reads |= fixed.keys()
+    return _derive("config", EngineConfig, names, defaults, build, extra, reads)
+
+
+def _field(name: str) -> str:
+    """The field that a foreign name is; empty for one without."""
+    spelling = configuration(name)
+    if spelling is None:
+        return plain(name) if plain(name) in EngineConfig.__slots__ else ""
+    return next(iter(spelling.becomes), "")
+
+
+def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
+    """Give a command options of SamplingParams, all or those named, which it gets as `params`; greedy by default."""
+    every = [field.name for field in fields(SamplingParams) if field.name not in NOT_SPELLED]
+    return _derive("params", SamplingParams, names or every, {"temperature": 0.0} | defaults, _read)
+
+
+def answering(*names: str, **defaults: object) -> Callable[[Command], Command]:
+    """Give a command options of SamplingParams, all or those named, which it gets as `params`.
+
+    It gives a model's, changed by them. What is not given and has no default in `defaults` is the model's own.
+    """
+    every = [field.name for field in fields(SamplingParams) if field.name not in NOT_SPELLED]
+    every = [name for name in every if name in (names or every)]
+    own = [n for n in SETTINGS if n not in defaults]
+
+    def build(values: dict[str, Any], arguments: Arguments) -> Params:
+        given = {
+            name: value for name, value in values.items() if name not in own or value is not None
+        }
+        params = _read(given, arguments)  # what is wrong is said before the model is loaded
+        return Params({name: getattr(params, name) for name in given})
+
+    return _derive("params", SamplingParams, every, dict.fromkeys(own) | defaults, build)
+
+
+def serving() -> Callable[[Command], Command]:
+    """Give a command the options of ServerConfig, which it gets as `settings`."""
+
+    def build(values: dict[str, Any], arguments: Arguments) -> ServerConfig:
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return ServerConfig(**{**values, **lists})
+
+    names = [field.name for field in fields(ServerConfig)]
+    return _derive("settings", ServerConfig, names, {}, build)
+
+
+def _read(values: dict[str, Any], arguments: Arguments) -> SamplingParams:
+    """A stop string may spell line ends and tabs."""
+    stops = values.get("stop") or ()
+    values["stop"] = tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in stops)
+    return SamplingParams(**values)
+
+
+def _derive(
+    name: str,
+    cls: type[Any],
+    shown: Collection[str],
+    defaults: Mapping[str, object],
+    build: Callable[[dict[str, Any], Arguments], object],
+    extra: Collection[inspect.Parameter] = (),
+    reads: Collection[str] = (),
+) -> Callable[[Command], Command]:
+    """A decorator that replaces a command's parameter `name` by an option a field.
+
+    `reads` are other engines' names that it takes besides (`_arguments`).
+    """
+    known = _parameters(cls)  # type: ignore[arg-type]  # a class can be hashed
+    added = [_with_default(known[n], defaults.get(n, known[n].default)) for n in shown]
+    added += extra
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for own in signature.parameters.values():
+            parameters += added if own.name == name else [own.replace(kind=own.KEYWORD_ONLY)]
+
+        context = next((own for own in parameters if own.annotation is typer.Context), _CONTEXT)
+        has_own = context in parameters
+        parameters += [] if has_own else [context]
+
+        def run(**values: Any) -> None:
+            read = values[context.name] if has_own else values.pop(context.name)
+            arguments = read.meta.get(META) or Arguments()
+            given = {own.name: values.pop(own.name, own.default) for own in added}
+            try:
+                command(**values, **{name: build({**defaults, **given}, arguments)})
+            except ForerunError as error:
+                raise type(error)(as_flags(str(error), arguments.typed)) from error
+
+        run.reads = {*reads, *getattr(command, "reads", ())}  # type: ignore[attr-defined]
+        run.__doc__, run.__module__ = command.__doc__, command.__module__
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {own.name: own.annotation for own in parameters}
+        return run
+
+    return decorate
+
+
+_CONTEXT = inspect.Parameter(
+    "typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+)
+
+
+def _with_default(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
+    """The option with another default; none is one for every type."""
+    if default is None and parameter.default is not None:
+        kind, option = typing.get_args(parameter.annotation)
+        option = copy.copy(option)
+        option.show_default = "the model's own"
+        parameter = parameter.replace(annotation=Annotated[kind | None, option])
+    return parameter.replace(default=default)
+
+
+@cache
+def _parameters(cls: type[Any]) -> dict[str, inspect.Parameter]:
+    """An option a field."""
+    hints = typing.get_type_hints(cls)
+    helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
+    return {
+        field.name: _keyword(field.name, field.default, hints[field.name], helps[field.name], cls)
+        for field in fields(cls)
+    }
+
+
+def _keyword(
+    name: str, default: object, hint: object, text: str, cls: type[object]
+) -> inspect.Parameter:
+    word = name.replace("_", "-")
+    own = f"--{word}/--no-{word}" if hint is bool else f"--{word}"
+    takes = METAVARS.get(name) or type_name(hint)
+    option = typer.Option(
+        *FLAGS.get(name, (own,)), help=text, metavar=takes, rich_help_panel=_group(name, cls)
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=Annotated[_type(hint), option])
+
+
+def _group(name: str, cls: type[object]) -> str:
+    """The heading of a field's option in help."""
+    if cls is SamplingParams:
+        return "Sampling"
+    if cls is ServerConfig:
+        is_bound = name.startswith("max_") or name in ("body_timeout", "load_timeout", "models_max")
+        return "Bounds" if is_bound else "Listening"
+    is_drafting = "draft" in name or name in ("controller", "speculative_config")
+    return "Drafting" if is_drafting else "Model and machine"
+
+
+def _type(hint: Any) -> Any:
+    """What typer reads for a field: a text for names and mappings, a list for a tuple."""
+    is_union = isinstance(hint, types.UnionType)
+    first, *others = typing.get_args(hint) if is_union else (hint,)
+    if typing.get_origin(first) is Literal:
+        first = str  # the config and the loader know what is allowed
+    elif typing.get_origin(first) is tuple:
+        first = list[typing.get_args(first)[0]]  # type: ignore[misc]
+    return first | None if types.NoneType in others else first
+
+
+def refuse_given(context: typer.Context, *names: str) -> None:
+    """Raise ConfigError if an option of the engine but the model, or one of `names`, was given beside --url."""
+    arguments = context.meta.get(META) or Arguments()
+    own = {field.name for field in fields(EngineConfig)} | {"speculative_config", *names}
+    own -= {"model", "seed"}
+    given = [flag for name, flag in arguments.typed.items() if name in own] + [*arguments.foreign]
+    if given:
+        raise ConfigError(f"{given[0]} is for a model of this machine: leave it out with --url")
+
+
+def typed_model(context: typer.Context, config: EngineConfig) -> str | None:
+    """The model, if the user gave one."""
+    arguments = context.meta.get(META) or Arguments()
+    return config.model if "model" in arguments.typed else None
+
+
+def typed_models(context: typer.Context) -> list[str]:
+    """Every model that was named by an option, each once and in order."""
+    arguments = context.meta.get(META) or Arguments()
+    return [*dict.fromkeys(arguments.models)]
+
+
+def load(config: EngineConfig, **overrides: object) -> LLM:
+    """Load the model a command was given, with a line on stderr while it takes its time."""
+    from forerun.cli.console import stderr, working
+    from forerun.core.device import num_cores
+    from forerun.llm import LLM
+    from forerun.model.kernels import native
+
+    program = "command" if config.program == "python" else config.program
+    config = EngineConfig.of(config, threads=config.threads or num_cores(), program=program)
+    with working(f"loading {config.model}"):
+        llm = LLM(config, **overrides)
+    if config.backend == "auto" and llm.device.type == "cpu" and not native.available():
+        stderr().print(native.summary(), style="yellow")
+    return llm
+
+
+def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, object]:
+    """What a command's results depend on: machine, model and how it runs, and the command's `options`."""
+    from forerun.core.provenance import provenance
+    from forerun.hub.names import resolve
+
+    path = resolve(config.model)
+    quant = _stored_quant(path) if config.quant == "none" else config.quant
+    known: dict[str, Any] = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
+    if config.kv != "auto":
+        known["kv"] = config.kv
+    return provenance(path.stem, quant, **known, **options)
+
+
+def _stored_quant(model: Path) -> str:
+    """How most bytes of a model's weights are stored."""
+    from forerun.weights.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(model)
+    nbytes: Counter[str] = Counter()
+    for name in checkpoint.names():
+        tensor = checkpoint.tensor(name)
+        nbytes[tensor.format.name.upper()] += tensor.nbytes
+    return nbytes.most_common(1)[0][0]
+
+
+def form(
+    json_schema: str | None, grammar: str | None = None, grammar_file: Path | None = None
+) -> StructuredOutputsParams | None:
+    """The form that one of the options asks for. Raises ConfigError for two of them, and for a schema that is none."""
+    flags = ("--json-schema", "--grammar", "--grammar-file")
+    given = [
+        flag
+        for flag, one in zip(flags, (json_schema, grammar, grammar_file), strict=True)
+        if one is not None
+    ]
+    if len(given) > 1:
+        raise ConfigError(f"give {' or '.join(given)}, not both")
+    if grammar_file is not None:
+        grammar = read_text(grammar_file)
+    if grammar is not None:
+        return StructuredOutputsParams(grammar=grammar)
+    if json_schema is None:
+        return None
+    is_text = json_schema.lstrip().startswith("{")
+    try:
+        return StructuredOutputsParams(
+            json=json_schema if is_text else read_text(Path(json_schema))
+        )
+    except RequestError as error:
+        raise ConfigError(f"--json-schema {error}") from error
+
+
+def names(given: str | None) -> list[str]:
+    """The parts of a list with commas."""
+    return [part for part in map(str.strip, (given or "").split(",")) if part]
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """The prompt as given, from a file, or from stdin; piped text follows a prompt. One line end at its end goes.
+
+    Raises ConfigError if there is none, more than one, or an empty one.
+    """
+    if prompt is not None and file is not None:
+        raise ConfigError("two prompts: give one as an argument or with --file, not both")
+    if file is not None and str(file) != "-":
+        text, origin = read_text(file), f"the prompt in {file}"
+    elif file is not None or prompt == "-":
+        text, origin = _read_stdin(), "the prompt on stdin"
+    else:
+        piped = _piped(wanted=prompt is None)
+        if prompt is None and not piped:
+            raise ConfigError("no prompt: give one as an argument, with --file FILE, or on stdin")
+        text, origin = "\n\n".join(filter(None, (prompt, piped))), "the prompt"
+    if not text.strip():
+        raise ConfigError(f"{origin} is empty")
+    return text.removesuffix("\n")
+
+
+def _piped(*, wanted: bool) -> str | None:
+    """What is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
+
+    A pipe that stays open and empty would block in silence: after a second that is said.
+    """
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        is_terminal = sys.stdin.isatty()
+    except (AttributeError, OSError, ValueError):  # closed, or none at all
+        return None
+    if is_terminal or not (wanted or stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+        return None
+    if not select.select([sys.stdin], [], [], 1.0)[0]:
+        print("reading stdin to its end; < /dev/null if nothing comes", file=sys.stderr)
+    return _read_stdin()
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin is not UTF-8 text: {error}") from error
+
+
+def conversation(text: str, system: str | None = None) -> list[dict[str, str]]:
+    """One user message, after a system message if there is one."""
+    messages = [{"role": "system", "content": system}] if system else []
+    return [*messages, {"role": "user", "content": text}]

@@ -1,0 +1,145 @@
+"""`forerun chat`: a conversation in the terminal. Earlier turns stay in the cache."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.cli.lines import Lines, history
+from forerun.cli.slash import Slash, help_text
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError, ForerunError
+
+if TYPE_CHECKING:
+    from forerun.cli.conversation import Conversation
+    from forerun.cli.remote_conversation import RemoteConversation
+    from forerun.core.structured import StructuredOutputsParams
+
+    Talk = Conversation | RemoteConversation
+
+
+@opt.engine(without=("max_num_seqs",), max_num_seqs=1)
+@opt.answering(max_tokens=512)
+def command(
+    context: typer.Context,
+    config: EngineConfig,
+    params: opt.Params,
+    system: opt.System = None,
+    first: Annotated[str | None, typer.Option("-p", "--prompt", help="The first message.")] = None,
+    json_schema: opt.JsonSchema = None,
+    grammar: opt.Grammar = None,
+    grammar_file: opt.GrammarFile = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1."
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
+    ] = None,
+) -> None:
+    """Talk with the model; tokens the drafter guessed are tinted. /help lists the commands inside.
+
+    Answers are sampled as the model's own settings say, greedily where there are none; --temperature and the like
+    override them. An answer has at most --max-tokens tokens (512); Enter goes on with one that was cut. Ctrl-C stops
+    an answer, Ctrl-D ends the chat. Text that is piped in is one message a line; the first error or Ctrl-C ends it.
+    With --url any server of OpenAI's API answers, and --model is its name there.
+    """
+    from forerun.cli import console
+    from forerun.hub.names import cache_root
+
+    lines, notes = Lines(), console.stderr()
+    talk: Talk
+    if url is not None:
+        opt.refuse_given(context, *opt.FORM)
+        talk = _remote(url, api_key, opt.typed_model(context, config), params)
+    elif api_key is not None:
+        raise ConfigError("--api-key is for a server: give its --url")
+    else:
+        form = opt.form(json_schema, grammar, grammar_file)
+        talk = _local(config, params, form, "; Enter goes on" if lines.is_terminal else "")
+    talk.start(system)
+    if lines.is_terminal:
+        notes.print(f"{talk.title()}\n/help lists commands, Ctrl-D ends", style="dim")
+    kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
+    if first is not None:
+        notes.print(talk.say(first), style="dim")
+    with kept or nullcontext(), suppress(EOFError):
+        while True:
+            _turn(lines, talk)
+    if talk.answers:
+        notes.print(talk.summary(), style="dim")
+
+
+def _local(
+    config: EngineConfig,
+    params: opt.Params,
+    form: StructuredOutputsParams | None,
+    hint: str,
+) -> Conversation:
+    from forerun.cli.conversation import Conversation
+
+    llm = opt.load(config)
+    return Conversation(llm, replace(params(llm), structured_outputs=form), hint=hint)
+
+
+def _remote(
+    url: str, api_key: str | None, model: str | None, params: opt.Params
+) -> RemoteConversation:
+    from forerun.cli.remote_conversation import RemoteConversation
+    from forerun.server.client import Remote
+
+    return RemoteConversation.of(Remote.of(url, api_key), model, params.body())
+
+
+def _turn(lines: Lines, talk: Talk) -> None:
+    """Read a turn and do what it asks for. Raises EOFError where the chat ends."""
+    from forerun.cli import console
+
+    notes = console.stderr()
+    try:
+        turn = lines.turn()
+    except KeyboardInterrupt:
+        if not lines.is_terminal:
+            raise
+        notes.print("\nCtrl-D or /exit ends the chat", style="dim")
+        return
+    if not turn and (talk.cut is None or not lines.is_terminal):
+        return
+    try:
+        notes.print(_take(turn, talk), style="dim")
+        if talk.was_stopped and not lines.is_terminal:
+            raise KeyboardInterrupt
+    except ForerunError as error:
+        if not lines.is_terminal:
+            raise
+        notes.print(f"error: {error}", style="red")
+    except KeyboardInterrupt:  # before the answer began, or in a pipe, where it ends the chat
+        if not lines.is_terminal:
+            raise
+        notes.print("stopped", style="dim")
+
+
+def _take(turn: str, talk: Talk) -> str:
+    """Do what a turn asks for; a line about it. Raises EOFError for /exit."""
+    if not turn:
+        return talk.go_on()
+    if not turn.startswith("/"):
+        return talk.say(turn)
+    slash = Slash.parse(turn)
+    if slash.name == "exit":
+        raise EOFError
+    if slash.name == "help":
+        return help_text()
+    if slash.name == "clear":
+        return talk.clear()
+    method = {"system": talk.system, "drafter": talk.drafter, "save": talk.save, "load": talk.load}
+    return method[slash.name](slash.argument)

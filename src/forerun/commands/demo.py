@@ -1,0 +1,82 @@
+"""`forerun demo`: one prompt with plain decoding, then with drafting, and the speed-up, in half a minute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from forerun.cli.console import Measured
+    from forerun.engine.outputs import CompletionOutput
+    from forerun.llm import LLM, Prompt
+
+
+@opt.engine(without=("max_num_seqs",), max_num_seqs=1)
+@opt.sampling("max_tokens", max_tokens=160)
+def command(
+    config: EngineConfig,
+    params: SamplingParams,
+    prompt_id: Annotated[
+        str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
+    ] = "summary-1",
+    as_json: opt.Json = False,
+) -> None:
+    """Generate one prompt with plain decoding and with drafting, compare the tokens, show the speed-up."""
+    from rich.text import Text
+
+    from forerun.cli import console
+    from forerun.core.errors import ConfigError, unknown
+    from forerun.hub.prompt_sets import read
+
+    prompts = {prompt.id: prompt.turns[0] for prompt in read()}
+    if prompt_id not in prompts:
+        raise ConfigError(unknown("prompt", prompt_id, prompts))
+    llm = opt.load(config)
+    if not as_json:
+        console.stdout().print(Text(prompts[prompt_id], style="italic"))
+    plain_llm = llm.with_drafter("none")
+    for each in (plain_llm, llm):  # the first request is slower
+        each.generate([opt.conversation("Say hello.")], replace(params, max_tokens=4))
+    asked, with_drafter = opt.conversation(prompts[prompt_id]), f"with {llm.drafter_spec.name}"
+    plain_out, plain = _run(plain_llm, asked, params, None if as_json else "plain")
+    drafted_out, drafted = _run(llm, asked, params, None if as_json else with_drafter)
+    identical = plain_out.token_ids == drafted_out.token_ids
+    speedup = drafted.tok_s / plain.tok_s if plain.tok_s else 0.0
+    stats = drafted.stats
+    if as_json:
+        outcome = {"speedup": round(speedup, 3), "identical": identical}
+        console.print_json(drafted.document(llm) | outcome)
+    else:
+        console.report().print(
+            Text.assemble(
+                f"{drafted.tok_s:.1f} tok/s instead of {plain.tok_s:.1f}; "
+                f"{console.tokens_per_pass(stats.tau)}; "
+                f"accepted {stats.accepted} of {stats.drafted}; speed-up ",
+                (f"{speedup:.2f}x", "bold"),
+                "; identical: ",
+                ("yes" if identical else "NO", "bold"),
+            )
+        )
+    if not identical:
+        raise typer.Exit(1)
+
+
+def _run(
+    llm: LLM, prompt: Prompt, params: SamplingParams, heading: str | None
+) -> tuple[CompletionOutput, Measured]:
+    """The answer, shown as it comes under a heading; without one nothing is printed."""
+    from forerun.cli import console
+
+    if heading is not None:
+        console.stdout().rule(heading)
+    shown = heading is not None
+    completion, measured, is_whole = console.answer(llm, prompt, params, shown=shown)
+    if not is_whole:
+        raise typer.Exit(130)
+    return completion, measured

@@ -1,0 +1,58 @@
+"""`forerun drafters`: what can be given to -d, with options and the names other engines use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.cli.help import HelpEntry, listing, paragraphs
+
+if TYPE_CHECKING:
+    from forerun.drafting.describe import DrafterDoc
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(help="A drafter, or the path of a file with one.")
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """List the drafters, or the options of one. Join two by + (the second where it is faster) or ++ (both)."""
+    from dataclasses import asdict
+
+    from forerun.cli import console
+    from forerun.core import registry
+    from forerun.drafting.describe import describe
+
+    docs = [describe(each) for each in ([name] if name else registry.names("drafters"))]
+    if as_json:
+        console.print_json({"drafters": [asdict(doc) for doc in docs]})
+    elif name:
+        _show(docs[0])
+    else:
+        typer.echo(listing([_entry(doc) for doc in docs]))
+        hint = "-d NAME:option=value,... takes one, also by the names of other engines. "
+        typer.echo("\n" + paragraphs(hint + "forerun drafters NAME explains the options."))
+
+
+def _entry(doc: DrafterDoc) -> HelpEntry:
+    """A drafter as a line of the list."""
+    options = ", ".join(option.name for option in doc.options)
+    text = f"{doc.summary} Options: {options or 'none'}."
+    return HelpEntry("Drafters", doc.name, "", text, "", doc.aliases)
+
+
+def _show(doc: DrafterDoc) -> None:
+    """One drafter with what its options take and mean."""
+    typer.echo(paragraphs(f"{doc.name} ({doc.origin}): {doc.summary}"))
+    if doc.aliases:
+        typer.echo(paragraphs(f"In other engines: {', '.join(doc.aliases)}."))
+    found = []
+    for option in doc.options:
+        default = "required" if option.default is None else f"default: {option.default or 'none'}"
+        text = f"{' '.join(option.help.split())} [{option.type}; {default}]"
+        also = doc.option_aliases.get(option.name, ())
+        found.append(HelpEntry("Options", option.name, "", text, "", also))
+    typer.echo("\n" + listing(found) if found else "No options.")

@@ -1,0 +1,172 @@
+"""`forerun models`: what can be run, what is here, and the disk that models and packed copies take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+
+if TYPE_CHECKING:
+    from forerun.drafting.ngram import learned as learned_files
+    from forerun.model.packed_folder import Entry
+
+
+@dataclass(slots=True)
+class Row:
+    """A model that is known, is here, or of which there are packed copies."""
+
+    name: str
+    description: str
+    nbytes: int
+    licence: str
+    path: Path | None
+    here: str
+    copies: list[Entry]
+    """Its packed copies."""
+    learned: list[learned_files.LearnedFile] = field(default_factory=list)
+    """What drafters learned while it ran with --learn."""
+
+    @property
+    def packed_nbytes(self) -> int:
+        """What the packed copies take."""
+        return sum(copy.nbytes for copy in self.copies)
+
+    @property
+    def learned_nbytes(self) -> int:
+        """What the files of what was learned take."""
+        return sum(entry.nbytes for entry in self.learned)
+
+    def document(self) -> dict[str, object]:
+        """The row as JSON values."""
+        fields = (
+            *("name", "description", "nbytes", "licence", "here"),
+            *("packed_nbytes", "learned_nbytes"),
+        )
+        path = None if self.path is None else str(self.path)
+        return {name: getattr(self, name) for name in fields} | {
+            "path": path,
+            "packed": [str(copy.path) for copy in self.copies],
+            "profiles": self.profiles(),
+        }
+
+    def profiles(self) -> list[str]:
+        """The drafters that `autotune` chose for it."""
+        from forerun.engine.profile import choices
+
+        return choices(self.path) if self.path is not None and self.path.is_file() else []
+
+
+def command(
+    clear_cache: Annotated[
+        bool,
+        typer.Option("--clear-cache", help="Delete all packed copies, as `rm --packed` does."),
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take.
+
+    A packed copy is a model's weights as the CPU kernels want them, kept so that the next start is quick. Copies
+    take 5 GB at most (FORERUN_CACHE_LIMIT=2GB changes that): the copy that was used longest ago goes first.
+    """
+    from forerun.cli import console
+    from forerun.core import sizes
+    from forerun.model import packed
+
+    if clear_cache:
+        freed = packed.remove(packed.folder().entries())
+        console.stderr().print(f"deleted {sizes.shown(freed)} of packed copies; models stay")
+    found, folder = rows(), packed.folder()
+    packed_nbytes = sum(row.packed_nbytes for row in found)
+    if as_json:
+        taken = {
+            "path": str(folder.path),
+            "files": sum(len(row.copies) for row in found),
+            "nbytes": packed_nbytes,
+            "limit_nbytes": folder.limit_nbytes,
+        }
+        console.print_json({"models": [row.document() for row in found], "packed": taken})
+        return
+    _print(found, packed_nbytes, folder.limit_nbytes)
+
+
+def rows() -> list[Row]:
+    """The models of the cache and of the hub's, then others that left something there. Raises LoadError."""
+    from forerun.drafting.ngram import learned as learned_files
+    from forerun.hub import hugging_face, names
+    from forerun.model import packed
+
+    found = [
+        Row(m.name, m.description, m.nbytes, m.licence, m.path, "yes" if m.path else "no", [])
+        for m in names.known_models()
+    ]
+    found += [
+        Row(m.name, "in the Hugging Face cache", m.nbytes, "unknown", m.path, "hub", [])
+        for m in hugging_face.models()
+    ]
+    others: dict[Path | None, Row] = {}
+
+    def owner(model: Path | None) -> Row:
+        return _owner(found, model) or others.setdefault(model, _elsewhere(model))
+
+    for entry, model in packed.copies():
+        owner(model).copies.append(entry)
+    for learned in learned_files.entries():
+        owner(learned.model).learned.append(learned)
+    return found + sorted(others.values(), key=lambda row: row.name)
+
+
+def _owner(found: Sequence[Row], model: Path | None) -> Row | None:
+    for row in found:
+        if row.path is not None and model is not None and model.is_relative_to(row.path.resolve()):
+            return row
+    return None
+
+
+def _elsewhere(model: Path | None) -> Row:
+    """The row of a model outside of any cache, or of copies that are damaged or unfinished."""
+    from forerun.hub import names
+
+    if model is None:
+        return Row("(unreadable)", "damaged or unfinished files", 0, "", None, "no", [])
+    files = [model] if model.is_file() else [*model.glob("*.safetensors")]
+    nbytes = sum(file.stat().st_size for file in files)
+    here = "path" if files else "gone"
+    return Row(model.stem, f"at {model}", nbytes, names.licence(model), model, here, [])
+
+
+def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
+    from forerun.cli import console
+    from forerun.core import sizes
+
+    columns = ("model", "here", "size", "packed", "licence")
+    lines = [
+        (
+            row.name,
+            row.here,
+            sizes.shown(row.nbytes) if row.nbytes else "",
+            sizes.shown(row.packed_nbytes) if row.copies else "",
+            row.licence,
+        )
+        for row in found
+    ]
+    here_nbytes = sum(row.nbytes for row in found if row.here in ("yes", "hub"))
+    lines.append(("all here", "", sizes.shown(here_nbytes), sizes.shown(packed_nbytes), ""))
+    out = console.report()
+    out.print(console.table(columns, lines, num_left=len(columns)))
+    out.print(
+        f"\npacked copies: {sizes.shown(packed_nbytes)} of at most {sizes.shown(limit_nbytes)}"
+    )
+    for row in found:
+        if row.learned:
+            taken = sizes.shown(row.learned_nbytes)
+            out.print(f"{row.name}: {taken} learned (--learn), forerun rm --learned deletes it")
+        if drafters := row.profiles():
+            out.print(f"{row.name} is tuned: {', '.join(drafters)}")
+        if row.here == "no" and row.nbytes:
+            out.print(f"forerun pull {row.name} fetches it: {row.description}")
+    out.print("forerun rm NAME deletes a model, forerun rm --packed [NAME] packed copies")

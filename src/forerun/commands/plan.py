@@ -1,0 +1,130 @@
+"""`forerun plan`: what a model will take in memory, before it is loaded, and what a budget makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+
+if TYPE_CHECKING:
+    from forerun.engine.memory import MemoryPlan
+    from forerun.engine.planner import Planner
+
+MEANINGS = {
+    "weights": "packed, as the kernels read them",
+    "kv": "keys and values",
+    "drafter_weights": "of a draft model or network",
+    "drafter_kv": "its keys and values",
+    "drafter_tables": "indexes, tables of next tokens",
+    "step_buffers": "of the rows of one pass",
+    "logits": "of the rows that are looked at together",
+    "tokenizer": "pieces, merges, cache",
+    "program": "modules over what Python and torch take",
+    "server": "its modules, threads and requests",
+}
+
+
+@opt.engine(without=("min_draft", "controller", "weight_cache"))
+def command(
+    config: EngineConfig,
+    server: Annotated[
+        bool, typer.Option("--server", help="Count what forerun serve takes as well.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Say what a model takes in memory, by component, without loading it; with a budget, what is given up for it.
+
+    Keys and values stay as --kv says; what fewer bits would allow is said as well.
+
+    Counted is what becomes resident over a bare Python with torch. Exits 1 if a budget is too small, or without one
+    if the machine has less memory available.
+    """
+    from forerun.core.device import (
+        available_nbytes,
+        bare_nbytes,
+        choose_device,
+        num_cores,
+        set_threads,
+    )
+
+    bare = bare_nbytes()  # before more is loaded
+    from forerun.cli import console
+    from forerun.core import sizes
+    from forerun.engine.memory import COMMAND_NBYTES
+    from forerun.engine.planner import Planner
+
+    bare -= COMMAND_NBYTES
+    config = replace(config, program="server" if server else "command")
+    set_threads(config.threads or num_cores())
+    planner = Planner.of(config, choose_device(config.device))
+    budget = config.budget_nbytes
+    if config.learn and not planner.drafters[0].learns:
+        name = planner.drafters[0].name
+        console.stderr().print(f"learn has no effect: drafter {name} keeps nothing")
+    smallest, chosen = planner.smallest(), planner.plan()
+    if budget is not None:
+        chosen = planner.fitting(budget) or smallest
+    limit = available_nbytes() if budget is None else budget
+    fits = limit is None or chosen.total <= limit
+    if as_json:
+        document = {"components": dict(chosen.components), "total_bytes": chosen.total}
+        document["python_bytes"] = bare
+        least = {"smallest_bytes": smallest.total, "smallest_bytes_by_kv": planner.rounded()}
+        console.print_json({**document, "fits": fits, **least})
+    else:
+        _print(planner, chosen, smallest)
+        console.report().print(f"\n{_verdict(planner, chosen, smallest, limit)}")
+        if rounded := planner.rounded():
+            each = ", ".join(f"{sizes.shown_up(n)} with --kv {kv}" for kv, n in rounded.items())
+            console.report().print(f"In fewer bits, which may change tokens: {each}.")
+        whole = sizes.mebibytes(bare + (chosen.total if budget is None else budget))
+        console.report().print(
+            f"With {sizes.mebibytes(bare)} of Python and torch the process takes at most {whole}."
+        )
+    if not fits:
+        raise typer.Exit(1)
+
+
+def _print(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan) -> None:
+    from forerun.cli import console
+    from forerun.core import sizes
+
+    load, out = chosen.workload, console.report()
+    out.print(
+        f"{planner.config.model} · drafter {chosen.drafter.name} · {load.num_seqs} sequences of at most "
+        f"{load.max_len} tokens · {load.precision} keys and values · {chosen.num_blocks} blocks of them\n"
+    )
+    lines = [
+        (name, MEANINGS[name], sizes.mebibytes(nbytes), f"{nbytes / chosen.total:.0%}")
+        for name, nbytes in chosen.components.items()
+    ]
+    lines.append(("total", "", sizes.mebibytes(chosen.total), ""))
+    out.print(console.table(("component", "what it is", "bytes", "share"), lines, num_left=2))
+    out.print()
+    steps = [(rung.name, sizes.mebibytes(rung.frees)) for rung in planner.rungs()]
+    out.print(console.table(("what can be given up", "frees"), steps))
+
+
+def _verdict(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan, limit: int | None) -> str:
+    """What fits, in a line or two."""
+    from forerun.core import sizes
+
+    least = f"the smallest budget that works is {sizes.shown_up(smallest.total)}"
+    if planner.config.budget_nbytes is None:
+        if limit is None or chosen.total <= limit:
+            return f"It fits; {least}."
+        return f"It does not fit the {sizes.mebibytes(limit)} that are available here; {least}."
+    assert limit is not None
+    if chosen.total > limit:
+        return f"It does not fit {sizes.mebibytes(limit)}: {least}."
+    given_up = planner.given_up(chosen)
+    how = f", with {' and '.join(given_up)}" if given_up else " as it is"
+    full = chosen.num_blocks // chosen.workload.blocks_seq
+    return (
+        f"It fits {sizes.mebibytes(limit)}{how}: {full} full sequence{'s' * (full > 1)} at a time, or more "
+        f"shorter ones; {least}."
+    )

@@ -1,0 +1,122 @@
+"""`forerun rm`: delete models from the cache, or only their packed copies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.core.errors import ConfigError, LoadError, unknown
+
+if TYPE_CHECKING:
+    from forerun.commands.models import Row
+
+
+def command(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Names as `models` lists them.")
+    ] = None,
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="Only packed copies, of all models if no name is given."),
+    ] = False,
+    learned: Annotated[
+        bool,
+        typer.Option(
+            "--learned", help="Only what drafters learned (--learn), of all or the named models."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete models, their packed copies and what was learned of them from the cache. Files elsewhere stay.
+
+    Packed copies are made again when they are needed, so `rm --packed` does not ask. What was learned is not:
+    `rm --learned` frees the disk of what was said, also without asking.
+    """
+    if packed and learned:
+        raise ConfigError("say --packed or --learned, not both")
+    if packed:
+        _remove_copies(names or [])
+    elif learned:
+        _remove_learned(names or [])
+    elif names:
+        _remove_models(names, yes)
+    else:
+        raise ConfigError(
+            "name the models to delete, or say --packed for all packed copies, --learned for all that was learned"
+        )
+
+
+def _remove_copies(names: list[str]) -> None:
+    from forerun.core import sizes
+    from forerun.model import packed
+
+    for name, wanted in _named(names):
+        freed = packed.remove(copy for row in wanted for copy in row.copies)
+        _say(f"deleted {sizes.shown(freed)} of packed copies of {name}")
+    if not names:
+        freed = packed.remove(packed.folder().entries())
+        _say(f"deleted {sizes.shown(freed)} of packed copies; models stay")
+
+
+def _remove_learned(names: list[str]) -> None:
+    from forerun.core import sizes
+    from forerun.drafting.ngram import learned as learned_files
+
+    for name, wanted in _named(names):
+        freed = learned_files.remove([entry for row in wanted for entry in row.learned])
+        _say(f"deleted {sizes.shown(freed)} of what was learned of {name}")
+    if not names:
+        freed = learned_files.remove(learned_files.entries())
+        _say(f"deleted {sizes.shown(freed)} of what was learned; models stay")
+
+
+def _named(names: list[str]) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of `forerun models` that each name or path means. Raises LoadError for one that means none."""
+    from pathlib import Path
+
+    from forerun.commands.models import rows
+
+    found = rows() if names else []
+    for name in names:
+        path = Path(name).expanduser().resolve()
+        wanted = [row for row in found if name == row.name or path == row.path]
+        if not wanted:
+            raise LoadError(unknown("model", name, (row.name for row in found)))
+        yield name, wanted
+
+
+def _remove_models(names: list[str], yes: bool) -> None:
+    from forerun.core import sizes
+    from forerun.drafting.ngram import learned as learned_files
+    from forerun.hub import names as hub
+    from forerun.model import packed
+
+    for model in [hub.in_cache(name) for name in dict.fromkeys(names)]:
+        assert model.path is not None
+        copies = packed.of_model(model.path)
+        what = f"{model.name} ({sizes.shown(model.nbytes)})"
+        if copies:
+            what += f" and its packed copies ({sizes.shown(sum(c.nbytes for c in copies))})"
+        if not yes and not _confirms(f"delete {what}?"):
+            _say(f"{model.name} stays")
+            continue
+        learned = [e for e in learned_files.entries() if e.model == model.path.resolve()]
+        hub.remove(model.name)
+        packed.remove(copies)
+        learned_files.remove(learned)
+        _say(f"deleted {what}")
+
+
+def _confirms(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} there is no terminal to ask on: say --yes")
+    return typer.confirm(question, err=True)
+
+
+def _say(text: str) -> None:
+    from forerun.cli import console
+
+    console.stderr().print(text)

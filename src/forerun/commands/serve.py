@@ -1,0 +1,172 @@
+"""`forerun serve`: an HTTP server with OpenAI's API."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.cli.arguments import MODELS
+from forerun.core import sizes
+from forerun.core.config import EngineConfig
+from forerun.core.device import bare_nbytes, num_cores, share_heaps
+from forerun.core.errors import ConfigError
+from forerun.core.textfile import read_text
+from forerun.server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from forerun.llm import LLM
+    from forerun.server.fleet import Source
+
+SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty", "seed", "max_tokens"),
+)
+"""What requests that do not give it are sampled with."""
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@opt.engine()
+@opt.answering(*SAMPLING, max_tokens=None)
+@opt.serving()
+def command(
+    config: EngineConfig,
+    settings: ServerConfig,
+    params: opt.Params,
+    context: typer.Context,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar=MODELS, help="The models, as --model, which may be given more than once too."
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Read the key here: all users of a machine can see its command lines.",
+            rich_help_panel="Listening",
+        ),
+    ] = None,
+    no_shared_drafts: Annotated[
+        bool,
+        typer.Option(
+            "--no-shared-drafts",
+            help="Never draft from what other requests said; auto is suffix then.",
+            rich_help_panel="Drafting",
+        ),
+    ] = False,
+) -> None:
+    """Serve models over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
+
+    Of several the first is loaded at the start, the others when a request names them. Requests that come at once
+    share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.
+    """
+    said = _whole(config.budget_nbytes)
+    try:
+        from forerun.engine.memory import DROPPED_NBYTES
+        from forerun.server.fleet import Source
+        from forerun.server.run import serve
+        from forerun.server.sharing import without_sharing
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"forerun serve needs {error.name}: pip install 'forerun[serve]' brings it"
+        ) from error
+
+    if api_key_file is not None:
+        if settings.api_key is not None:
+            raise ConfigError("give the key with --api-key or --api-key-file, not both")
+        settings = replace(settings, api_key=read_text(api_key_file).strip())
+    if no_shared_drafts:
+        config = without_sharing(config)
+    if settings.log_requests is None:
+        settings = replace(settings, log_requests=sys.stderr.isatty())
+    _log_to_stderr(bool(settings.log_requests))
+    config = replace(config, program="server", threads=config.threads or num_cores())
+    template = _template(settings.chat_template)
+    given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
+    if len(given) > 1 and config.budget_nbytes is not None:
+        config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
+    configs = [replace(config, model=model) for model in given]
+    sources = [
+        Source(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
+        for each in configs
+    ]
+    share_heaps()
+    os.write(2, said.encode())
+    serve(
+        sources,
+        settings,
+        _say,
+        params.body(),
+        config.budget_nbytes,
+        check=lambda: _check(sources, has_budget=config.memory_budget is not None),
+    )
+
+
+def _loaded(config: EngineConfig, template: str | None) -> LLM:
+    llm = opt.load(config)
+    if template is not None:
+        llm.tokenizer.use_chat_template(template)
+    return llm
+
+
+def _nbytes(config: EngineConfig) -> int:
+    """What a model takes where it has the whole budget to itself. Raises LoadError, CapacityError."""
+    from forerun.llm import planner_of
+
+    assert config.budget_nbytes is not None
+    return planner_of(config).fit(config.budget_nbytes).total
+
+
+def _check(sources: Sequence[Source], *, has_budget: bool) -> None:
+    """Raise LoadError for a model that is none, CapacityError for one of several that no budget will hold."""
+    from forerun.hub.names import resolve
+    from forerun.weights.checkpoint import open_checkpoint
+
+    for source in sources:
+        open_checkpoint(resolve(source.model))
+        if has_budget and len(sources) > 1:
+            source.nbytes()
+
+
+def _template(given: str | None) -> str | None:
+    """The text of a chat template. Raises ConfigError for what is neither a file nor Jinja."""
+    if given is None or given == "chatml":
+        return given and CHATML
+    if "{" in given or " " in given:
+        return given
+    return read_text(Path(given))
+
+
+def _whole(budget: int | None) -> str:
+    """What the process will take within a budget, if there is one; measured before anything of the server is loaded."""
+    if budget is None:
+        return ""
+    bare = bare_nbytes()
+    from forerun.engine.memory import COMMAND_NBYTES
+
+    bare -= COMMAND_NBYTES
+    each = (sizes.mebibytes(nbytes) for nbytes in (budget, bare, budget + bare))
+    return "memory: {} for model and server, {} for Python and torch: at most {}\n".format(*each)
+
+
+def _log_to_stderr(with_requests: bool) -> None:
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    if with_requests:
+        logging.getLogger("forerun.requests").setLevel(logging.INFO)
+
+
+def _say(line: str) -> None:
+    os.write(2, f"{line}\n".encode())  # also inside of a signal's handler

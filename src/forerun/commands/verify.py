@@ -1,0 +1,111 @@
+"""`forerun verify`: a test on your own prompts that drafting changes no token."""
+
+from __future__ import annotations
+
+import time
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from forerun.core.types import TaskPrompt
+    from forerun.engine.outputs import CompletionOutput
+    from forerun.llm import LLM
+
+
+@opt.engine(without=("controller", "max_num_seqs"), controller=False)  # more drafts prove more
+@opt.sampling("max_tokens", max_tokens=96)
+def command(
+    config: EngineConfig,
+    params: SamplingParams,
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="A .jsonl with turns, or a text file; default: ours.")
+    ] = "builtin",
+    limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together, drafted.")
+    ] = 1,
+    as_json: opt.Json = False,
+) -> None:
+    """Decode every prompt greedily, with and without drafting, and compare the token ids. Exits 1 on any difference."""
+    from forerun.cli import console
+    from forerun.engine.stats import SpecStats
+    from forerun.hub.prompt_sets import read
+
+    opt.check_least("batch", batch, 1)
+    tasks = read(prompts, limit)
+    llm = opt.load(config, max_num_seqs=batch)
+    pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
+    same = [plain.token_ids == drafted.token_ids for plain, drafted in pairs]
+    different = [task.id for task, is_same in zip(tasks, same, strict=True) if not is_same]
+    if as_json:
+        measured = console.Measured(
+            tokens=sum(len(drafted.token_ids) for _, drafted in pairs),
+            seconds=seconds,
+            stats=SpecStats.total(drafted.stats for _, drafted in pairs),
+            draft_s=llm.engine.timers.draft_s,
+            verify_s=llm.engine.timers.verify_s,
+            ttft_s=None,
+        )
+        outcome = {"prompts": len(tasks), "identical": not different, "different": different}
+        console.print_json(measured.document(llm) | outcome)
+    else:
+        _print(tasks, pairs)
+    if different:
+        raise typer.Exit(1)
+
+
+def _decode_both_ways(
+    llm: LLM, tasks: list[TaskPrompt], params: SamplingParams, batch: int
+) -> tuple[list[tuple[CompletionOutput, CompletionOutput]], float]:
+    """(plain, drafted) completions of every prompt, the plain ones one at a time; seconds of the drafted ones."""
+    from forerun.cli import console
+
+    plain = llm.with_drafter("none")
+    pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
+    seconds = 0.0
+    for first in console.track(range(0, len(tasks), batch), "comparing"):
+        prompts = [opt.conversation(task.turns[0]) for task in tasks[first : first + batch]]
+        references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]
+        start_s = time.perf_counter()
+        drafted = [output.outputs[0] for output in llm.generate(prompts, params)]
+        seconds += time.perf_counter() - start_s
+        pairs += zip(references, drafted, strict=True)
+    return pairs, seconds
+
+
+def _print(tasks: list[TaskPrompt], pairs: list[tuple[CompletionOutput, CompletionOutput]]) -> None:
+    """A line a prompt: counts, and the first token that differs if one does; then the sum."""
+    from forerun.cli import console
+
+    columns = ("prompt", "tokens", "drafted", "accepted", "tau", "identical")
+    lines = [
+        (task.id, *_counts([drafted]), _same(plain, drafted))
+        for task, (plain, drafted) in zip(tasks, pairs, strict=True)
+    ]
+    shown = console.table(columns, lines)
+    same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
+    counts = _counts([drafted for _, drafted in pairs])
+    shown.add_row("all", *map(str, counts), f"{same} of {len(pairs)}", style="bold")
+    out = console.report()
+    out.print(shown)
+    out.print(console.TAU)
+
+
+def _counts(completions: list[CompletionOutput]) -> tuple[object, ...]:
+    from forerun.engine.stats import SpecStats
+
+    stats = SpecStats.total(each.stats for each in completions)
+    tokens = sum(len(each.token_ids) for each in completions)
+    return (tokens, stats.drafted, stats.accepted, f"{stats.tau:.2f}")
+
+
+def _same(plain: CompletionOutput, drafted: CompletionOutput) -> str:
+    pairs = enumerate(zip_longest(plain.token_ids, drafted.token_ids))
+    first = next((i for i, (a, b) in pairs if a != b), None)
+    return "yes" if first is None else f"NO, from {first}"

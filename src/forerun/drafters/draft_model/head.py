@@ -1,0 +1,121 @@
+"""A draft's head, cut to the tokens worth scoring: a list, and what each text has said already.
+
+The head is a third of a small draft's step, and most of its rows belong to tokens that are hardly ever said. What is
+not scored is not guessed, and so costs a rejected guess where the target says it; the answer stays the target's.
+A rare token of a text comes again in that text, so a text's own tokens are worth more than thousands on the list.
+
+Sources: a list, VocabTrim (arXiv 2506.22694) and FR-Spec (arXiv 2502.14856); a request's own tokens, NanoSpec
+(arXiv 2605.26444), which also takes what the verified rows found likely: a draft would then depend on more than the
+text before it.
+
+M rows, D width, n tokens on the list, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.drafting.base import Vocabulary
+from forerun.drafting.draft_builder import Scores
+from forerun.model.model import HeadPart, Model
+
+LIST_SIZE = 32768
+"""Tokens on the list where no better one was made; a vocabulary below twice as many is not cut."""
+OWN_TOKENS = 1024
+"""The last tokens of a text that are not on the list, as many as these are scored as well."""
+
+
+class OwnTokens:
+    """The tokens of one text that are not on the list, and their part of the head."""
+
+    def __init__(self, model: Model, is_listed: Tensor) -> None:
+        self.ids = torch.empty(0, dtype=torch.int64)
+        """Ascending, each once."""
+        self.part: HeadPart | None = None
+        """None without such tokens."""
+        self._model = model
+        self._is_listed = is_listed
+        self._num_read = 0
+        self._last: deque[int] = deque(maxlen=OWN_TOKENS)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Take up what has come to the text since."""
+        new = torch.tensor([*islice(tokens, self._num_read, None)], dtype=torch.int64)
+        self._num_read = len(tokens)
+        new = new[new < len(self._is_listed)]
+        if len(new := new[~self._is_listed[new]]):
+            self._last.extend(new.tolist())
+            ids = torch.tensor(sorted({*self._last}))
+            if not torch.equal(ids, self.ids):
+                self.ids, self.part = ids, self._model.head_part(ids)
+
+
+class DraftHead:
+    """Scores the tokens on a list, and of each text its own."""
+
+    def __init__(self, model: Model, vocab_size: int, listed: Tensor) -> None:
+        self.vocab_size = vocab_size
+        self._model = model
+        self._listed = listed
+        self._part = model.head_part(listed)
+        self._is_listed = torch.zeros(vocab_size, dtype=torch.bool)
+        self._is_listed[listed] = True
+
+    def new_text(self) -> OwnTokens:
+        """What a text's own tokens are kept in."""
+        return OwnTokens(self._model, self._is_listed)
+
+    def scores(self, hidden: Tensor, own: Sequence[tuple[OwnTokens, int]]) -> list[Scores]:
+        """Of rows (M, D): each text's tokens, and how many of the rows are its."""
+        logits, rows, first = self._part(hidden), [], 0
+        for text, num_rows in own:
+            part, tokens = slice(first, first + num_rows), self._listed
+            scored = logits[part]
+            if text.part is not None:
+                scored = _beside(scored, text.part(hidden[part]))
+                tokens = _beside(tokens, text.ids)
+            rows += [Scores(row, tokens, self.vocab_size) for row in scored.unbind()]
+            first += num_rows
+        return rows
+
+    def nbytes(self, num_texts: int) -> int:
+        """Bytes it holds at most besides the model's weights."""
+        row_nbytes = math.ceil(self._part.nbytes() / len(self._listed))
+        tables = self._is_listed.nbytes + self._listed.nbytes
+        return self._part.nbytes() + tables + num_texts * OWN_TOKENS * row_nbytes
+
+
+def _beside(first: Tensor, second: Tensor) -> Tensor:
+    """Both along the last axis, on the CPU. Not `torch.cat`, whose threads would disturb those of the model."""
+    both = (first.numpy(force=True), second.numpy(force=True))
+    return torch.from_numpy(np.concatenate(both, axis=-1))
+
+
+def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
+    """The tokens that no list goes without, ascending: marks, such as the end of a text, and single bytes."""
+    if vocabulary is None:
+        return []
+    return [
+        token
+        for token in range(min(vocab_size, vocabulary.vocab_size))
+        if len(vocabulary.token_bytes(token) or b"") == 1 or vocabulary.is_special(token)
+    ]
+
+
+def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> Tensor:
+    """A list (size,) where nothing was counted: a vocabulary is numbered as it was made, frequent tokens first."""
+    return chosen(range(vocab_size), must_have(vocabulary, vocab_size), size)
+
+
+def chosen(ranked: Sequence[int], needed: Sequence[int], size: int) -> Tensor:
+    """A list (size,), ascending: the needed tokens, then the first ranked ones."""
+    kept = dict.fromkeys(needed)
+    others = (token for token in ranked if token not in kept)
+    return torch.tensor(sorted([*kept, *islice(others, max(0, size - len(kept)))]))

@@ -1,0 +1,120 @@
+"""Trimmed drafts as folders: a draft model, and the tokens that its head is cut to, made by `forerun trim-vocab`.
+
+`model.safetensors` holds them the way EAGLE-3 checkpoints do: `d2t` (n,) int64, what to add to a row's number to get
+its token, and `t2d` (V,) bool, which tokens have a row. `config.json` names the draft and the target. The weights stay
+where they are: the cut head is made of the draft's own rows when it is loaded, on their own grid.
+
+n tokens on the list, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from forerun.core import files
+from forerun.core.errors import ConfigError, LoadError
+from forerun.drafting.base import Target
+from forerun.drafting.ngram.table_file import fingerprint
+from forerun.hub.names import name_of
+
+KIND = "trimmed_draft"
+CONFIG, TENSORS = "config.json", "model.safetensors"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedConfig:
+    """What a folder says of itself."""
+
+    draft: str
+    """The model whose head is cut: a full path, a known name or a Hugging Face name."""
+    target: str
+    """The model whose words were counted."""
+    vocabulary: str
+    """The fingerprint of its tokenizer."""
+    vocab_size: int
+    draft_vocab_size: int
+    num_tokens: int
+    """Tokens that were counted."""
+    model_type: str = KIND
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """A draft, and the tokens (n,) int64, ascending, that it may guess in every text."""
+
+    draft: str
+    tokens: Tensor
+
+
+def is_one(model: str) -> bool:
+    """Whether a draft that was named is such a folder. Raises LoadError for one that cannot be read."""
+    path = Path(model).expanduser() / CONFIG
+    return path.is_file() and _read(path).get("model_type") == KIND
+
+
+def save(folder: Path, config: TrimmedConfig, tokens: Tensor) -> None:
+    """Write both files; the tokens ascend. Raises OSError."""
+    mask = torch.zeros(config.vocab_size, dtype=torch.bool)
+    mask[tokens] = True
+    tensors = {"d2t": tokens - torch.arange(len(tokens)), "t2d": mask}
+    folder.mkdir(parents=True, exist_ok=True)
+    files.replace(folder / TENSORS, safetensors.torch.save(tensors))
+    text = json.dumps(asdict(config), indent=2) + "\n"
+    files.replace(folder / CONFIG, text.encode())
+
+
+def load(model: str, target: Target) -> Trimmed:
+    """What a folder holds. Raises LoadError if it is damaged, ConfigError for a target of another tokenizer."""
+    folder = Path(model).expanduser()
+    config = _config(folder)
+    vocabulary = target.vocabulary
+    if vocabulary is not None and (ours := fingerprint(vocabulary)) != config.vocabulary:
+        raise ConfigError(
+            f"{folder} was trimmed for {config.target} ({config.vocabulary}), this model has another "
+            f"vocabulary ({ours}): trim the draft for it with forerun trim-vocab"
+        )
+    if target.path is not None and (name := name_of(target.path)) != config.target:
+        _log.warning("%s was trimmed for the words of %s, not of %s", folder, config.target, name)
+    try:
+        tensors = safetensors.torch.load((folder / TENSORS).read_bytes())
+        offsets, mask = tensors["d2t"], tensors["t2d"]
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        raise LoadError(f"{folder / TENSORS} cannot be read: {error}") from error
+    tokens = offsets + torch.arange(len(offsets))
+    if not len(tokens) or not torch.equal(mask.nonzero()[:, 0], tokens):
+        raise LoadError(f"{folder / TENSORS} is damaged: d2t and t2d name different tokens")
+    if len(mask) > target.model.config.vocab_size:
+        raise LoadError(f"{folder} has {len(mask)} tokens, more than the model")
+    return Trimmed(config.draft, tokens)
+
+
+def _config(folder: Path) -> TrimmedConfig:
+    found = _read(folder / CONFIG)
+    try:
+        config = TrimmedConfig(**found)
+        for field in fields(config):
+            if type(getattr(config, field.name)).__name__ != field.type:
+                raise TypeError(f"its {field.name} is {getattr(config, field.name)!r}")
+    except TypeError as error:
+        raise LoadError(f"{folder / CONFIG} is no trimmed draft: {error}") from error
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise LoadError(f"{path} cannot be read: it is no JSON object")
+    return found

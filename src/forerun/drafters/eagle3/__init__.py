@@ -1,0 +1,164 @@
+"""EAGLE-3: one decoder layer behind the target guesses from three of its hidden states, a token at a time.
+
+The states of a low, a middle and a high layer go, with the next token, through one layer with keys and values of its
+own: rows with the target's states are kept, guessed rows only for the draft they belong to. The tree grows best first
+by the network's own distribution, calibrated by depth. Nothing is drawn.
+
+Sources: Li et al., arXiv 2503.01840; the two norms of EAGLE-3.1, arXiv 2605.09992; trees by confidence: EAGLE-2,
+arXiv 2406.16858.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
+from forerun.drafters.eagle3 import files, gguf
+from forerun.drafters.eagle3.drafting import AnyEagleNetwork, NativeEagle, new_network
+from forerun.drafting.base import BaseDrafter, DrafterBytes, Target
+from forerun.drafting.networks.best_first import MAX_STEPS, NetworkOptions, drafts_of
+from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.ngram.guess_tree import AnyTextEvidence
+from forerun.model.cache.blocks import common_prefix
+
+GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
+"""What `forerun autotune` tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    """Which network, and how much it guesses."""
+
+    model: str
+    """A folder of `forerun train drafter`, one of SafeAILab, vLLM or speculators, or a GGUF file of llama.cpp."""
+    num_draft: int = 8
+    """Nodes of a tree at most."""
+
+    def __post_init__(self) -> None:
+        NetworkOptions.__post_init__(self)
+        if (file := _gguf(self.model)) is not None:  # a wrong one is told before a model is loaded
+            gguf.check_file(file)
+        else:
+            files.check_folder(self.model)
+
+
+def build(options: Options, target: Target) -> Eagle3Drafter:
+    """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
+    file = _gguf(options.model)
+    weights = files.read(options.model, target) if file is None else gguf.read(file, target)
+    limits = (target.max_num_seqs, target.max_len)
+    network = new_network(weights, target.model, *limits, options.bits)
+    return Eagle3Drafter(options, network, weights.config.layers, *limits)
+
+
+def _gguf(model: str) -> Path | None:
+    path = Path(model).expanduser()
+    return path if gguf.is_one(path) else None
+
+
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: an untrained network."""
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0)
+
+
+class Eagle3Drafter(BaseDrafter):
+    """Feeds the network the target's states of every committed row; a slot a sequence."""
+
+    def __init__(
+        self,
+        options: Options,
+        network: AnyEagleNetwork,
+        layers: tuple[int, ...],
+        num_slots: int,
+        max_len: int,
+    ) -> None:
+        self.options, self.network, self.max_len = options, network, max_len
+        self.features = Features(layers=layers)
+        self.is_native = isinstance(network, NativeEagle)
+        self._free = [*range(num_slots)]
+        self._slots: dict[int, int] = {}
+        self._texts: dict[int, list[int]] = {}
+        """By slot: the first token of a text, and those that its first rows have read, none of them missing."""
+        self._complete = set[int]()
+        """The slots in which no row is missing."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Read the prompt's rows that were computed. Where a prefix was reused, so are rows of a slot that began alike.
+
+        What no slot has read is missing: the layer does not see it.
+        """
+        self.end(seq)
+        assert outcome.hidden is not None, "asked for by `features`"
+        num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
+        # The last of these rows may have read another token than this text has there: near enough.
+        rows = {
+            slot: min(common_prefix(text, seq.tokens), len(text) - 1, num_reused)
+            for slot, text in self._texts.items()
+        }
+        source = max(rows, key=lambda slot: rows[slot], default=None)
+        num_rows = 0 if source is None else rows[source]
+        self._slots[seq.id] = slot = self._take(source if num_rows else None)
+        if source is not None and num_rows:
+            self.network.reuse(slot, source, num_rows)
+        else:
+            self.network.clear(slot)
+        self._texts[slot] = [*seq.tokens[: num_rows + 1]]
+        self._complete.discard(slot)
+        if num_rows == num_reused:
+            self._complete.add(slot)
+        self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence, its likeliest nodes first, in one call for all."""
+        return self.propose_beside(seqs, budgets, None)
+
+    def propose_beside(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+    ) -> list[Draft]:
+        """With what is known of each text."""
+        wanted = [min(budget, self.options.num_draft) for budget in budgets]
+        if not any(wanted):
+            return [EMPTY_DRAFT for _ in seqs]
+        slots = [self._slots[seq.id] for seq in seqs]
+        limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
+        return drafts_of(self.network.draft(slots, wanted, *limits))
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Feed the rows that are committed now, with the tokens that came after them."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            rows = (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+            self._feed(seq, outcome.emitted, outcome.hidden[[*rows]])
+
+    def end(self, seq: Seq) -> None:
+        """Give the slot back; its rows stay for a text that begins alike."""
+        slot = self._slots.pop(seq.id, None)
+        if slot is not None:
+            self._free.insert(0, slot)  # taken last: it is the one read last
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The weights, and keys and values of the rows."""
+        return sum(self.memory(num_seqs, max_len))
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """`nbytes` by kind."""
+        rows = num_seqs * (max_len + MAX_STEPS)
+        return DrafterBytes(self.network.nbytes(), rows * self.network.row_nbytes())
+
+    def _take(self, wanted: int | None) -> int:
+        """A free slot: the wanted one, if it is free."""
+        slot = self._free[-1] if wanted is None or wanted not in self._free else wanted
+        self._free.remove(slot)
+        return slot
+
+    def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
+        slot = self._slots[seq.id]
+        self.network.feed(slot, list(tokens), states)
+        if slot in self._complete:
+            self._texts[slot] += tokens

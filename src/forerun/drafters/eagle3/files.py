@@ -1,0 +1,230 @@
+"""EAGLE-3 networks in files: ours, those of SafeAILab, SpecForge and vLLM, and those of `speculators`.
+
+Ours has the fields of `Eagle3Config`, and may name the tokens of the head in `draft_ids`. Others name them by `d2t`:
+row i stands for token i + d2t[i]; `t2d` is the same as a mask, which is compared. They count layers by what goes into
+one: their layer 2 reads what our layer 1 gives. Without `embed_tokens` or `lm_head` the target's rows are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from forerun.core.errors import LoadError
+from forerun.drafters.eagle3.drafting import EagleWeights
+from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3Config
+from forerun.drafting.base import Target
+from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
+from forerun.model.config import ModelConfig
+
+ARCHITECTURES = (
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    "Eagle3DraftModel",
+    "Eagle3Speculator",
+)
+_NUMBERS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+)  # fmt: skip
+
+
+def check_folder(model: str) -> None:
+    """Raise LoadError if there is no such network."""
+    if model == UNTRAINED:
+        return
+    path = Path(model).expanduser()
+    config = network_folder.config_of(path)
+    named = config.get("architectures") or [""]
+    kinds = {config.get("model_type"), config.get("speculators_model_type")}
+    if "eagle3" not in kinds and not (isinstance(named, list) and named[0] in ARCHITECTURES):
+        raise LoadError(
+            f"{path} holds model_type {config.get('model_type')!r}, which is no EAGLE-3; allowed: eagle3, or "
+            f"architectures {', '.join(ARCHITECTURES)}"
+        )
+
+
+def read(model: str, target: Target) -> EagleWeights:
+    """A network for a target. Raises LoadError naming what is wrong."""
+    if model == UNTRAINED:
+        return untrained(target)
+    folder = network_folder.read(Path(model).expanduser(), target)
+    tensors = {_our_name(name): name for name in folder.tensors}
+    tokens = _tokens(folder, tensors, target.model.config.vocab_size)
+    config = _config(folder, tensors, target.model.config, tokens)
+    wanted = shapes(config)
+    for ours, shape in wanted.items():
+        folder.need({tensors.get(ours, ours): shape})
+    for ours in sorted(tensors.keys() - wanted.keys()):
+        if not (ours == "embed_tokens.weight" and config.target_embedding):
+            raise LoadError(f"{folder.path}: tensor '{tensors[ours]}' is none of such a network")
+    found = {ours: folder.tensors[tensors[ours]].float() for ours in wanted}
+    return EagleWeights(config, found, tokens, network_folder.temperatures(folder))
+
+
+def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
+    """The tensors of a network by the names of `Eagle3`."""
+    width, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
+    heads, groups = config.num_attention_heads * head, config.num_key_value_heads * head
+    layer: dict[str, tuple[int, ...]] = {
+        "input_layernorm": (width,),
+        "hidden_norm": (width,),
+        "post_attention_layernorm": (width,),
+        "self_attn.q_proj": (heads, 2 * width),
+        "self_attn.k_proj": (groups, 2 * width),
+        "self_attn.v_proj": (groups, 2 * width),
+        "self_attn.o_proj": (width, heads),
+        "mlp.gate_proj": (inner, width),
+        "mlp.up_proj": (inner, width),
+        "mlp.down_proj": (width, inner),
+    }
+    if config.qk_norm:
+        layer |= {"self_attn.q_norm": (head,), "self_attn.k_norm": (head,)}
+    wanted = {f"midlayer.{name}": shape for name, shape in layer.items()}
+    wanted |= {"fc": (width, NUM_LAYERS * config.state_width), "norm": (width,)}
+    if config.norm_before_fc:
+        wanted["input_norm"] = (NUM_LAYERS * config.state_width,)
+    if config.fc_norm:
+        wanted |= {f"fc_norm.{i}": (config.state_width,) for i in range(NUM_LAYERS)}
+    if not config.target_embedding:
+        wanted["embed_tokens"] = (config.vocab_size, width)
+    if not config.target_head:
+        wanted["lm_head"] = (config.draft_vocab_size, width)
+    return {f"{name}.weight": shape for name, shape in wanted.items()}
+
+
+def untrained(target: Target) -> EagleWeights:
+    """A network of random weights, in the shape of the target's own layers."""
+    shape, generator = target.model.config, torch.Generator().manual_seed(0)
+    num_tokens = min(shape.vocab_size, UNTRAINED_TOKENS)
+    last = shape.num_layers - 1
+    config = Eagle3Config(
+        vocab_size=shape.vocab_size,
+        draft_vocab_size=num_tokens,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        rope_theta=10000.0,
+        rms_norm_eps=1e-5,
+        layers=(min(1, last), last // 2, last) if last else (0, 0, 0),
+        target_head=True,
+    )
+    tensors = {
+        name: torch.randn(*size, generator=generator) / size[-1] ** 0.5
+        if len(size) > 1
+        else torch.ones(size)
+        for name, size in shapes(config).items()
+    }
+    return EagleWeights(config, tensors, torch.arange(num_tokens))
+
+
+def _our_name(name: str) -> str:
+    """`speculators` calls the layer `layers.0`; the norms of 3.1 also come as one list elsewhere."""
+    name = name.removeprefix("model.")
+    return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
+
+
+def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor | None:
+    """The tokens of the head; takes their names out of `tensors`. Raises LoadError."""
+    ids, offsets, mask = (tensors.pop(name, None) for name in ("draft_ids", "d2t", "t2d"))
+    if ids is not None:
+        return network_folder.token_ids(folder, ids, vocab_size)
+    if offsets is None:
+        return None
+    d2t = folder.tensors[offsets]
+    if d2t.dim() != 1 or d2t.is_floating_point():
+        raise LoadError(f"{folder.path}: tensor '{offsets}' must be whole numbers in a row")
+    tokens = network_folder.ascending(
+        folder, offsets, d2t.long() + torch.arange(len(d2t)), vocab_size
+    )
+    if mask is not None:
+        known = folder.tensors[mask].bool()
+        if [*known.shape] != [vocab_size] or not known.nonzero()[:, 0].equal(tokens):
+            raise LoadError(
+                f"{folder.path}: tensor '{mask}' does not name the tokens of '{offsets}'"
+            )
+    return tokens
+
+
+def _config(
+    folder: Folder, tensors: Mapping[str, str], target: ModelConfig, tokens: Tensor | None
+) -> Eagle3Config:
+    """The configuration, compared with the target's. Raises LoadError."""
+    layer = folder.config.get("transformer_layer_config")
+    inner = replace(
+        folder, config=cast(dict[str, object], layer) if isinstance(layer, dict) else folder.config
+    )
+    numbers = {name: inner.number(name) for name in _NUMBERS}
+    heads = numbers["num_attention_heads"]
+    config = Eagle3Config(
+        **numbers,
+        draft_vocab_size=target.vocab_size if tokens is None else len(tokens),
+        head_dim=inner.number("head_dim", default=max(1, numbers["hidden_size"] // heads)),
+        rope_theta=_rope_theta(inner),
+        rms_norm_eps=inner.real("rms_norm_eps", 1e-5),
+        layers=_layers(folder, target.num_layers),
+        target_hidden_size=folder.number("target_hidden_size", default=0, least=0)
+        or target.hidden_size,
+        fc_norm="fc_norm.0.weight" in tensors or folder.flag("fc_norm"),
+        norm_before_fc=folder.flag("norm_before_fc"),
+        norm_output=folder.flag("norm_output"),
+        qk_norm="midlayer.self_attn.q_norm.weight" in tensors,
+        norm_before_residual=folder.flag("norm_before_residual"),
+        target_embedding=_takes_targets(folder, "target_embedding", "embed_tokens.weight", tensors),
+        target_head=_takes_targets(folder, "target_head", "lm_head.weight", tensors),
+    )
+    compared = [(config.vocab_size, target.vocab_size, "a vocabulary of")]
+    compared += [(config.state_width, target.hidden_size, "states of width")]
+    if config.target_embedding or config.target_head:
+        compared += [(config.hidden_size, target.hidden_size, "embeddings of width")]
+    for theirs, ours, what in compared:
+        if theirs != ours:
+            raise LoadError(
+                f"{folder.path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
+            )
+    return config
+
+
+def _takes_targets(folder: Folder, flag: str, name: str, tensors: Mapping[str, str]) -> bool:
+    return folder.flag(flag) or name not in tensors
+
+
+def _rope_theta(folder: Folder) -> float:
+    """Raises LoadError for scaled positions, which no published network of this kind has."""
+    scaling = folder.config.get("rope_scaling")
+    parameters = folder.config.get("rope_parameters")
+    for given in (scaling, parameters):
+        kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
+        if kind not in (None, "default"):
+            raise LoadError(f"{folder.path}: rope of type {kind!r} is not supported")
+    if isinstance(parameters, dict) and "rope_theta" in parameters:
+        return replace(folder, config=parameters).real("rope_theta", 10000.0)
+    return folder.real("rope_theta", 10000.0)
+
+
+def _layers(folder: Folder, num_layers: int) -> tuple[int, ...]:
+    """Whose outputs are read. Raises LoadError."""
+    given = folder.config.get("layers")
+    is_input = given is None
+    if is_input:
+        nested = folder.config.get("eagle_config")
+        key = "eagle_aux_hidden_state_layer_ids"
+        given = nested.get(key) if isinstance(nested, dict) else None
+        given = given or folder.config.get(key) or [2, num_layers // 2, num_layers - 3]
+    layers = [i - is_input for i in given if type(i) is int] if isinstance(given, list) else []
+    if len(layers) != NUM_LAYERS or not all(0 <= i < num_layers for i in layers):
+        raise LoadError(
+            f"{folder.path}: three layers of 0 to {num_layers - 1} must be read, got {given!r}"
+        )
+    return tuple(layers)

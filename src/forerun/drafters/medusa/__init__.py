@@ -1,0 +1,46 @@
+"""Medusa: small heads guess the next tokens from the target's last state, each one a token further.
+
+A head sees the target's state and nothing else: not the tokens that are guessed before its own. So a pass over the
+heads is cheap and can be wider than deep, and guesses get worse with depth sooner than those of a network that reads
+them. The tree grows best first by the heads' own distributions, calibrated by depth. Nothing is drawn.
+
+Source: Cai et al., arXiv 2401.10774.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.drafters.medusa import files
+from forerun.drafters.medusa.drafting import new_network
+from forerun.drafting.base import Target
+from forerun.drafting.networks.best_first import NetworkOptions
+from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.last_state import LastStateDrafter
+
+GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5)}
+"""What `forerun autotune` tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    """Which heads, and how much they guess."""
+
+    model: str
+    """A folder of `forerun train drafter --kind medusa`, or a published Medusa checkpoint as safetensors."""
+
+    def __post_init__(self) -> None:
+        NetworkOptions.__post_init__(self)
+        files.check_folder(self.model)  # a wrong one is told before a model is loaded
+
+
+def build(options: Options, target: Target) -> LastStateDrafter:
+    """Read the heads. Raises LoadError for those of another target, and naming a tensor that is wrong."""
+    weights = files.read(options.model, target)
+    network = new_network(weights, target.model, options.bits)
+    return LastStateDrafter(options, network, target.model.config.hidden_size)
+
+
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: untrained heads."""
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0)

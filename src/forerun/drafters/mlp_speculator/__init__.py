@@ -1,0 +1,53 @@
+"""MLP speculator: a small trained network guesses from the target's own last state, a token at a time.
+
+The state that the target's head read last, and the token that came of it, go through a cell of one layer; the result
+says which token may come next and is the state for the one after. There is no attention and no cache, so it costs
+next to nothing to begin, and the state is forgotten with each pass. The head is made of rows of the target's own. The
+tree grows best first by the network's own distribution, calibrated by depth. Nothing is drawn.
+
+Sources: Wertheimer et al., arXiv 2404.19124; the LSTM's cell: Snowflake ArcticInference; trees by confidence: EAGLE-2,
+arXiv 2406.16858.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.drafters.mlp_speculator import files
+from forerun.drafters.mlp_speculator.drafting import new_learner, new_network
+from forerun.drafting.base import Target
+from forerun.drafting.networks.best_first import NetworkOptions
+from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.last_state import LastStateDrafter
+
+GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
+"""What `forerun autotune` tries."""
+KEEPS = True
+"""With `Target.learn`, what it learned is there in the next process."""
+TUNE_WHEN_NAMED = True
+"""Few models have a network that ships; theirs is tried as part of `auto`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    """Which network, and how much it guesses."""
+
+    model: str = files.AUTO
+    """A folder of `forerun train drafter`, a checkpoint of IBM or Snowflake; auto: what ships for the model."""
+
+    def __post_init__(self) -> None:
+        NetworkOptions.__post_init__(self)
+        files.check_folder(self.model)  # a wrong one is told before a model is loaded
+
+
+def build(options: Options, target: Target) -> LastStateDrafter:
+    """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
+    weights = files.read(options.model, target)
+    network = new_network(weights, target.model, options.bits)
+    learner = new_learner(weights, network, target) if target.learn else None
+    return LastStateDrafter(options, network, target.model.config.hidden_size, learner)
+
+
+def example(target: Target) -> Options:
+    """For `forerun check-drafter`: an untrained network."""
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0)

@@ -1,0 +1,1 @@
+"""What drafters share: the contract, options, tables, trees and networks."""

@@ -1,0 +1,1 @@
+"""What networks that draft share: trees, files, learning while serving."""

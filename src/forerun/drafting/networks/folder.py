@@ -1,0 +1,235 @@
+"""Folders of networks that draft: config.json and model.safetensors, ours and those of other engines.
+
+Ours names in `target` the model it was trained for, and is refused beside another one: its guesses would be wrong.
+A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp16, a quarter of fp32.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from forerun.core import files
+from forerun.core.errors import LoadError
+from forerun.drafting.base import Target
+from forerun.drafting.ngram.table_file import fingerprint
+from forerun.text.hf_tokenizer import read_json
+
+UNTRAINED = "untrained"
+"""The name of a network of random weights: for checks, and to measure what a draft costs."""
+UNTRAINED_TOKENS = 4096
+"""Of its head, at most."""
+CONFIG, TENSORS = "config.json", "model.safetensors"
+SCALES = ".scales"
+GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What a folder holds: `config` as read, tensors by name, codes already times their scales."""
+
+    path: Path
+    config: Mapping[str, object]
+    tensors: Mapping[str, Tensor]
+
+    def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number of the configuration, by the first name that is there. Raises LoadError."""
+        value = next((self.config[n] for n in names if self.config.get(n) is not None), default)
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if type(value) is not int or value < least:
+            raise LoadError(
+                f"{self.path / CONFIG}: '{names[0]}' must be a whole number from {least} on, got {value!r}"
+            )
+        return value
+
+    def real(self, name: str, default: float) -> float:
+        """A number above 0 of the configuration. Raises LoadError."""
+        value = self.config.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise LoadError(f"{self.path / CONFIG}: '{name}' must be above 0, got {value!r}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """A switch of the configuration, off if it is not there. Raises LoadError."""
+        value = self.config.get(name, False)
+        if not isinstance(value, bool):
+            raise LoadError(f"{self.path / CONFIG}: '{name}' must be true or false, got {value!r}")
+        return value
+
+    def need(self, names: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise LoadError, naming it, for a tensor that is missing or has another shape (-1: any size)."""
+        for name, shape in names.items():
+            tensor = self.tensors.get(name)
+            if tensor is None:
+                raise LoadError(f"{self.path}: tensor '{name}' is missing")
+            sizes = [*tensor.shape]
+            if len(sizes) != len(shape) or any(b not in (a, -1) for a, b in zip(sizes, shape)):
+                wanted = ", ".join("any" if size < 0 else str(size) for size in shape)
+                raise LoadError(f"{self.path}: tensor '{name}' is {sizes}, expected [{wanted}]")
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise LoadError(f"{self.path}: tensor '{name}' holds values that are not finite")
+
+
+def check_folder(path: Path, model_types: Sequence[str]) -> None:
+    """Raise LoadError if that is no folder of such a network; reads the configuration only."""
+    config = config_of(path)
+    if (found := config.get("model_type")) not in model_types:
+        raise LoadError(f"{path} holds model_type {found!r}; allowed: {', '.join(model_types)}")
+
+
+def shipped(target: Target) -> Path | None:
+    """The network that came with the package for this target, or for one of its size and tokenizer."""
+    if target.vocabulary is None:
+        return None
+    here = describe_target(target, "")
+    for config in sorted(_packaged().glob(f"*/{CONFIG}")):
+        trained = read_json(config).get("target")
+        if isinstance(trained, dict) and trained | {"name": ""} == here:
+            return config.parent
+    return None
+
+
+def _packaged() -> Path:
+    return Path(str(resources.files("forerun.drafting.networks"))) / "shipped"
+
+
+def read(path: Path, target: Target) -> Folder:
+    """A folder that fits a target. Raises LoadError that says what is wrong, and where."""
+    config = config_of(path)
+    _check_target(path, config.get("target"), target)
+    return Folder(path, config, _with_scales(path, _tensors(path)))
+
+
+def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
+    """Write a folder, made if it is not there; the configuration last, so that one that is read is whole.
+
+    Raises OSError.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    files.replace(path / TENSORS, safetensors.torch.save(stored, {"format": "pt"}))
+    files.replace(path / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
+
+
+def describe_target(target: Target, name: str) -> dict[str, object]:
+    """The `target` of a configuration: what `read` compares."""
+    shape = target.model.config
+    return {
+        "name": name,
+        "hidden_size": shape.hidden_size,
+        "num_layers": shape.num_layers,
+        "vocab_size": shape.vocab_size,
+        "tokenizer": None if target.vocabulary is None else fingerprint(target.vocabulary),
+    }
+
+
+def token_ids(folder: Folder, name: str, vocab_size: int) -> Tensor:
+    """Ascending ids of tokens (V',) int64. Raises LoadError."""
+    ids = folder.tensors[name]
+    return ascending(folder, name, ids, vocab_size)
+
+
+def untrained_tokens(vocab_size: int) -> Tensor | None:
+    """Of an untrained network's head (V',) int64; None for all."""
+    return None if vocab_size <= UNTRAINED_TOKENS else torch.arange(UNTRAINED_TOKENS)
+
+
+def ascending(folder: Folder, name: str, ids: Tensor, vocab_size: int) -> Tensor:
+    """The ids, int64. Raises LoadError, naming the tensor they came from, if they are no ascending token ids."""
+    is_right = ids.dim() == 1 and len(ids) > 0 and not ids.is_floating_point()
+    if not is_right or ids[0] < 0 or ids[-1] >= vocab_size or bool((ids.diff() <= 0).any()):
+        raise LoadError(
+            f"{folder.path}: tensor '{name}' must be ascending token ids below {vocab_size}"
+        )
+    return ids.long()
+
+
+def temperatures(folder: Folder) -> tuple[float, ...]:
+    """By depth, of `temperature`. Raises LoadError."""
+    values = folder.config.get("temperature", 1.0)
+    values = values if isinstance(values, list) else [values]
+    if not values or not all(isinstance(v, int | float) and 0 < v < 1000 for v in values):
+        raise LoadError(f"{folder.path}: 'temperature' must be numbers above 0, got {values!r}")
+    return tuple(map(float, values))
+
+
+def rounded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices as int8 codes in groups of 32 with fp16 scales, as `bits=8` runs them; the rest in fp16."""
+    stored = dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            stored[name] = tensor
+        elif tensor.dim() != 2 or tensor.shape[1] % GROUP:
+            stored[name] = tensor.half()
+        else:
+            groups = tensor.float().reshape(len(tensor), -1, GROUP)
+            scales = (groups.abs().amax(-1) / 127).half()
+            inverse = torch.where(scales > 0, 1 / scales.float(), 0.0)
+            codes = (groups * inverse[..., None]).round().clamp(-127, 127)
+            stored[name] = codes.to(torch.int8).reshape(tensor.shape)
+            stored[name + SCALES] = scales
+    return stored
+
+
+def config_of(path: Path) -> dict[str, object]:
+    """The configuration. Raises LoadError."""
+    if not (path / CONFIG).is_file():
+        raise LoadError(f"{path} has no {CONFIG}: give a folder that forerun train drafter wrote")
+    return read_json(path / CONFIG)
+
+
+def _check_target(path: Path, trained: object, target: Target) -> None:
+    """Raises LoadError for another target than the network was trained for."""
+    if trained is None:
+        return
+    if not isinstance(trained, dict):
+        raise LoadError(f"{path / CONFIG}: 'target' must be an object, got {trained!r}")
+    here = describe_target(target, "")
+    for key in ("tokenizer", "hidden_size", "num_layers", "vocab_size"):
+        theirs, ours = trained.get(key), here[key]
+        if theirs is not None and ours is not None and theirs != ours:
+            raise LoadError(
+                f"{path} was trained for {trained.get('name', 'another model')}, whose {key.replace('_', ' ')} is "
+                f"{theirs}; this model's is {ours}: train one with forerun train drafter"
+            )
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    index = path / f"{TENSORS}.index.json"
+    names = [TENSORS]
+    if index.is_file():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise LoadError(f"{index} has no weight_map")
+        names = sorted(set(weight_map.values()))
+    tensors = dict[str, Tensor]()
+    for name in names:
+        try:
+            tensors |= safetensors.torch.load_file(path / name)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise LoadError(f"{path / name} cannot be read: {error}") from error
+    return tensors
+
+
+def _with_scales(path: Path, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Codes times their scales, fp32. Raises LoadError for scales that do not fit."""
+    tensors = dict[str, Tensor]()
+    for name, tensor in stored.items():
+        scales = stored.get(name + SCALES)
+        if scales is not None:
+            if tensor.dim() != 2 or [*scales.shape] != [len(tensor), tensor.shape[1] // GROUP]:
+                raise LoadError(f"{path}: tensor '{name}{SCALES}' does not fit '{name}'")
+            groups = tensor.float().reshape(len(tensor), -1, GROUP)
+            tensor = (groups * scales.float()[..., None]).reshape(tensor.shape)
+        if not name.endswith(SCALES):
+            tensors[name] = tensor
+    return tensors

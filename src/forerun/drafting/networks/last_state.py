@@ -1,0 +1,135 @@
+"""Networks that draft from the target's last state: no attention and no cache, nothing is kept but that state.
+
+B sequences, D width of the target, V' tokens of a head.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Features, Outcome, Seq
+from forerun.drafting.base import BaseDrafter, DrafterBytes
+from forerun.drafting.networks.best_first import NetworkOptions, drafts_of
+from forerun.drafting.networks.head_map import HeadMap
+from forerun.drafting.ngram.guess_tree import AnyTextEvidence, GuessTree
+from forerun.model.model import Model
+
+
+class StateNetwork(Protocol):
+    """What the drafter asks."""
+
+    is_native: bool
+    """Whether it takes native evidence, or the oracle's."""
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+    ) -> list[GuessTree]:
+        """A tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
+
+        With `rows`, those rows of `hidden` are: torch is slow to take them out.
+        `beside` is what is known of each text: native beside a native network, else the oracle.
+        """
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes of the weights, the rows of the target's head included."""
+        ...
+
+
+def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor:
+    """The target's head on a state (D,): logits of the tokens (V',), None for all."""
+    if tokens is None:
+        return target.head(state[None])[0]
+    return target.head_rows(state[None], tokens.to(state.device))[0]
+
+
+class LastStateDrafter(BaseDrafter):
+    """Keeps the target's last state of each sequence."""
+
+    features = LAST_HIDDEN
+
+    def __init__(
+        self,
+        options: NetworkOptions,
+        network: StateNetwork,
+        width: int,
+        learner: HeadMap | None = None,
+    ) -> None:
+        self.options, self.network, self.width = options, network, width
+        self.learner = learner
+        if learner is not None:
+            self.features = Features(last=True, top_k=1)
+            weakref.finalize(self, learner.keep)  # also when Python ends
+        self.is_native = network.is_native
+        self.states: dict[int, tuple[Tensor, int]] = {}
+        """Rows of a pass, and which of them: nothing is copied until it is asked for."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """The state after the prompt."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
+        if self.learner is not None:
+            self.learner.saw(seq, outcome, [len(outcome.hidden) - 1])
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """One tree a sequence, its likeliest nodes first, in one call for all."""
+        return self.propose_beside(seqs, budgets, None)
+
+    def propose_beside(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+    ) -> list[Draft]:
+        """With what is known of each text."""
+        wanted = [min(budget, self.options.num_draft) for budget in budgets]
+        if not any(wanted):
+            return [EMPTY_DRAFT for _ in seqs]
+        found = [self.states[seq.id] for seq in seqs]
+        states, rows = found[0][0], [found[0][1]]
+        if len(seqs) > 1:
+            states = torch.stack([hidden[row] for hidden, row in found])
+            rows = [*range(len(seqs))]
+        tokens = [seq.tokens[-1] for seq in seqs]
+        limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
+        return drafts_of(self.network.draft(states, tokens, wanted, *limits, rows))
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """The state of the last row that is committed: what the target's own token came of."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            rows = (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+            self.states[seq.id] = outcome.hidden, rows[-1]
+            if self.learner is not None:
+                self.learner.saw(seq, outcome, rows)
+
+    def end(self, seq: Seq) -> None:
+        """Forget the state."""
+        self.states.pop(seq.id, None)
+        if self.learner is not None:
+            self.learner.end(seq)
+
+    def idle(self) -> bool:
+        """Learn a little from what was verified; whether there is more."""
+        return self.learner is not None and self.learner.step()
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The weights, and a state a sequence."""
+        return sum(self.memory(num_seqs, max_len))
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """`nbytes` by kind."""
+        learned = 0 if self.learner is None else self.learner.nbytes()
+        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width + learned)

@@ -1,0 +1,114 @@
+"""What networks that draft beside a native target have in common: how weights get to the kernels, one call a draft.
+
+D width of the target, V' tokens of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.errors import LoadError
+from forerun.drafting.networks.best_first import MAX_STEPS
+from forerun.drafting.ngram.guess_tree import AnyTextEvidence, GuessTree
+from forerun.model.backends.native import NativeDecoder
+from forerun.weights.rtn import HEAD_BITS, requantize
+from forerun.weights.stored import FORMATS, StoredTensor
+
+if TYPE_CHECKING:
+    from forerun import _native
+
+
+@contextmanager
+def load_errors() -> Iterator[None]:
+    """What the kernels refuse, by the name of the weight, is a LoadError."""
+    try:
+        yield
+    except ValueError as error:
+        raise LoadError(str(error)) from error
+
+
+def fill(
+    network: _native.DraftNetwork,
+    tensors: Mapping[str, Tensor],
+    target: NativeDecoder,
+    *,
+    bits: int,
+    eps: float,
+    tokens: Tensor | None,
+    temperatures: Sequence[float],
+    takes_head: bool,
+) -> None:
+    """Hand weights over by the kernels' names, and check them.
+
+    They are matrices, and norms, whose bias is `<name>.bias` where they have one.
+    `tokens` (V',) int64 are those of the head; with `takes_head` its rows are copied from the target's.
+    Raises ValueError naming the weight that is wrong.
+    """
+    if tokens is not None:
+        network.set_tokens(tokens.tolist())
+    for name, tensor in tensors.items():
+        if tensor.dim() == 2:
+            pack(network, name, tensor, bits)
+        elif not name.endswith(".bias"):
+            bias = tensors.get(f"{name}.bias")
+            network.set_norm(name, floats(tensor), None if bias is None else floats(bias), eps)
+    if takes_head:
+        network.take_head()
+        divisor = target.config.logits_divisor
+        temperatures = tuple(divisor * each for each in temperatures)
+    network.set_temperatures(temperatures)
+    network.check()
+
+
+def pack(network: _native.DraftNetwork, name: str, tensor: Tensor, bits: int) -> None:
+    """A matrix in groups of 4 or 8 bits where its width has them, else as fp16 or fp32."""
+    values = np.ascontiguousarray(tensor.detach().float().numpy())
+    if bits in HEAD_BITS and values.shape[1] % 32 == 0:
+        data = values.view(np.uint8)
+        packed = requantize(StoredTensor(name, values.shape, FORMATS["f32"], data), bits)
+        form, data = packed.format.name, np.ascontiguousarray(packed.data)
+    else:
+        form = "f16" if bits == 16 else "f32"
+        data = values.astype(np.float16 if bits == 16 else np.float32).view(np.uint8)
+    network.set(name, form, values.shape[1], data)
+
+
+def floats(tensor: Tensor) -> np.ndarray:
+    """The values, fp32, as the native kernels read them."""
+    return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+
+
+class NativeStateNetwork:
+    """One that drafts from the target's last state: a tree of every sequence in one call."""
+
+    is_native = True
+
+    def __init__(self, network: _native.StateNetwork) -> None:
+        self._native = network
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        beside: AnyTextEvidence | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+    ) -> list[GuessTree]:
+        """See `StateNetwork`."""
+        states = hidden.numpy()  # a native target's: fp32, on the host
+        limits = (min(num_steps, MAX_STEPS), min_chance)
+        assert beside is None or not isinstance(beside, Sequence)
+        return self._native.draft(states, tokens, num_nodes, *limits, beside, min_doubt, rows)
+
+    def nbytes(self) -> int:
+        """See `StateNetwork`."""
+        return self._native.nbytes()

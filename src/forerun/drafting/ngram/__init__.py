@@ -1,0 +1,1 @@
+"""Indexes and tables of tokens that were seen before."""

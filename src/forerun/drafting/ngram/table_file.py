@@ -1,0 +1,187 @@
+"""Tables of next tokens as files: made by `forerun train table`, bound to a tokenizer, mapped when they are opened.
+
+A file is a line of magic, one JSON line padded to 64 bytes, then `FileTable`'s offsets and data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core import files
+from forerun.core.errors import LoadError
+from forerun.drafting.ngram.token_table import AnyFileTable, new_file_table
+from forerun.hub.names import cache_root
+
+if TYPE_CHECKING:
+    from forerun.drafting.base import Vocabulary
+
+SUFFIX = ".table"
+HEAD_NBYTES = 1024
+"""Room for what a file says of itself."""
+_MAGIC = b"forerun token table 1\n"
+_ALIGNED = 64
+_LONGEST_HEAD = 4096
+_SAMPLED = 64
+"""Every so many ids of a vocabulary are compared: a wrong guess costs time, never a token."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableHeader:
+    """What a table was made of."""
+
+    model: str
+    vocabulary: str
+    """The tokenizer's `fingerprint`."""
+    order: int
+    token_nbytes: int
+    num_tokens: int
+    """Tokens of the answers it was counted on."""
+    num_contexts: int
+    num_buckets: int
+    nbytes: int
+    checksum: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value).__name__ != field.type or (isinstance(value, int) and value < 0):
+                raise ValueError(f"its {field.name} is {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTable:
+    """The bytes of a `FileTable`, and what they were counted on."""
+
+    offsets: NDArray[np.uint32]
+    data: NDArray[np.uint8]
+    order: int
+    token_nbytes: int
+    num_tokens: int
+    num_contexts: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of offsets and data."""
+        return self.offsets.nbytes + self.data.nbytes
+
+
+def fingerprint(vocabulary: Vocabulary) -> str:
+    """The size of a vocabulary and a hash of every 64th token."""
+    ids = range(0, vocabulary.vocab_size, _SAMPLED)
+    pieces = b"\0".join(vocabulary.token_bytes(i) or b"" for i in ids)
+    return f"{vocabulary.vocab_size}-{hashlib.sha256(pieces).hexdigest()[:16]}"
+
+
+def tables_dir() -> Path:
+    """Where tables lie that were made on this machine; it may not exist yet."""
+    return cache_root() / "tables"
+
+
+def known_tables() -> Iterator[Path]:
+    """The tables of this machine, then those that came with the package."""
+    packaged = Path(str(resources.files("forerun.drafting.ngram"))) / "shipped"
+    for folder in (tables_dir(), packaged):
+        try:
+            yield from sorted(folder.glob(f"*{SUFFIX}"))
+        except OSError as error:
+            _log.warning("no tables of %s are used: %s", folder, error)
+
+
+def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None:
+    """The table made for this tokenizer, for this model if there is one; what is broken is told and passed over."""
+    ours, fitting = None, []
+    for path in known_tables():
+        try:
+            header = read_header(path)
+        except LoadError as error:
+            _log.warning("passed over: %s", error)
+            continue
+        ours = ours or fingerprint(vocabulary)
+        if header.vocabulary == ours:
+            fitting.append((header.model != model, path))
+    for _, path in sorted(fitting, key=lambda found: found[0]):
+        try:
+            return load(path, vocabulary)
+        except LoadError as error:
+            _log.warning("passed over: %s", error)
+    return None
+
+
+def read_header(path: Path) -> TableHeader:
+    """What a file says of itself. Raises LoadError."""
+    return _read_head(path)[0]
+
+
+def load(path: Path, vocabulary: Vocabulary) -> AnyFileTable:
+    """The table in a file. Raises LoadError for a torn or foreign file and for another tokenizer's."""
+    header, start = _read_head(path)
+    if (ours := fingerprint(vocabulary)) != header.vocabulary:
+        raise LoadError(
+            f"{path} was made for the tokenizer of {header.model} ({header.vocabulary}), this model has another "
+            f"({ours}): make one with forerun train table"
+        )
+    middle = 4 * (header.num_buckets + 1)
+    wanted, size = start + middle + header.nbytes, path.stat().st_size
+    if size != wanted:
+        raise LoadError(f"{path} is not whole: {size} bytes of {wanted}")
+    try:
+        bytes_ = np.memmap(path, np.uint8, "r", offset=start)
+        if zlib.crc32(bytes_.data) != header.checksum:
+            raise LoadError(f"{path} is damaged: its bytes have changed")
+        offsets = np.asarray(bytes_[:middle]).view(np.uint32)
+        return new_file_table(offsets, np.asarray(bytes_[middle:]), header.token_nbytes)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} cannot be read as a table: {error}") from error
+
+
+def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None:
+    """Write a table whole or not at all. Raises OSError."""
+    offsets, data = table.offsets.tobytes(), table.data.tobytes()
+    header = TableHeader(
+        model=model,
+        vocabulary=vocabulary,
+        order=table.order,
+        token_nbytes=table.token_nbytes,
+        num_tokens=table.num_tokens,
+        num_contexts=table.num_contexts,
+        num_buckets=len(table.offsets) - 1,
+        nbytes=len(data),
+        checksum=zlib.crc32(data, zlib.crc32(offsets)),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, _head(header), offsets, data)
+
+
+def _read_head(path: Path) -> tuple[TableHeader, int]:
+    """The header, and where the bytes begin."""
+    try:
+        with files.open_to_read(path) as file:
+            if file.readline(len(_MAGIC)) != _MAGIC:
+                raise ValueError("it is no table of tokens")
+            header, start = TableHeader(**json.loads(file.readline(_LONGEST_HEAD))), file.tell()
+            if start % _ALIGNED:
+                raise ValueError(f"its first line has {start - len(_MAGIC)} bytes")
+            return header, start
+    except FileNotFoundError:
+        raise LoadError(f"no such table: {path}; forerun train table makes one") from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise LoadError(f"{path} cannot be read as a table: {error}") from error
+
+
+def _head(header: TableHeader) -> bytes:
+    text = json.dumps(asdict(header)).encode()
+    padding = -(len(_MAGIC) + len(text) + 1) % _ALIGNED
+    return _MAGIC + text + b" " * padding + b"\n"

@@ -1,0 +1,67 @@
+"""The texts that are searched for repeats: each request's own, and what all requests were answered lately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from forerun.core.types import Seq
+from forerun.drafting.ngram.suffix_index import Index, index_nbytes, new_index
+
+
+@dataclass(slots=True)
+class _History:
+    """One running sequence: its own index, and how much of it has been read into which."""
+
+    own: Index
+    document: int
+    num_shared: int
+    num_own: int = 0
+
+
+class Texts:
+    """Indexes that follow the running sequences; `shared` outlives them, the oldest outputs are forgotten first."""
+
+    def __init__(self, max_depth: int, shared_tokens: int) -> None:
+        """The longest match that is looked for, and how many tokens of outputs are kept for other requests."""
+        self.max_depth, self.shared_tokens = max_depth, shared_tokens
+        self.shared = new_index(max_depth, shared_tokens)
+        self._histories: dict[int, _History] = {}
+        self._documents = count()
+
+    def begin(self, seq: Seq, num_emitted: int) -> None:
+        """Follow a sequence; what it said before a preemption, all but the last `num_emitted`, is shared already."""
+        own = new_index(self.max_depth)
+        num_shared = len(seq.tokens) - num_emitted
+        self._histories[seq.id] = _History(own, next(self._documents), num_shared)
+
+    def share(self, seqs: Sequence[Seq]) -> None:
+        """Read their new outputs into the shared index."""
+        for seq in seqs:
+            history = self._histories.get(seq.id)
+            if history is None:
+                continue
+            if self.shared_tokens:
+                self.shared.extend(history.document, seq.tokens[history.num_shared :])
+            history.num_shared = len(seq.tokens)
+
+    def own(self, seq: Seq) -> Index:
+        """The index of a sequence's text, up to its last token."""
+        history = self._histories[seq.id]
+        history.own.extend(0, seq.tokens[history.num_own :])
+        history.num_own = len(seq.tokens)
+        return history.own
+
+    def context(self, seq: Seq) -> list[int]:
+        """The last tokens, as many as are matched."""
+        return seq.tokens[-self.max_depth :]
+
+    def end(self, seq: Seq) -> None:
+        """Drop the sequence's own index; its output stays shared."""
+        self.share([seq])
+        self._histories.pop(seq.id, None)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """The shared index when full, and the indexes of full sequences."""
+        return index_nbytes(self.shared_tokens) + num_seqs * (index_nbytes(max_len) + 512)

@@ -1,0 +1,56 @@
+"""What `propose` must return, checked in every step: a wrong draft is told in words, not by a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forerun.core.errors import DrafterError
+from forerun.core.types import Draft, Seq
+from forerun.drafting.base import Drafter
+
+
+def propose(
+    drafter: Drafter, seqs: Sequence[Seq], budgets: Sequence[int], vocab_size: int | None = None
+) -> list[Draft]:
+    """The drafter's proposals; tokens are looked at if the vocabulary is known.
+
+    Raises DrafterError, which names the drafter and the rule that they break.
+    """
+    drafts = drafter.propose(seqs, budgets)
+    if broken := broken_rule(drafts, budgets, vocab_size):
+        name = type(drafter).__name__
+        raise DrafterError(f"drafter {name}: {broken} (the rules: docs/adding-a-drafter.md)")
+    return list(drafts)
+
+
+def broken_rule(drafts: object, budgets: Sequence[int], vocab_size: int | None) -> str | None:
+    """What is wrong with the drafts for sequences of these budgets; None if nothing is."""
+    if not isinstance(drafts, list | tuple):
+        return f"propose returned {_a(drafts)} instead of a list of drafts"
+    if len(drafts) != len(budgets):
+        return f"propose returned {len(drafts)} drafts for {len(budgets)} sequences"
+    broken = (_broken(draft, n, vocab_size) for draft, n in zip(drafts, budgets, strict=True))
+    return next(filter(None, broken), None)
+
+
+def _broken(draft: object, budget: int, vocab_size: int | None) -> str | None:
+    if not isinstance(draft, Draft):
+        return (
+            f"propose returned {_a(draft)} instead of a Draft: EMPTY_DRAFT says nothing is guessed"
+        )
+    if len(draft) > budget:
+        return (
+            f"a draft has {len(draft)} nodes, its budget was {budget}: draft.trim(budget) cuts it"
+        )
+    for token in draft.tokens:
+        if type(token) is not int:
+            return f"a draft's token is {_a(token)} instead of an int: tensor.tolist() gives ints"
+        if vocab_size is not None and not 0 <= token < vocab_size:
+            return f"token {token} is not in the vocabulary of {vocab_size}"
+    return None
+
+
+def _a(value: object) -> str:
+    """What kind of value it is."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,198 @@
+"""A model's profile: what `forerun autotune` found out about one model on one machine, as a JSON file.
+
+`--drafter auto` takes its drafter from it, and the controller its first opinion (`engine/controller.py`).
+A profile belongs to a file's contents, a machine and a way of running, all of which are in its name
+and in the file: where one of them differs there is simply no profile. The format is described in
+docs/autotune.md. Nothing here measures anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import blake2b
+from pathlib import Path
+
+import forerun
+from forerun.core import device as machine
+from forerun.core import spellings
+from forerun.core.config import EngineConfig
+from forerun.core.costs import CostCurve
+from forerun.engine.controller import Prior
+from forerun.engine.figures import DrafterFigures, PassTimes
+from forerun.hub.names import cache_dir
+
+VERSION = 1
+"""Of the file format."""
+SAMPLE_NBYTES = 1 << 20
+"""Of the beginning and the end of each of a model's files, which tell it from other models."""
+PARTS = (".gguf", ".safetensors", ".bin", ".json")
+"""Files of a model folder that make the model."""
+
+RESOLVED = {"model", "device", "backend", "threads"}
+"""Options whose outcome is in the key, as they may say `auto`."""
+WITHOUT_EFFECT = {
+    *("drafter", *spellings.BESIDE, "draft_options", "min_draft", "draft_budget"),
+    *(
+        "controller",
+        "learn",
+        "weight_cache",
+        "max_model_len",
+        "max_num_seqs",
+        "prefill_chunk",
+        "program",
+        "seed",
+    ),
+}
+"""Options on which neither the answers nor what passes and drafts cost depend. All others belong to the key."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Which model, run how and where: the key of a profile."""
+
+    name: str
+    model: str
+    """Digest of the model's contents."""
+    setting: Mapping[str, object]
+    """Machine and way of running: whatever costs depend on."""
+
+    @classmethod
+    def of(cls, model: Path, config: EngineConfig, *, device: str, backend: str) -> Subject:
+        """A model's file or folder, run here and now as `config` says, on that device by that backend.
+
+        Every option that is not known to have no effect counts; defaults are left out.
+        """
+        report = machine.report()
+        setting = {key: report[key] for key in ("cpu", "isa", "threads", "cuda")}
+        setting |= {"device": device, "backend": backend}
+        for option in fields(config):
+            value = getattr(config, option.name)
+            if option.name not in RESOLVED | WITHOUT_EFFECT and value != option.default:
+                setting[option.name] = value
+        given = {key: value for key, value in setting.items() if value is not None}
+        return cls(model.stem, digest(model), given)
+
+    @property
+    def path(self) -> Path:
+        """Where its profile is."""
+        return folder() / f"{self.name}-{self.model}-{digest_of(self.setting)}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The file: where it holds, what was chosen, and the results it was chosen by."""
+
+    subject: Subject
+    date: str
+    drafter: str
+    """The best setting, or `none` where drafting is not worth it."""
+    passes: PassTimes
+    drafters: tuple[DrafterFigures, ...]
+    """Every setting that was tried."""
+    measured: Mapping[str, object]
+    """The chosen setting beside plain decoding: `speedup`, `speedup_lo`, `speedup_hi`, and on how many prompts."""
+
+    def prior(self, drafter: str, max_seqs: int) -> Prior:
+        """What a controller may know beforehand; of a setting that was never tried, only what passes cost."""
+        passes = self.passes.costs(max_seqs)
+        for figures in self.drafters:
+            if figures.drafter == drafter:
+                return Prior(passes, CostCurve(figures.draft_cost), figures.nodes)
+        return Prior(passes)
+
+    def document(self) -> dict[str, object]:
+        """The file's contents as JSON values."""
+        return {
+            "version": VERSION,
+            "forerun": forerun.__version__,
+            "date": self.date,
+            "model": {"name": self.subject.name, "digest": self.subject.model},
+            "setting": dict(self.subject.setting),
+            "drafter": self.drafter,
+            "measured": dict(self.measured),
+            "passes": [asdict(time) for time in self.passes.times],
+            "drafters": [
+                {"expected": round(figures.speedup(self.passes), 4), **asdict(figures)}
+                for figures in self.drafters
+            ],
+        }
+
+    def save(self) -> Path:
+        """Write the file in one go; returns where."""
+        path = self.subject.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}.new")
+        new.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
+        return new.replace(path)
+
+    @classmethod
+    def from_json(cls, document: object, subject: Subject) -> Profile:
+        """Raises ValueError, KeyError or TypeError for what is no such file, or is another version's."""
+        if not isinstance(document, dict):
+            raise ValueError("it is no JSON object")
+        made_by = (document.get("version"), document.get("forerun"))
+        if made_by != (VERSION, forerun.__version__):
+            raise ValueError(f"it is of forerun {made_by[1]}, this is {forerun.__version__}")
+        return cls(
+            subject,
+            str(document["date"]),
+            str(document["drafter"]),
+            PassTimes.from_json(document["passes"]),
+            tuple(DrafterFigures.from_json(row) for row in document["drafters"]),
+            dict(document["measured"]),
+        )
+
+
+def load(subject: Subject) -> Profile | None:
+    """The subject's profile if there is one; a file that cannot be used is ignored, with a note."""
+    path = subject.path
+    try:
+        return Profile.from_json(json.loads(path.read_text(encoding="utf-8")), subject)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("ignoring the profile %s: %s; forerun autotune writes a new one", path, error)
+        return None
+
+
+def choices(model: Path) -> list[str]:
+    """Which drafter the profiles of a model chose, one a machine and way of running; unreadable ones left out."""
+    found = []
+    for path in sorted(folder().glob(f"*-{digest(model)}-*.json")):
+        try:
+            found.append(str(json.loads(path.read_text(encoding="utf-8"))["drafter"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def folder() -> Path:
+    """Where profiles are kept, beside the models; it may not exist yet."""
+    return cache_dir().parent / "profiles"
+
+
+def digest(model: Path) -> str:
+    """Of a model's file, or of the files of its folder: their sizes, beginnings and ends."""
+    files = [model]
+    if model.is_dir():
+        files = sorted(path for path in model.iterdir() if path.suffix in PARTS)
+    total = blake2b(digest_size=8)
+    for path in files:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            total.update(f"{size}:".encode() + file.read(SAMPLE_NBYTES))
+            file.seek(max(0, size - SAMPLE_NBYTES))
+            total.update(file.read())
+    return total.hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """Of any JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return blake2b(text.encode(), digest_size=4).hexdigest()

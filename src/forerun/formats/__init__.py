@@ -1,1 +1,0 @@
-"""Model files: GGUF and Hugging Face folders, read as stored, and the tokenizers inside them."""

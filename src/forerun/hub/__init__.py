@@ -1,0 +1,1 @@
+"""Names of models and prompt sets, and how they are fetched."""

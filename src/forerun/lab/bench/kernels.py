@@ -1,0 +1,235 @@
+"""What passes cost: v(k) of k rows against one, ours beside other engines', and beside what the machine can do.
+
+A case is a shape of pass: rows above a context (decoding and verifying), many rows above nothing (reading a prompt),
+rows of each of several sequences (a batch). A pass is the model's body and head. All cases of all systems take turns,
+so that a slow second meets all alike; medians count, and ratios are paired within a round.
+
+Two limits take their turns with them, on the same threads: a prefetching read of as many bytes as the weights have,
+and integer dot products on registers, which the native kernels could do at most.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import ConfigError, check_least
+from forerun.lab.bench.peers._worker import burst
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.cache.base import KVCache
+from forerun.model.config import flops_per_token
+from forerun.model.kernels import native
+from forerun.model.model import Model
+
+OURS = "forerun"
+READ, PEAK = "read", "int8 peak"
+"""The limits: reading the weights' bytes, and nothing but dot products."""
+PEAK_ROUNDS = 1_000_000
+BURST_S = 0.05
+"""Of each beside other engines: a process that was just woken needs some passes. Alone, a round has one pass."""
+
+K = TypeVar("K")
+Timer = Callable[[], float]
+"""Does its work now and says how many seconds it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`num_seqs` sequences, each with `rows` tokens to compute above `context` tokens in its cache."""
+
+    num_seqs: int
+    rows: int
+    context: int
+
+    @classmethod
+    def of(cls, text: str, context: int) -> Case:
+        """Read `[SEQUENCESx]ROWS[@CONTEXT]`: `8`, `512@0`, `1@4096`, `32x1@128`. Raises ConfigError."""
+        found = re.fullmatch(r"(?:(\d+)x)?(\d+)(?:@(\d+))?", text.strip())
+        num_seqs, rows = (int(found[1] or 1), int(found[2])) if found else (0, 0)
+        if found is None or not num_seqs or not rows:
+            raise ConfigError(f"a case is [SEQUENCESx]ROWS[@CONTEXT], as in 8x1@128, got '{text}'")
+        return cls(num_seqs, rows, context if found[3] is None else int(found[3]))
+
+    def __str__(self) -> str:
+        seqs = f"{self.num_seqs}x" if self.num_seqs > 1 else ""
+        return f"{seqs}{self.rows}@{self.context}"
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the pass in all."""
+        return self.num_seqs * self.rows
+
+
+Passes = Callable[[Case], float]
+"""Another engine: seconds of one pass of a case now, the median of a short burst."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimings:
+    """The seconds of every round, by system and case, and of the two limits."""
+
+    weights_nbytes: int
+    row_ops: int
+    """Operations of one row, a multiply-add being two."""
+    peak_ops: int
+    """Dot products' operations in a round of `PEAK`; 0 where torch computes."""
+    seconds: Mapping[tuple[str, Case | None], Sequence[float]]
+
+    def document(self) -> dict[str, object]:
+        """The results as JSON values: one row a case and system."""
+        read_s, peak = self._limit(READ), self._peak_ops_s
+        single = (case for _, case in self.seconds if case is not None and case.num_rows == 1)
+        one = next((median(self.seconds[OURS, case]) for case in single), None)
+        return {
+            "bandwidth_gb_s": round(self.weights_nbytes / read_s / 1e9, 2),
+            "peak_gop_s": round(peak / 1e9, 1) if peak else None,
+            "weights_mb": round(self.weights_nbytes / 1e6, 2),
+            "stream_ms": round(read_s * 1e3, 4),
+            "step_over_stream": one and round(one / read_s, 4),
+            "rows": [self._row(name, case) for name, case in self.seconds if case is not None],
+        }
+
+    def _row(self, name: str, case: Case) -> dict[str, object]:
+        rounds, ours = self.seconds[name, case], self.seconds[OURS, case]
+        ratios = [seconds / own for seconds, own in zip(rounds, ours, strict=True)]
+        typical_s, one_s, peak = median(rounds), self._one_s(name, case), self._peak_ops_s
+        return {
+            "case": str(case),
+            **({} if name == OURS else {"peer": name}),
+            "num_seqs": case.num_seqs,
+            "context": case.context,
+            "k": case.num_rows,
+            "ms": round(typical_s * 1e3, 4),
+            "ms_best": round(min(rounds) * 1e3, 4),
+            "v": round(typical_s / one_s, 4) if one_s else None,
+            "tok_s": round(case.num_rows / typical_s, 1),
+            "gb_s": round(self.weights_nbytes / typical_s / 1e9, 2),
+            "bandwidth_share": round(self._limit(READ) / typical_s, 4),
+            "peak_share": round(case.num_rows * self.row_ops / typical_s / peak, 4)
+            if peak
+            else None,
+            "times_ours": round(median(ratios), 4),
+            "lo": round(min(ratios), 4),
+            "hi": round(max(ratios), 4),
+        }
+
+    def _limit(self, name: str) -> float:
+        return median(self.seconds[name, None])
+
+    @property
+    def _peak_ops_s(self) -> float | None:
+        return self.peak_ops / self._limit(PEAK) if self.peak_ops else None
+
+    def _one_s(self, name: str, case: Case) -> float | None:
+        """The pass that v is measured by: one row of one sequence above the same context."""
+        rounds = self.seconds.get((name, Case(1, 1, case.context)))
+        return median(rounds) if rounds else None
+
+
+def measure(
+    model: Model, cases: Sequence[Case], *, rounds: int, others: Mapping[str, Passes]
+) -> Iterator[PassTimings]:
+    """Yield the costs known so far after every round; the last one counts. Raises ConfigError."""
+    own = timers(model, cases, BURST_S if others else 0)
+    all_timers: dict[tuple[str, Case | None], Timer] = {
+        (READ, None): timer(_reader(model.nbytes()))
+    }
+    for case in cases:
+        all_timers[OURS, case] = own[case]
+        for name, passes in others.items():
+            all_timers[name, case] = partial(passes, case)
+    peak_ops = 0
+    if isinstance(model, NativeDecoder):
+        multiply, peak_ops = _multiplier(model)
+        all_timers[PEAK, None] = timer(multiply)
+    for seconds in in_turns(all_timers, rounds):
+        yield PassTimings(model.nbytes(), flops_per_token(model.config), peak_ops, seconds)
+
+
+def in_turns(timers: Mapping[K, Timer], rounds: int) -> Iterator[dict[K, list[float]]]:
+    """Ask all timers one after the other, again and again; the seconds of all rounds so far, after every round."""
+    check_least("repeats", rounds, 1)
+    for ask in timers.values():  # warm up
+        ask()
+    seconds: dict[K, list[float]] = {key: [] for key in timers}
+    for _ in range(rounds):
+        for key, ask in timers.items():
+            seconds[key].append(ask())
+        yield seconds
+
+
+def timers(model: Model, cases: Sequence[Case], burst_s: float = 0) -> dict[Case, Timer]:
+    """Timers of our own passes: body, and head of every row, or of a prompt's last. Raises ConfigError.
+
+    Cases of the same sequences and context share a cache.
+    """
+    longest: dict[tuple[int, int], int] = {}
+    for case in cases:
+        shape = (case.num_seqs, case.context)
+        longest[shape] = max(longest.get(shape, 0), case.context + case.rows)
+    limit = model.config.max_position
+    if max(longest.values()) > limit:
+        raise ConfigError(f"context and rows must be at most {limit}, got {max(longest.values())}")
+    caches = {shape: _filled(model, *shape, length) for shape, length in longest.items()}
+    return {
+        case: timer(_pass(model, caches[case.num_seqs, case.context], case), burst_s)
+        for case in cases
+    }
+
+
+def timer(action: Callable[[], object], burst_s: float = 0) -> Timer:
+    """Times an action once, or takes the median of a burst."""
+    return partial(burst, action, burst_s, 3 if burst_s else 1)
+
+
+def _filled(model: Model, num_seqs: int, context: int, length: int) -> KVCache:
+    """A cache of sequences that hold `context` tokens each: any will do."""
+    cache = model.new_cache(num_seqs, length)
+    tokens = tuple(i % model.config.vocab_size for i in range(context))
+    for _ in range(num_seqs if context else 0):
+        opened = cache.open(tokens)
+        assert opened is not None
+        slot, reused = opened
+        model.forward(Batch((Segment(slot, reused, tokens[reused:]),)), cache)
+        cache.keep(slot, range(context - reused))
+    return cache
+
+
+def _pass(model: Model, cache: KVCache, case: Case) -> Callable[[], object]:
+    tokens = tuple(1 + i % (model.config.vocab_size - 1) for i in range(case.rows))
+    batch = Batch(tuple(Segment(slot, case.context, tokens) for slot in range(case.num_seqs)))
+    last = slice(-1 if case.context == 0 else 0, None)
+    return lambda: model.head(model.forward(batch, cache).last[last])
+
+
+def _reader(nbytes: int) -> Callable[[], object]:
+    """Reads that many bytes on torch's number of threads, but not on torch's threads: those would spin on after it."""
+    num_threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(num_threads)
+    parts = np.array_split(np.ones(nbytes, dtype=np.uint8), num_threads)
+    read_part: Callable[[NDArray[np.uint8]], object] = np.max
+    if native.available():
+        from forerun import _native
+
+        read_part = _native.read_bytes
+    return lambda: list(pool.map(read_part, parts))
+
+
+def _multiplier(model: NativeDecoder) -> tuple[Callable[[], object], int]:
+    """Multiplies on all of the model's threads, and how many operations that is."""
+    from forerun import _native
+
+    pool = ThreadPoolExecutor(model.num_threads)
+    work = [PEAK_ROUNDS] * model.num_threads
+    multiply = partial(_native.int8_peak, model.isa)
+    return lambda: list(pool.map(multiply, work)), 2 * sum(map(multiply, work))

@@ -1,0 +1,95 @@
+"""Pictures of a benchmark, as PNG and SVG: what drafters bring (`drafters.py`) and what passes cost (`passes.py`).
+
+Needs matplotlib (`pip install 'forerun[plots]'`), which is imported only here and only when something is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from forerun.core.errors import ConfigError
+from forerun.lab.bench.pass_costs import PassCosts
+from forerun.lab.bench.plots import drafters, learning, memory, passes, training
+from forerun.lab.bench.plots.style import STYLE, Rows
+
+Picture = tuple[str, str, Callable[..., bool], tuple[object, ...]]
+"""The end of a file's name, a caption, and what draws it from these figures; False if there is nothing to draw."""
+
+
+def draw(
+    rows: Rows, folder: Path, stem: str, own: PassCosts | None = None, *, title: str = ""
+) -> dict[str, str]:
+    """Write `stem`-*.png and .svg for which there are measurements; captions and file names of the PNGs.
+
+    `title` is what was measured, the model first. `own` is what the model's own passes cost. Raises ConfigError without
+    matplotlib.
+    """
+    return _save(
+        folder,
+        stem,
+        title,
+        ("speedup", "Speed-up over plain decoding", drafters.speedups, (rows,)),
+        ("acceptance", "Acceptance by depth", drafters.acceptance, (rows,)),
+        ("tau", "What tau turns into", drafters.taus, (rows,)),
+        ("cost", "Tokens a pass brings", drafters.costs, (rows, own)),
+        ("scaling", "Tokens against rows", drafters.scaling, (rows,)),
+    )
+
+
+def draw_passes(
+    costs: Sequence[PassCosts], folder: Path, stem: str, *, title: str = ""
+) -> dict[str, str]:
+    """The same for what passes cost: v(k), and the roofline."""
+    return _save(
+        folder,
+        stem,
+        title,
+        ("v", "The cost of rows", passes.curves, (costs,)),
+        ("roofline", "Roofline", passes.roofline, (costs,)),
+    )
+
+
+def draw_memory(rows: Rows, folder: Path, stem: str, *, title: str = "") -> dict[str, str]:
+    """The same for what is kept of the speed when memory is cut."""
+    picture = ("kept", "Speed kept when memory is cut", memory.kept, (rows,))
+    return _save(folder, stem, title, picture)
+
+
+def draw_training(
+    history: Sequence[Mapping[str, float]], folder: Path, stem: str, *, title: str = ""
+) -> dict[str, str]:
+    """The same for a training run, of the lines of its metrics.csv."""
+    return _save(folder, stem, title, ("training", "Training", training.run, (history,)))
+
+
+def draw_learning(
+    moving: Sequence[tuple[float, float]], folder: Path, stem: str, *, title: str = ""
+) -> dict[str, str]:
+    """The same for what a drafter gains by learning, of its moving tau without and with."""
+    picture = ("learning", "Learning while serving", learning.over_requests, (moving,))
+    return _save(folder, stem, title, picture)
+
+
+def _save(folder: Path, stem: str, title: str, *pictures: Picture) -> dict[str, str]:
+    try:
+        pyplot = importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise ConfigError(
+            "plots need matplotlib: pip install 'forerun[plots]', or leave them out with --no-plots"
+        ) from error
+    drawn = {}
+    pyplot.switch_backend("agg")
+    for name, caption, picture, figures in pictures:
+        with pyplot.rc_context(STYLE):
+            figure, axes = pyplot.subplots()
+            if picture(axes, *figures):
+                axes.set_title(f"{caption} · {title or stem}", pad=14)
+                figure.legend(loc="outside right upper")
+                path = folder / f"{stem}-{name}.png"
+                figure.savefig(path)
+                figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+                drawn[caption] = path.name
+            pyplot.close(figure)
+    return drawn

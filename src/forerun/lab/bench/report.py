@@ -1,0 +1,208 @@
+"""What people read of a benchmark: markdown tables, with what they depend on above them.
+
+It computes nothing: a document (`{"provenance", "rows"}`, see `summary.py`) goes in, text comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from forerun.lab.bench.measurement import Provenance
+from forerun.lab.bench.pass_costs import PassCosts
+from forerun.lab.bench.summary import ALL, Row
+
+NOTHING = "–"
+PROVENANCE = (
+    ("model", "quant", "backend"),
+    ("task", "max_tokens", "temperature", "batch", "seed"),
+    ("controller", "draft_budget", "context", "repeats"),
+    ("cpu", "isa", "threads", "cuda"),
+    ("forerun", "commit", "python", "torch", "date"),
+)
+LEGEND = (
+    "*Speed-up*: decoded tokens a second over those of plain decoding (`none`) in the same run, "
+    "with the 95 % interval over prompts. *tau*: tokens a pass of the model. *Overhead*: tau over "
+    "speed-up, less one: what drafting and wider passes cost. *draft*, *verify*: ms a pass. "
+    "*TTFT*: median time to the first token. *Identical*: prompts whose tokens are those of plain "
+    "decoding; a peer computes with other arithmetic, so there it is information, no verdict."
+)
+ARITHMETIC = (
+    "*Rows*: of a pass, on average; *v*: what a pass of so many rows costs, measured in passes of one "
+    "row (in brackets beyond the widest measured pass). In brackets after tau: tau over v, the "
+    "speed-up if drafting itself cost nothing."
+)
+
+
+def markdown(
+    provenance: Provenance,
+    rows: Sequence[Row],
+    plots: Mapping[str, str] | None = None,
+    costs: PassCosts | None = None,
+) -> str:
+    """A section: provenance, totals, speed-ups and taus by category; `plots` are captions and image paths.
+
+    `costs`, of the model's own passes, turn the taus into speed-ups by arithmetic.
+    """
+    parts = [f"## {provenance.get('model')} · {provenance.get('task')}", _origin(provenance)]
+    parts += [totals(rows), LEGEND, "### Speed-up by category", by_category(rows)]
+    if any(rows_a_pass(row) is not None for row in rows):
+        parts += ["### tau by category", taus(rows, costs)]
+        parts += [ARITHMETIC] if costs else []
+    return "\n\n".join(parts) + "\n" + _images(plots)
+
+
+def markdown_of_passes(costs: Sequence[PassCosts], plots: Mapping[str, str] | None = None) -> str:
+    """A section on what passes cost: a line a width, ms and v of each document."""
+    columns = [column for cost in costs for column in (f"{cost.name}, ms", "v")]
+    lines = []
+    for k in sorted({k for cost in costs for k in cost.ms}):
+        cells = []
+        for cost in costs:
+            known = k in cost.ms
+            cells += [number(cost.ms[k], 2), number(cost.v(k), 2)] if known else [NOTHING] * 2
+        lines.append([str(k), *cells])
+    origins = [f"{cost.name}\n\n{_origin(cost.provenance)}" for cost in costs]
+    parts = ["## What passes cost", *origins, table(["rows", *columns], lines)]
+    return "\n\n".join(parts) + "\n" + _images(plots)
+
+
+def rows_a_pass(row: Row) -> float | None:
+    """Rows of a pass on average: the last token's and the drafted ones; None for plain decoding and peers."""
+    if "peer" in row or row["drafter"] == "none" or "error" in row:
+        return None
+    return 1 + row["drafted"] / row["passes"] if row["passes"] else 1.0
+
+
+def totals(rows: Sequence[Row]) -> str:
+    """A table with a line a system."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "": label,
+        "weights": lambda row: str(row["quant"]),
+        "tok/s": lambda row: number(row["tok_s"], 1),
+        "speed-up": speedup,
+        "tau": lambda row: number(row["tau"], 2),
+        "accepted": lambda row: percent(row["acceptance_rate"]),
+        "overhead": lambda row: percent(row["overhead"]),
+        "draft": lambda row: _a_pass(row, "draft_ms"),
+        "verify": lambda row: _a_pass(row, "verify_ms"),
+        "TTFT ms": lambda row: number(row["ttft_ms"], 0),
+        "peak MB": lambda row: number(row["peak_rss_mb"], 0),
+        "identical": lambda row: (
+            NOTHING if row["identical"] is None else f"{row['identical']} of {row['prompts']}"
+        ),
+    }
+    lines = []
+    for row in rows:
+        if "error" in row:
+            lines.append([label(row), f"could not run: {row['error']}", *[""] * (len(columns) - 2)])
+        elif row["category"] == ALL:
+            lines.append([cell(row) for cell in columns.values()])
+    return table(list(columns), lines)
+
+
+def by_category(rows: Sequence[Row]) -> str:
+    """A table with a line a category and a column a system, plain decoding in tok/s."""
+    cells = {(label(row), row["category"]): row for row in rows if "error" not in row}
+    names, categories = _names_and_categories(cells)
+    lines = []
+    for category in categories:
+        found = [cells.get((name, category)) for name in names]
+        figures = [NOTHING if row is None else speedup(row) for row in found]
+        if found[0] is not None:
+            figures[0] = f"{number(found[0]['tok_s'], 1)} tok/s"
+        lines.append([category, *figures])
+    return table(["category", *names], lines)
+
+
+def taus(rows: Sequence[Row], costs: PassCosts | None = None) -> str:
+    """A table with a line a drafter and a column a category: tau, and the speed-up it gives at these costs."""
+    cells = {(label(row), row["category"]): row for row in rows if rows_a_pass(row) is not None}
+    names, categories = _names_and_categories(cells)
+    lines = []
+    for name in names:
+        width = rows_a_pass(cells[name, ALL]) or 1.0
+        cost = [] if costs is None else [_cost(costs, width)]
+        found = [_tau(cells.get((name, category)), costs) for category in categories]
+        lines.append([name, number(width, 1), *cost, *found])
+    return table(["", "rows", *(["v"] if costs else []), *categories], lines)
+
+
+def _names_and_categories(cells: Mapping[tuple[str, str], Row]) -> tuple[list[str], list[str]]:
+    """Names, and categories with `all` last."""
+    categories = dict.fromkeys(category for _, category in cells)
+    return [*dict.fromkeys(name for name, _ in cells)], sorted(
+        categories, key=lambda category: category == ALL
+    )
+
+
+def label(row: Row) -> str:
+    """Who a row is about: a drafter, or a peer and its way of decoding."""
+    return f"{row['peer']} {row['drafter']}" if "peer" in row else str(row["drafter"])
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Markdown; numbers to the right."""
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
+
+
+def number(value: object, digits: int) -> str:
+    """A number, or a dash where there is none."""
+    return f"{value:.{digits}f}" if isinstance(value, int | float) else NOTHING
+
+
+def percent(value: object) -> str:
+    """A share, or a dash where there is none."""
+    return f"{value:.0%}" if isinstance(value, int | float) else NOTHING
+
+
+def _cost(costs: PassCosts, width: float) -> str:
+    text = number(costs.v(width), 2)
+    return text if width <= costs.widest else f"({text})"
+
+
+def _tau(row: Row | None, costs: PassCosts | None) -> str:
+    if row is None:
+        return NOTHING
+    text, width = number(row["tau"], 2), rows_a_pass(row)
+    return (
+        text if costs is None or width is None else f"{text} ({row['tau'] / costs.v(width):.2f}x)"
+    )
+
+
+def _images(plots: Mapping[str, str] | None) -> str:
+    return "".join(f"\n![{caption}]({path})\n" for caption, path in (plots or {}).items())
+
+
+def speedup(row: Mapping[str, Any]) -> str:
+    """With its interval, if there is one and the row is not plain decoding itself."""
+    is_plain = row["drafter"] == "none" and "peer" not in row
+    return _ratio(row, "speedup", is_sure=is_plain)
+
+
+def over_baseline(row: Mapping[str, Any]) -> str:
+    """The ratio of its speed to the baseline's, with its interval; nothing where it was not measured."""
+    if "over_baseline" not in row:
+        return NOTHING
+    return _ratio(row, "over_baseline", is_sure=row["baseline"] == row["drafter"])
+
+
+def _ratio(row: Mapping[str, Any], name: str, *, is_sure: bool) -> str:
+    text = f"{number(row[name], 2)}x"
+    if is_sure or row[f"{name}_lo"] is None:
+        return text
+    return f"{text} [{number(row[f'{name}_lo'], 2)}, {number(row[f'{name}_hi'], 2)}]"
+
+
+def _a_pass(row: Row, key: str) -> str:
+    total, passes = row[key], row["passes"]
+    return number(total / passes, 2) if total is not None and passes else NOTHING
+
+
+def _origin(provenance: Provenance) -> str:
+    lines = []
+    for keys in PROVENANCE:
+        known = [(key, provenance.get(key)) for key in keys]
+        lines.append(", ".join(f"{key} {value}" for key, value in known if value is not None))
+    return "\n".join(f"- {line}" for line in lines if line)

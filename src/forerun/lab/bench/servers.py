@@ -1,0 +1,128 @@
+"""Servers that a benchmark starts and ends itself: forerun's, and llama.cpp's over the same file."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from forerun.core.errors import ConfigError
+from forerun.server.client import Remote, RemoteError
+
+START_S = 300.0
+"""How long a server may take until it answers."""
+END_S = 10.0
+OURS, LLAMA = "forerun", "llama-server"
+
+
+class _Process:
+    """A server of this machine; `remote` is its address. Raises ConfigError if it does not come to answer."""
+
+    def __init__(self, name: str, command: Sequence[str], port: int) -> None:
+        self.name = name
+        self.remote = Remote.of(f"http://127.0.0.1:{port}/v1")
+        self._words = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # as long as the process
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._words,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is ours: we end it when the answers are counted
+        )
+        try:
+            self._wait()
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """End it, at once if it does not end by itself."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._words.close()
+
+    def _wait(self) -> None:
+        limit_s = time.monotonic() + START_S
+        while self._process.poll() is None:
+            with suppress(RemoteError):
+                if self.remote.models() and self._is_ready():
+                    return
+            if time.monotonic() > limit_s:
+                raise ConfigError(f"{self.name} does not answer after {START_S:g} s")
+            time.sleep(0.1)
+        self._words.seek(0)
+        last = [line.strip() for line in self._words if line.strip()][-1:]
+        why = "".join(last).removeprefix("error: ")[:300]
+        raise ConfigError(f"{self.name} ended, exit code {self._process.returncode}: {why}")
+
+    def _is_ready(self) -> bool:
+        """A short answer, which also touches its memory; a server that still loads refuses it."""
+        body = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
+        with self.remote.stream("/chat/completions", body) as stream:
+            return any(True for _ in stream)
+
+
+@contextmanager
+def running(name: str, command: Sequence[str], port: int) -> Iterator[Remote]:
+    """A server that a command starts, from its first answer to the end of the block. Raises ConfigError."""
+    process = _Process(name, command, port)
+    try:
+        yield process.remote
+    finally:
+        process.end()
+
+
+def ours(
+    model: str, *, places: int, threads: int, max_len: int | None, more: Sequence[str]
+) -> AbstractContextManager[Remote]:
+    """`forerun serve` in a process of its own, with `places` sequences at once."""
+    port = free_port()
+    command = [sys.executable, "-m", "forerun", "serve", model, "--port", str(port)]
+    command += ["--max-num-seqs", str(places), "--threads", str(threads)]
+    if max_len is not None:
+        command += ["--max-model-len", str(max_len)]
+    return running(OURS, [*command, *more], port)
+
+
+def llama(
+    model: Path, *, places: int, threads: int, max_len: int, folder: Path
+) -> AbstractContextManager[Remote]:
+    """llama-server if it is on the PATH, else the one of llama-cpp-python in the peers' folder, which has one place."""
+    port = free_port()
+    if (found := shutil.which(LLAMA)) is not None:
+        command = [found, "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
+        command += ["-np", str(places), "-c", str(places * max_len), "-t", str(threads)]
+        return running(LLAMA, command, port)
+    python = folder.absolute() / "llama.cpp" / "bin" / "python"
+    if not python.exists():
+        raise ConfigError(f"neither {LLAMA} on the PATH nor {python} is there: run make peers")
+    flags = {
+        "model": model,
+        "host": "127.0.0.1",
+        "port": port,
+        "n_ctx": max_len,
+        "n_threads": threads,
+        "n_threads_batch": threads,
+        # It has one sequence: without this a new request breaks off the one that runs.
+        "interrupt_requests": "false",
+        "verbose": "false",
+    }
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    return running(LLAMA, [str(python), "-m", "llama_cpp.server", *words], port)
+
+
+def free_port() -> int:
+    """A port on which no one listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,96 @@
+"""From answers to figures, named as in vLLM's benchmark: throughput, latencies with percentiles, goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from forerun.core.errors import ConfigError, unknown
+from forerun.lab.bench.load import Served
+
+PERCENTILES = (50, 90, 99)
+LATENCIES: Mapping[str, str] = {
+    "ttft": "time to first token",
+    "tpot": "time per output token, after the first",
+    "itl": "inter-token latency",
+    "e2el": "end-to-end latency",
+}
+GOODPUT = ("ttft", "tpot", "e2el")
+"""Latencies that a request has one of, which goodput can bound."""
+
+Figures = dict[str, float | int | None]
+
+
+def bounds(given: str | None) -> dict[str, float]:
+    """Read `ttft:200,tpot:20`: milliseconds by latency. Raises ConfigError."""
+    found = {}
+    for part in filter(None, map(str.strip, (given or "").split(","))):
+        name, _, number = part.partition(":")
+        if name not in GOODPUT:
+            raise ConfigError(unknown("latency of --goodput", name, GOODPUT))
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise ConfigError(f"--goodput takes {name}:MILLISECONDS, got {part!r}") from None
+        if not found[name] > 0:
+            raise ConfigError(f"--goodput {name} must be above 0, got {part!r}")
+    return found
+
+
+def figures(
+    served: Sequence[Served], seconds: float, goodput: Mapping[str, float] | None = None
+) -> Figures:
+    """What a load of so many seconds came to; latencies in ms, None where nothing was answered."""
+    done = [one for one in served if one.error is None]
+    num_input = sum(one.input_tokens for one in done)
+    num_output = sum(one.output_tokens for one in done)
+    found: Figures = {
+        "completed": len(done),
+        "failed": len(served) - len(done),
+        "duration": round(seconds, 3),
+        "total_input_tokens": num_input or None,  # llama_cpp.server does not tell
+        "total_output_tokens": num_output,
+        "request_throughput": _rate(len(done), seconds),
+        "output_throughput": _rate(num_output, seconds),
+        "total_token_throughput": _rate(num_input + num_output, seconds) if num_input else None,
+        "request_goodput": None,
+    }
+    if goodput:
+        num_good = sum(
+            all(_ms(one, name) <= most for name, most in goodput.items()) for one in done
+        )
+        found["request_goodput"] = _rate(num_good, seconds)
+    for name in LATENCIES:
+        found |= _statistics(name, [ms for one in done for ms in _all_ms(one, name)])
+    passes, drafted = sum(one.passes for one in done), sum(one.drafted for one in done)
+    after_first = num_output - len(done)
+    found["tau"] = round(after_first / passes, 3) if passes else None
+    accepted = sum(one.accepted for one in done)
+    found["acceptance_rate"] = round(accepted / drafted, 4) if drafted else None
+    return found
+
+
+def _statistics(name: str, values: Sequence[float]) -> Figures:
+    """Mean, deviation and percentiles, with linear interpolation between the two nearest values."""
+    keys = [f"{word}_{name}_ms" for word in ("mean", "std", *(f"p{p}" for p in PERCENTILES))]
+    if not values:
+        return dict.fromkeys(keys)
+    numbers = [np.mean(values), np.std(values), *np.percentile(values, PERCENTILES)]
+    return {key: round(float(number), 3) for key, number in zip(keys, numbers, strict=True)}
+
+
+def _all_ms(one: Served, name: str) -> list[float]:
+    if name == "itl":
+        return [gap * 1e3 for gap in one.itl_s]
+    return [_ms(one, name)] if name != "tpot" or one.tpot_s is not None else []
+
+
+def _ms(one: Served, name: str) -> float:
+    """A latency of one request; the time per output token of a single token is 0."""
+    seconds = {"ttft": one.ttft_s, "tpot": one.tpot_s or 0.0, "e2el": one.e2e_s}[name]
+    return seconds * 1e3
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds else 0.0

@@ -1,0 +1,174 @@
+"""From measurements to rows of a table: one a system and category, and one a system for all.
+
+A row's keys are those of every forerun document. Rates are totals: tokens of all prompts over seconds of all prompts,
+the seconds of one group being the median of its rounds. The interval of a speed-up comes from drawing groups anew
+(bootstrap): a group's plain and drafted times stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.engine.stats import SpecStats
+from forerun.lab.bench.measurement import Measurement, Provenance, Round
+from forerun.lab.bench.run import PLAIN
+
+ALL = "all"
+RESAMPLES = 2000
+INTERVAL = (2.5, 97.5)
+"""Percentiles of the resampled speed-ups: a 95 % interval."""
+
+Row = dict[str, Any]
+Pair = tuple[Measurement, Measurement]
+"""A system's measurement and plain decoding's, or a baseline's, of the same group and round."""
+
+
+def rows(rounds: Sequence[Round], provenance: Provenance, baseline: str | None = None) -> list[Row]:
+    """A row for each system and category, `all` first, in the order in which they were measured.
+
+    With a `baseline`, another system's name, each has the ratio of its speed to that one's too.
+    """
+    found: list[Row] = []
+    by_system: dict[str, list[Measurement]] = {}
+    for measurement in (m for r in rounds for m in r.measurements):
+        by_system.setdefault(measurement.system, []).append(measurement)
+    for system, own in by_system.items():
+        base, errors = _base(own[0], provenance), [m.error for m in own if m.error]
+        if errors:
+            found.append({**base, "category": ALL, "error": errors[0]})
+            continue
+        mine = [r for r in rounds if r.of(system) and r.of(PLAIN)]
+        for category in dict.fromkeys([ALL, *(r.category for r in mine)]):
+            chosen = [r for r in mine if category in (ALL, r.category)]
+            if chosen:
+                values = _values(chosen, system, provenance.get("temperature") == 0)
+                if baseline is not None:
+                    values |= _against(chosen, system, baseline)
+                found.append({**base, "category": category, **values})
+    return found
+
+
+def num_different(found: Sequence[Row]) -> int:
+    """Prompts whose greedy tokens our drafters changed; any at all is a defect."""
+    return sum(
+        row["prompts"] - row["identical"]
+        for row in found
+        if row["category"] == ALL and "peer" not in row and row.get("identical") is not None
+    )
+
+
+def _base(system: Measurement, provenance: Provenance) -> Row:
+    base: Row = {key: provenance.get(key) for key in ("model", "quant", "task", "threads")}
+    if system.peer is None:
+        return {**base, "drafter": system.system}
+    drafter = system.system.removeprefix(f"{system.peer} ")
+    return {**base, "quant": system.quant or base["quant"], "peer": system.peer, "drafter": drafter}
+
+
+def _values(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
+    groups: dict[str, list[Pair]] = {}
+    num_prompts: dict[str, int] = {}
+    for each in rounds:
+        own, plain = each.of(system), each.of(PLAIN)
+        assert own is not None
+        assert plain is not None
+        groups.setdefault(each.group, []).append((own, plain))
+        num_prompts[each.group] = each.num_prompts
+    # Every round of a group gives the same counts.
+    first = [pairs[0][0] for pairs in groups.values()]
+    every = [own for pairs in groups.values() for own, _ in pairs]
+    stats = SpecStats.total(m.stats for m in first)
+    tokens, seconds = int(_total(groups, "decode_tokens")), _total(groups, "decode_s")
+    speedup, low, high = _speedup(groups)
+    is_ours = first[0].peer is None
+    identical = sum(_num_identical(pairs, num_prompts[name]) for name, pairs in groups.items())
+    return {
+        "prompts": sum(num_prompts.values()),
+        "tokens": sum(len(ids) for m in first for ids in m.token_ids),
+        "seconds": _round(_total(groups, "prefill_s") + seconds, 4),
+        "tok_s": _round(tokens / seconds if seconds else 0.0, 2),
+        "speedup": _round(speedup, 4),
+        "speedup_lo": _round(low, 4),
+        "speedup_hi": _round(high, 4),
+        "tau": _round(stats.tau, 4) if is_ours else None,
+        "overhead": _round(stats.tau / speedup - 1, 4) if is_ours and speedup else None,
+        "acceptance_rate": _round(stats.acceptance_rate, 4) if stats.drafted else None,
+        "acceptance_by_depth": [round(rate, 4) for rate in stats.acceptance_by_depth],
+        "passes": stats.passes,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "rejected": stats.rejected,
+        "draft_ms": _round(_total(groups, "draft_s") * 1e3, 2) if is_ours else None,
+        "verify_ms": _round(_total(groups, "verify_s") * 1e3, 2) if is_ours else None,
+        "ttft_ms": _round(_median_ms([s for m in every for s in m.ttft_s]), 2),
+        "identical": identical if is_greedy else None,
+        "peak_rss_mb": max(m.peak_rss_mb for m in every),
+    }
+
+
+def _against(rounds: Sequence[Round], system: str, baseline: str) -> Row:
+    """The ratio of a system's tokens a second to a baseline's, in the rounds that measured both."""
+    groups: dict[str, list[Pair]] = {}
+    for each in rounds:
+        own, other = each.of(system), each.of(baseline)
+        if own is not None and other is not None:
+            groups.setdefault(each.group, []).append((own, other))
+    if not groups:
+        return {}
+    ratio, low, high = _speedup(groups)
+    named = {"over_baseline": ratio, "over_baseline_lo": low, "over_baseline_hi": high}
+    return {"baseline": baseline} | {name: _round(value, 4) for name, value in named.items()}
+
+
+def _total(groups: Mapping[str, Sequence[Pair]], field: str) -> float:
+    """Of all groups; a group counts with the median of its rounds."""
+    return float(_medians(groups, field, 0).sum())
+
+
+def _medians(groups: Mapping[str, Sequence[Pair]], field: str, side: int) -> NDArray[np.float64]:
+    """Of each group (groups,); side 0 is the system's, side 1 that of what it is compared with."""
+    each = [median(getattr(pair[side], field) for pair in pairs) for pairs in groups.values()]
+    return np.array(each, float)
+
+
+def _speedup(groups: Mapping[str, Sequence[Pair]]) -> tuple[float, float | None, float | None]:
+    """Over what it is compared with, with its interval; no interval for fewer than two groups."""
+    fields = ("decode_tokens", "decode_s")
+    columns = np.stack([_medians(groups, name, side) for side in (0, 1) for name in fields])
+    value = float(_ratio(columns.sum(axis=1, keepdims=True))[0])
+    num = len(groups)
+    if num < 2:
+        return value, None, None
+    drawn = np.random.default_rng(0).integers(num, size=(RESAMPLES, num))
+    low, high = np.percentile(_ratio(columns[:, drawn].sum(axis=2)), INTERVAL)
+    return value, float(low), float(high)
+
+
+def _ratio(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Tokens a second over plain tokens a second, of columns (4, n); 1 where nothing was decoded."""
+    tokens, seconds, plain_tokens, plain_seconds = columns
+    ours, theirs = tokens * plain_seconds, plain_tokens * seconds
+    return np.divide(ours, theirs, out=np.ones_like(ours), where=theirs > 0)
+
+
+def _num_identical(pairs: Sequence[Pair], num_prompts: int) -> int:
+    """Prompts of a group whose tokens are the plain ones in every step and round."""
+    different = sum(
+        ours != theirs
+        for own, plain in pairs
+        for ours, theirs in zip(own.token_ids, plain.token_ids, strict=False)
+    )
+    return max(num_prompts - different, 0)
+
+
+def _median_ms(seconds: Sequence[float]) -> float | None:
+    return median(seconds) * 1e3 if seconds else None
+
+
+def _round(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

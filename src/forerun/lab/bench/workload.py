@@ -1,0 +1,88 @@
+"""What a benchmark asks: prompts of a task, a fair choice of them, and the groups that are decoded together.
+
+It knows nothing of engines or clocks, nor where prompts come from (`hub/prompt_sets.py` reads them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, zip_longest
+
+from forerun.core.errors import ConfigError, check_least, unknown
+from forerun.core.types import TaskPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class PromptGroup:
+    """Prompts of one category that are decoded together; measuring and resuming go by groups."""
+
+    prompts: tuple[TaskPrompt, ...]
+
+    @property
+    def id(self) -> str:
+        """The prompts' ids."""
+        return "+".join(prompt.id for prompt in self.prompts)
+
+    @property
+    def category(self) -> str:
+        """What the prompts have in common."""
+        return self.prompts[0].category
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the longest conversation."""
+        return max(len(prompt.turns) for prompt in self.prompts)
+
+
+def only(prompts: Sequence[TaskPrompt], categories: Sequence[str]) -> list[TaskPrompt]:
+    """The prompts of these categories, in the file's order; all of them if none is named. Raises ConfigError."""
+    known = dict.fromkeys(prompt.category for prompt in prompts)
+    for category in categories:
+        if category not in known:
+            raise ConfigError(unknown("category", category, known))
+    return [prompt for prompt in prompts if not categories or prompt.category in categories]
+
+
+def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]:
+    """`limit` prompts spread evenly over the categories, in the file's order."""
+    if limit is None or limit >= len(prompts):
+        return list(prompts)
+    check_least("limit", limit, 1)
+    by_category: dict[str, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        by_category.setdefault(prompt.category, []).append(i)
+    dealt = [i for row in zip_longest(*by_category.values()) for i in row if i is not None]
+    return [prompts[i] for i in sorted(dealt[:limit])]
+
+
+def lengthened(
+    prompts: Sequence[TaskPrompt],
+    num_tokens: int,
+    encode: Callable[[str], list[int]],
+    decode: Callable[[list[int]], str],
+) -> list[TaskPrompt]:
+    """Prompts of so many tokens each: every one is followed by those after it, and cut."""
+    texts = [prompt.turns[0] for prompt in prompts]
+    made = []
+    for i, prompt in enumerate(prompts):
+        ids: list[int] = []
+        for text in cycle([*texts[i:], *texts[:i]]):
+            ids += encode(f"{text}\n\n")
+            if len(ids) >= num_tokens:
+                break
+        made.append(replace(prompt, turns=(decode(ids[:num_tokens]),)))
+    return made
+
+
+def groups(prompts: Sequence[TaskPrompt], batch: int) -> list[PromptGroup]:
+    """Groups of at most `batch` prompts of one category, in the order in which they begin."""
+    check_least("batch", batch, 1)
+    by_category: dict[str, list[TaskPrompt]] = {}
+    for prompt in prompts:
+        by_category.setdefault(prompt.category, []).append(prompt)
+    return [
+        PromptGroup(tuple(group[start : start + batch]))
+        for group in by_category.values()
+        for start in range(0, len(group), batch)
+    ]

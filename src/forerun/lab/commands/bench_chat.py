@@ -1,0 +1,79 @@
+"""`forerun bench chat`: long conversations in a fixed budget, and the time to the first token of each turn."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from forerun.lab.bench.chat import Turn
+    from forerun.llm import LLM
+
+
+@opt.engine(without=("max_num_seqs",), max_model_len=2048)
+@opt.sampling("max_tokens", "seed", max_tokens=64, seed=0)
+def command(
+    config: EngineConfig,
+    params: SamplingParams,
+    turns: Annotated[int, typer.Option("--turns", help="Turns of every conversation.")] = 20,
+    conversations: Annotated[
+        int, typer.Option("--conversations", help="So many take turns; more than fit are evicted.")
+    ] = 2,
+    as_json: opt.Json = False,
+) -> None:
+    """Hold conversations in turn and say what of each was found again, and how long its first token took.
+
+    With a memory budget that holds less than all of them, what was evicted is read again. Exits 1 if an answer differs
+    from that of an engine with room for all, without drafting.
+    """
+    from forerun.cli import console
+    from forerun.lab.bench import chat
+
+    opt.check_least("turns", turns, 1)
+    opt.check_least("conversations", conversations, 1)
+    llm = opt.load(config, max_num_seqs=1)
+
+    def hold(llm: LLM, what: str) -> list[Turn]:
+        steps = chat.run(lambda talk: llm.chat(talk, params)[0], llm.engine, turns, conversations)
+        return [*console.track(steps, what, turns * conversations)]
+
+    found = hold(llm, "talking")
+    roomy = hold(llm.within(None, "none", max_num_seqs=conversations), "again with room for all")
+    different = sum(a.answer != b.answer for a, b in zip(found, roomy, strict=True))
+    if as_json:
+        rows = [{k: v for k, v in asdict(turn).items() if k != "answer"} for turn in found]
+        console.print_json(
+            console.environment(config.model, llm.drafter_spec.text())
+            | {"budget_bytes": config.budget_nbytes, "turns": rows, "different": different}
+        )
+    else:
+        _print(found, different)
+    if different:
+        raise typer.Exit(1)
+
+
+def _print(turns: list[Turn], different: int) -> None:
+    """A line a turn: the conversations' mean."""
+    from forerun.cli import console
+
+    lines = []
+    for number in sorted({each.turn for each in turns}):
+        same = [each for each in turns if each.turn == number]
+        tokens, cached = (
+            sum(getattr(e, f"{n}_tokens") for e in same) for n in ("prompt", "cached")
+        )
+        first_ms = sum(each.ttft_ms for each in same) / len(same)
+        evicted = sum(each.evicted_blocks for each in same)
+        lines.append((number, tokens, cached, tokens - cached, evicted, f"{first_ms:.1f}"))
+    columns = ("turn", "prompt tokens", "found again", "read", "evicted blocks", "first token ms")
+    out = console.report()
+    out.print(console.table(columns, lines))
+    out.print(
+        f"{len(turns)} answers, {different} of them not those of an engine with room for all."
+    )

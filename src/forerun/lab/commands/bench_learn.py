@@ -1,0 +1,121 @@
+"""`forerun bench learn`: what a drafter gains by learning while it serves, on requests of one topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from forerun.lab.bench.learning import RequestPair
+    from forerun.llm import LLM
+
+
+@opt.engine(
+    without=(*opt.BESIDE, "max_num_seqs", "memory_budget", "learn"),
+    max_model_len=2048,
+)
+@opt.sampling("max_tokens", "temperature", "seed", max_tokens=128, seed=0)
+def command(
+    config: EngineConfig,
+    params: SamplingParams,
+    task: Annotated[
+        str, typer.Option("--task", help="builtin, or a file of prompts (.jsonl, or one a line).")
+    ] = "builtin",
+    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many.")] = None,
+    raw: opt.Raw = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON of the results; a plot is drawn beside it.")
+    ] = None,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
+    as_json: opt.Json = False,
+) -> None:
+    """Answer prompts one after the other, with a drafter that learns between them and with one that does not.
+
+    Nothing that was kept of earlier requests is used, and nothing is kept. Exits 1 if a token differs.
+    """
+    from forerun.cli import console
+    from forerun.core.errors import ConfigError
+    from forerun.drafting.spec import DrafterSpec
+    from forerun.hub.prompt_sets import read
+    from forerun.lab.bench import learning
+    from forerun.lab.bench.workload import choose
+
+    spec = DrafterSpec.of_config(config)
+    if not spec.keeps():
+        raise ConfigError(f"drafter {spec.text()} learns nothing: try mlp_speculator or recycling")
+    prompts = choose(read(task), None)[:limit]
+    llm = opt.load(config, max_num_seqs=1)
+    spec = spec.beside(llm.target())
+    with TemporaryDirectory() as folder:
+        both = (
+            llm.with_drafter(
+                spec.build(replace(llm.target(), learn=is_learning, learned_in=Path(folder)))
+            )
+            for is_learning in (False, True)
+        )
+        fixed, learner = both
+        named = [(prompt.id, _encoded(llm, prompt.turns[0], raw=raw)) for prompt in prompts]
+        answered: list[RequestPair] = []
+        with console.counter("answering", len(named)) as show:
+            for each in learning.run(fixed.loop, learner.loop, named, params):
+                answered.append(each)
+                show(len(answered))
+        found = learning.summary(answered)
+    origin = opt.origin(
+        config, llm, task=Path(task).stem, drafter=spec.text(), max_tokens=params.max_tokens,
+        temperature=params.temperature, seed=params.seed, raw=raw,
+    )  # fmt: skip
+    document = {
+        "provenance": origin,
+        "summary": found,
+        "requests": [each.document() for each in answered],
+    }  # fmt: skip
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        if plots:
+            from forerun.lab.bench.plots import draw_learning
+
+            draw_learning(
+                learning.moving(answered), out.parent, out.stem, title=str(origin["model"])
+            )
+    if as_json:
+        console.print_json(document)
+    else:
+        _print(found, answered)
+    if found["identical"] != len(answered):
+        console.stderr().print("learning changed tokens", style="bold red")
+        raise typer.Exit(1)
+
+
+def _encoded(llm: LLM, text: str, *, raw: bool) -> Sequence[int]:
+    is_chat = not raw and llm.tokenizer.chat_template is not None
+    return llm.encode([{"role": "user", "content": text}] if is_chat else text)
+
+
+def _print(found: dict[str, object], answered: Sequence[RequestPair]) -> None:
+    """Both halves, and what it took."""
+    from forerun.cli import console
+
+    lines = [
+        (half.replace("_", " "), f"{taus['fixed']:.3f}", f"{taus['learning']:.3f}")
+        for half in ("first_half", "second_half")
+        if isinstance(taus := found[half], dict)
+    ]
+    report = console.report()
+    report.print(console.table(("requests", "tau as it shipped", "tau learning"), lines))
+    steps = sum(each.num_steps for each in answered)
+    report.print(
+        f"{len(answered)} requests, {found['identical']} with the same tokens; {steps} steps between them, "
+        f"{found['learn_share']:.0%} of the requests' CPU time, the longest {found['longest_step_s']:.3f} s"
+    )

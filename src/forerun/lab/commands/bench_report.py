@@ -1,0 +1,56 @@
+"""`forerun bench report`: what people read of measurements: markdown and plots. Measures nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forerun.cli import options as opt
+
+
+def command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write to; default: the first file's.")
+    ] = None,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
+    as_json: opt.Json = False,
+) -> None:
+    """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
+    from forerun.cli import console
+    from forerun.lab.bench import measurement, pass_costs, report, summary
+    from forerun.lab.bench.plots import draw, draw_passes
+
+    folder = files[0].parent if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    of_passes = [file for file in files if file.suffix == ".json"]
+    costs = [found for file in of_passes for found in pass_costs.read(file)]
+    sections, documents, drawn = ["# Benchmark\n"], [], {}
+    for file in files:
+        if file in of_passes:
+            continue
+        origin, rounds = measurement.read(file)
+        rows = summary.rows(rounds, origin)
+        models = (c for c in costs if c.model == origin.get("model") and c.peer is None)
+        own = next(models, None)
+        if plots:
+            with console.working("drawing"):
+                title = f"{origin.get('model')}, {origin.get('task')}"
+                drawn = draw(rows, folder, file.stem, own, title=title)
+        sections.append(report.markdown(origin, rows, drawn, own))
+        documents.append({"provenance": origin, "rows": rows})
+    if costs:
+        title = ", ".join(dict.fromkeys(str(cost.model) for cost in costs))
+        drawn = draw_passes(costs, folder, of_passes[0].stem, title=title) if plots else {}
+        sections.append(report.markdown_of_passes(costs, drawn))
+    text = "\n".join(sections)
+    (folder / "report.md").write_text(text, encoding="utf-8")
+    if as_json:
+        console.print_json(documents[0] if len(documents) == 1 else {"documents": documents})
+    else:
+        console.stdout().print(text)

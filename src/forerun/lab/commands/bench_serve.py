@@ -1,0 +1,275 @@
+"""`forerun bench serve`: a server under load: throughput, latencies and goodput."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from forerun.core.types import TaskPrompt
+    from forerun.lab.bench.load import Load, Served
+    from forerun.lab.commands._systems import Systems
+    from forerun.lab.store import Store
+
+
+def command(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A model to serve here meanwhile; with --url, the model's name there."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="A server: http://HOST:PORT/v1.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
+    ] = None,
+    request_rate: Annotated[
+        float,
+        typer.Option("--request-rate", help="Requests a second, on average; inf: all at once."),
+    ] = math.inf,
+    ramp_up: Annotated[
+        float,
+        typer.Option(
+            "--ramp-up",
+            metavar="SECONDS",
+            help="Begin the first requests, as many as run at once, spread over so long.",
+        ),
+    ] = 0.0,
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            "--concurrency", "--max-concurrency", help="Requests at once, at most: N,N,... in turn."
+        ),
+    ] = "1,4,8",
+    num_prompts: Annotated[
+        int | None,
+        typer.Option("--num-prompts", help="Requests of each load; default: every prompt once."),
+    ] = None,
+    task: Annotated[
+        str, typer.Option("--task", help="builtin, or a file of prompts (.jsonl, or one a line).")
+    ] = "builtin",
+    categories: Annotated[
+        str | None, typer.Option("--categories", help="Only prompts of these, e.g. code,maths.")
+    ] = None,
+    input_len: Annotated[
+        int | None,
+        typer.Option("--input-len", help="Prompts of so many tokens, made of several; with MODEL."),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Of an answer.")] = 128,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Answers of --max-tokens, from servers that can.")
+    ] = False,
+    seed: Annotated[
+        int, typer.Option("-s", "--seed", help="Of the prompts' order and of the arrivals.")
+    ] = 0,
+    goodput: Annotated[
+        str | None,
+        typer.Option(
+            "--goodput", metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", help="How often every load is run.")] = 1,
+    peer: Annotated[
+        str | None,
+        typer.Option("--peer", help="llama-server: the same file and load beside ours, in turns."),
+    ] = None,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="The same load in this process too, without a server."),
+    ] = False,
+    peers_dir: Annotated[
+        Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
+    ] = Path(".peers"),
+    threads: Annotated[
+        int | None, typer.Option("-t", "--threads", help="Of the servers; default: all cores.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option("-c", "--max-model-len", help="Tokens of a sequence there.")
+    ] = None,
+    server_args: Annotated[
+        str, typer.Option("--server-args", help="More for forerun serve, such as '-d none'.")
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="JSONL of the loads; what it holds already is not repeated."),
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Measure a server under load: requests and tokens a second, latencies and their percentiles, goodput.
+
+    Requests arrive at random (Poisson) and stream chat answers. Give the address of any OpenAI server, or a model: it
+    is served here until the measurement ends. Ctrl-C keeps what was measured.
+    """
+    from forerun.core.provenance import provenance
+    from forerun.hub.prompt_sets import read
+    from forerun.lab.bench import load, serving, workload
+    from forerun.lab.commands._systems import Start, there
+    from forerun.lab.store import Store
+
+    if url is None and model is None:
+        raise ConfigError("give a model, or a server with --url http://HOST:PORT/v1")
+    for flag, value in (("--peer", peer), ("--offline", offline), ("--input-len", input_len)):
+        if url is not None and value:
+            raise ConfigError(f"{flag} needs a model that is served here: leave out --url")
+    opt.check_least("rounds", rounds, 1)
+    opt.check_least("max_tokens", max_tokens, 1)
+    opt.check_least("input_len", input_len, 1)
+    levels, within = _levels(concurrency), serving.bounds(goodput)
+    prompts = load.draw(workload.only(read(task), opt.names(categories)), num_prompts, seed)
+    if input_len is not None:
+        prompts = _lengthened(prompts, input_len, str(model))
+    body: dict[str, object] = {"max_tokens": max_tokens, "temperature": temperature}
+    body |= {"ignore_eos": True} if ignore_eos else {}
+    loads = [load.Load(prompts, body, level, request_rate, seed, ramp_up) for level in levels]
+    if url is not None:
+        name, systems = there(url, api_key, model, len(loads) * rounds)
+    else:
+        start = Start(str(model), max(levels), threads, max_model_len, peers_dir, server_args)
+        name, systems = Path(str(model)).stem, start.systems(peer, offline=offline)
+    options = {**body, "request_rate": str(request_rate), "num_prompts": len(prompts), "seed": seed}
+    options |= {"task": Path(task).stem, "input_len": input_len, "ramp_up": ramp_up}
+    options |= {"server_args": server_args, "url": url}
+    store = Store(provenance(name, "as served", **options), out)
+    is_whole = _measure(systems, loads, rounds, store)
+    _report(store, within, as_json)
+    if not is_whole:
+        raise typer.Exit(130)
+
+
+def _levels(given: str) -> list[int]:
+    """The numbers of requests at once."""
+    try:
+        return [int(part) for part in opt.names(given)] or [1]
+    except ValueError:
+        raise ConfigError(f"--concurrency takes numbers, such as 1,4,8, got {given!r}") from None
+
+
+def _lengthened(prompts: Sequence[TaskPrompt], input_len: int, model: str) -> list[TaskPrompt]:
+    from forerun.hub.names import resolve
+    from forerun.lab.bench import workload
+    from forerun.weights.checkpoint import open_checkpoint
+
+    tokenizer = open_checkpoint(resolve(model)).tokenizer()
+    encode = partial(tokenizer.encode, bos=False)
+    return workload.lengthened(prompts, input_len, encode, tokenizer.decode)
+
+
+def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store) -> bool:
+    """Run every load on every system, in turns; False if Ctrl-C ended it. What was answered is kept."""
+    from forerun.cli import console
+
+    turns = [(name, load, number) for number in range(rounds) for load in loads for name in systems]
+    num_asked = sum(len(load.prompts) for _, load, _ in turns)
+    num_done = 0
+    with console.counter("measuring", num_asked) as show:
+        for name, load, number in turns:
+            key = f"{name} x{load.concurrency} {number}"
+            if store.results.get(key, {}).get("is_whole"):
+                num_done += len(load.prompts)
+                continue
+            served: list[Served] = []
+            seconds = 0.0
+            with suppress(KeyboardInterrupt), systems[name]() as ask:
+                run = ask(load)
+                for one in run:
+                    served.append(one)
+                    seconds = run.seconds
+                    show(num_done + len(served))
+            num_done += len(served)
+            is_whole = len(served) == len(load.prompts)
+            if served:
+                told = {"system": name, "concurrency": load.concurrency, "is_whole": is_whole}
+                answers = [asdict(one) for one in served]
+                store.add(key, {**told, "seconds": seconds, "served": answers})
+            if not is_whole:
+                return False
+    return True
+
+
+def _rows(store: Store, within: Mapping[str, float]) -> list[dict[str, Any]]:
+    """A row for each system and number of requests at once: its rounds together."""
+    from forerun.lab.bench.load import Served
+    from forerun.lab.bench.serving import figures
+
+    found: dict[tuple[int, str], list[Any]] = {}
+    for result in store.results.values():
+        found.setdefault((result["concurrency"], result["system"]), []).append(result)  # type: ignore[arg-type]
+    rows = []
+    for (level, system), results in found.items():
+        served = [Served(**one) for result in results for one in result["served"]]
+        seconds = sum(result["seconds"] for result in results)
+        row = {"system": system, "max_concurrency": level}
+        is_whole = all(result["is_whole"] for result in results)
+        errors = dict.fromkeys(one.error for one in served if one.error)
+        rows.append(
+            row
+            | figures(served, seconds, within)
+            | {"is_whole": is_whole, "error": next(iter(errors), None)}
+        )
+    return rows
+
+
+def _report(store: Store, within: Mapping[str, float], as_json: bool) -> None:
+    """The results as a document or as tables. Exits 1 if a request failed."""
+    from forerun.cli import console
+
+    rows = _rows(store, within)
+    if as_json:
+        console.print_json({"provenance": store.origin, "rows": rows})
+    elif rows:
+        _print(store.origin, rows, within)
+    if any(row["failed"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _print(
+    origin: Mapping[str, object], rows: Sequence[Mapping[str, Any]], within: Mapping[str, float]
+) -> None:
+    """Throughput, then latencies; --json has more of both."""
+    from forerun.cli import console
+    from forerun.lab.bench.report import number
+    from forerun.lab.bench.serving import LATENCIES, PERCENTILES
+
+    out = console.report()
+    known = (
+        ("model", "{}"),
+        ("task", "{}"),
+        ("num_prompts", "{} requests"),
+        ("max_tokens", "{} tokens"),
+    )
+    rate = ("request_rate", "{} requests/s")
+    out.print(" · ".join(text.format(origin.get(key)) for key, text in (*known, rate)) + "\n")
+    columns = ["system", "at once", "done", "failed", "s", "req/s", "tok/s", "all tok/s"]
+    columns += ["goodput"] if within else []
+    lines = []
+    for row in rows:
+        line = [row["system"], row["max_concurrency"], row["completed"], row["failed"]]
+        line += [number(row["duration"], 1), number(row["request_throughput"], 2)]
+        line += [number(row[f"{key}_throughput"], 1) for key in ("output", "total_token")]
+        lines.append(line + ([number(row["request_goodput"], 2)] if within else []))
+    out.print(console.table(columns, lines))
+    words = ("mean", *(f"p{p}" for p in PERCENTILES))
+    lines = [
+        [what, row["system"], row["max_concurrency"]]
+        + [number(row[f"{word}_{name}_ms"], 1) for word in words]
+        for name, what in LATENCIES.items()
+        for row in rows
+    ]
+    out.print()
+    out.print(console.table(("ms", "system", "at once", *words), lines, num_left=2))
+    for row in rows:
+        if row["error"]:
+            out.print(f"\n{row['system']}, {row['max_concurrency']} at once: {row['error']}")
+        if not row["is_whole"]:
+            out.print(f"\n{row['system']}, {row['max_concurrency']} at once: interrupted")

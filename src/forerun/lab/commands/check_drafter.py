@@ -1,0 +1,35 @@
+"""`forerun check-drafter`: whether a drafter keeps the contract, on tiny random models, without any weights."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from forerun.cli import options as opt
+
+
+def command(
+    drafter: Annotated[
+        str, typer.Argument(help="NAME:option=value,..., or path/to/file.py:option=value,...")
+    ],
+    as_json: opt.Json = False,
+) -> None:
+    """Check that a drafter keeps the contract; exit 1 if it does not. Takes some seconds."""
+    from forerun.cli import console
+    from forerun.core.device import set_threads
+    from forerun.lab.contract.candidate import Candidate
+    from forerun.lab.contract.contract import run
+
+    set_threads(1)  # the models are tiny
+    out, rows = console.report(), []
+    for what, broken in run(Candidate.of(drafter)):
+        rows.append({"check": what, "holds": broken is None, "broken": broken})
+        if not as_json:
+            mark, why = ("holds ", "") if broken is None else ("BROKEN", f": {broken}")
+            out.print(f"{mark} {what}{why}")
+    holds = all(row["holds"] for row in rows)
+    if as_json:
+        console.print_json({"drafter": drafter, "holds": holds, "rows": rows})
+    if not holds:
+        raise typer.Exit(1)

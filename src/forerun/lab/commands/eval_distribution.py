@@ -1,0 +1,105 @@
+"""`forerun eval distribution`: a test that drafting changes no probability."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from forerun.lab.contract.distribution import Report
+
+
+@opt.engine(
+    without=("controller", "max_num_seqs"), controller=False, max_model_len=512
+)  # more drafts prove more
+@opt.sampling("top_k", "min_p")
+def command(
+    config: EngineConfig,
+    params: SamplingParams,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", help="A text to go on; repeatable; default: ours."),
+    ] = None,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option("--temperature", "--temp", help="Repeatable; default: 0.7 and 1."),
+    ] = None,
+    top_p: Annotated[
+        list[float] | None, typer.Option("--top-p", help="Repeatable; default: 0.9 and 1.")
+    ] = None,
+    length: Annotated[int, typer.Option("--length", help="Tokens of a sequence.")] = 3,
+    samples: Annotated[int, typer.Option("--samples", help="Sequences of each check.")] = 1000,
+    seed: Annotated[int, typer.Option("-s", "--seed", help="Of the first sample.")] = 0,
+    false_alarm: Annotated[
+        float, typer.Option("--false-alarm", help="Chance that a right engine is called wrong.")
+    ] = 1e-4,
+    batch: Annotated[int, typer.Option("--batch", help="Sequences decoded together.")] = 32,
+    as_json: opt.Json = False,
+) -> None:
+    """Test sampled sequences, drafted and verified, against the exact distribution. Exits 1 if a test fails."""
+    from forerun.cli import console
+    from forerun.core.errors import ConfigError
+    from forerun.lab.contract import distribution
+
+    opt.check_least("batch", batch, 1)
+    if not 0 < false_alarm < 1:
+        raise ConfigError(f"false_alarm must be above 0 and below 1, got {false_alarm}")
+    settings = [
+        replace(params, temperature=t, top_p=p)
+        for t, p in product(temperature or (0.7, 1.0), top_p or (0.9, 1.0))
+    ]
+    llm = opt.load(config, max_num_seqs=batch)
+    prompts = [llm.encode(text) for text in prompt or distribution.PROMPTS]
+    steps = distribution.run(
+        llm.engine, prompts, settings, length=length, num_samples=samples, seed=seed
+    )
+    watched = console.track(steps, "sampling", len(prompts) * len(settings))
+    report = distribution.Report(tuple(c for checks in watched for c in checks), false_alarm)
+    if as_json:
+        named = console.environment(config.model, llm.drafter_spec.name)
+        console.print_json(named | report.document())
+    else:
+        _print(report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _print(report: Report) -> None:
+    from forerun.cli import console
+
+    columns = ("prompt", "T", "top-p", "length", "chi2", "p", "accepted", "verdict")
+    lines = []
+    for check in report.checks:
+        verdict = "FAILS" if check in report.failed else "holds"
+        if check.impossible:
+            verdict += f": {check.impossible} impossible"
+        params = check.params
+        lines.append(
+            (
+                check.prompt + 1,
+                f"{params.temperature:g}",
+                f"{params.top_p:g}",
+                check.length,
+                f"{check.statistic:.1f}",
+                f"{check.p_value:.2g}",
+                f"{check.accepted}/{check.drafted}",
+                verdict,
+            )
+        )
+    out = console.report()
+    out.print(console.table(columns, lines, num_left=0))
+    num_failed = len(report.failed)
+    out.print(
+        f"{len(report.checks) - num_failed} of {len(report.checks)} checks hold; below p = "
+        f"{report.threshold:.2g} a check fails, so a right engine fails one report "
+        f"in {1 / report.false_alarm:,.0f}"
+    )
+    if not report.was_tested:
+        out.print("nothing was drafted and rejected: this says nothing about verification")

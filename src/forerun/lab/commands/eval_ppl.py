@@ -1,0 +1,91 @@
+"""`forerun eval ppl`: perplexity of a text."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.textfile import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forerun.lab.eval.perplexity import Score
+
+DEFAULT_WINDOW = 1024
+
+
+@opt.engine(without=opt.PASSES, drafter="none")
+def command(
+    config: EngineConfig,
+    file: Annotated[Path, typer.Argument(help="The text, UTF-8.")],
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window", help="Tokens read at once; default: 1024, or the model's context."
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option("--stride", help="Tokens between windows; default: half a window.")
+    ] = None,
+    limit_tokens: Annotated[
+        int | None, typer.Option("--limit-tokens", help="Only the first tokens of the text.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="JSONL of windows; what it holds already is not repeated."),
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Perplexity of a text, each token predicted once from a window of what stands before it."""
+    from forerun.cli import console
+    from forerun.lab.eval import perplexity
+    from forerun.lab.store import Store
+
+    opt.check_least("limit_tokens", limit_tokens, 2)
+    text = read_text(file)
+    llm = opt.load(config)
+    tokens = llm.encode(text)[:limit_tokens]
+    window = min(DEFAULT_WINDOW, llm.model.config.max_position) if window is None else window
+    stride = max(1, window // 2) if stride is None else stride
+    plan = perplexity.windows(len(tokens), window, stride)
+    sizes = {"window": window, "stride": stride, "limit_tokens": limit_tokens}
+    origin = opt.origin(config, llm, text=hashlib.sha256(text.encode()).hexdigest(), **sizes)
+    steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out), config.kv)
+    score = _watch(steps, len(plan), "nothing is lost" if out else "give --out FILE to go on later")
+    predicted = [token for part in plan for token in tokens[part.first : part.stop]]
+    nbytes = sum(len(llm.tokenizer.token_bytes(token) or b"") for token in predicted)
+    bits = score.nll / math.log(2) / nbytes if nbytes else math.nan
+    if not as_json:
+        console.report().print(
+            f"perplexity {score.ppl:.4f} over {score.tokens} tokens ({bits:.4f} bits a byte), "
+            f"{score.tokens / score.seconds:.0f} tokens/s"
+        )
+    else:
+        named = {name: origin[name] for name in ("quant", "backend")}
+        figures = {"ppl": score.ppl, "bits_per_byte": bits, "tokens": score.tokens}
+        figures |= {"seconds": round(score.seconds, 3), "windows": len(plan)}
+        console.print_json(console.environment(config.model, "none") | named | figures | sizes)
+
+
+def _watch(steps: Iterator[Score], num_steps: int, hint: str) -> Score:
+    """Add up the windows, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
+    from forerun.cli import console
+    from forerun.lab.eval.perplexity import Score
+
+    score, done = Score(), 0
+    try:
+        for done, part in enumerate(console.track(steps, "reading", num_steps), 1):  # noqa: B007
+            score += part
+    except KeyboardInterrupt:
+        console.stderr().print(
+            f"perplexity {score.ppl:.4f} after {done} of {num_steps} windows; {hint}", style="dim"
+        )
+        raise
+    return score

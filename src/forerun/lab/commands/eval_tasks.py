@@ -1,0 +1,102 @@
+"""`forerun eval tasks`: how many questions of a task a model answers rightly."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forerun.engine.outputs import CompletionOutput
+    from forerun.lab.eval.tasks.base import Task
+
+
+@opt.engine(without=("max_num_seqs",))
+def command(
+    config: EngineConfig,
+    task: Annotated[
+        str, typer.Option("--task", help="gsm8k or humaneval (with --run-code).")
+    ] = "gsm8k",
+    tasks_dir: Annotated[
+        Path, typer.Option("--tasks-dir", help="Folder with TASK.jsonl; see docs/evaluation.md.")
+    ] = Path(),
+    limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("-n", "--max-tokens", help="Of an answer; default: the task's.")
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")
+    ] = 1,
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Allow tasks that run code the model wrote.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="JSONL of answers; what it holds already is not asked again."),
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Score a model on a task, greedily. The drafter changes how fast it answers, not the score."""
+    from forerun.cli import console
+    from forerun.hub.prompt_sets import read
+    from forerun.lab.eval import scores
+    from forerun.lab.store import Store
+
+    opt.check_least("batch", batch, 1)
+    rules = _rules(task, run_code)
+    file = tasks_dir / f"{task}.jsonl"
+    prompts = read(file, limit)
+    llm = opt.load(config, max_num_seqs=batch)
+    max_tokens = rules.MAX_TOKENS if max_tokens is None else max_tokens
+    origin = opt.origin(
+        config,
+        llm,
+        task=task,
+        prompts=hashlib.sha256(file.read_bytes()).hexdigest(),
+        drafter=str(config.drafter),
+        **{name: getattr(config, name) for name in opt.BESIDE},
+        draft_options={**config.draft_options},
+        min_draft=config.min_draft,
+        max_tokens=max_tokens,
+        max_model_len=llm.max_len,
+    )
+
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+
+    def ask(questions: Sequence[str]) -> list[CompletionOutput]:
+        outputs = llm.generate([opt.conversation(question) for question in questions], params)
+        return [output.outputs[0] for output in outputs]
+
+    steps = scores.grade(rules, prompts, ask, Store(origin, out), batch=batch)
+    figures = scores.document([*console.track(steps, "answering", len(prompts))])
+    if not as_json:
+        console.report().print(
+            f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
+            f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; "
+            f"{figures['tau']:.2f} tokens per pass (tau)"
+        )
+    else:
+        named = console.environment(config.model, llm.drafter_spec.name) | {"task": task}
+        console.print_json(named | {"quant": origin["quant"]} | figures)
+
+
+def _rules(task: str, run_code: bool) -> Task:
+    """The task's module. Raises ConfigError if it is unknown, or would run code without permission."""
+    from forerun.core import registry
+    from forerun.core.errors import ConfigError
+
+    rules = cast("Task", registry.load("lab.eval.tasks", task))
+    if rules.RUNS_CODE and not run_code:
+        raise ConfigError(
+            f"task '{task}' runs code that the model wrote: add --run-code to allow it "
+            "(in a process of its own, with limits)"
+        )
+    return rules

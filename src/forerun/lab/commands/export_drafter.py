@@ -1,0 +1,37 @@
+"""`forerun export-drafter`: a trained network as other engines read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+
+
+@opt.engine(without=("drafter", "controller", "max_num_seqs", "speculative_config"), drafter="none")
+def command(
+    config: EngineConfig,
+    folder: Annotated[Path, typer.Argument(help="A folder of forerun train drafter.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write, or of an eagle3 a .gguf file.")],
+) -> None:
+    """Write a network that drafts for vLLM and others: the model's rows it uses become its own, in fp16.
+
+    OUT.gguf is for llama.cpp, in 8 bits: an eagle3 that was trained with --gguf, beside a model that is a GGUF file.
+    """
+    from forerun.core.errors import ForerunError
+    from forerun.drafters.eagle3 import gguf
+    from forerun.lab.train.export import export, export_gguf
+    from forerun.weights.checkpoint import open_checkpoint
+
+    llm = opt.load(config, max_num_seqs=1)
+    try:
+        if gguf.is_one(out):
+            export_gguf(folder, out, llm.target(), open_checkpoint(llm.path))
+        else:
+            export(folder, out, llm.target())
+    except OSError as error:
+        raise ForerunError(f"{out} cannot be written: {error}") from error
+    typer.echo(f"wrote {out}")

@@ -1,0 +1,369 @@
+"""`forerun quantize`: round a model's weights and write it as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import DEFAULT_MODEL
+from forerun.core.errors import ConfigError, unknown
+from forerun.core.textfile import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
+    from forerun.lab.quantize.quantize_job import QuantizeJob, Recipe
+    from forerun.weights.checkpoint import Checkpoint
+
+TEXT_TOKENS = 512
+TOKENS_AN_INPUT = 2
+"""To calibrate GPTQ on: with half a token an input Qwen2.5-Coder-1.5B came out worse than rounded to nearest."""
+HELD_TEXTS = 8
+
+
+def command(
+    model: Annotated[
+        str, typer.Option("-m", "--model", help="A GGUF file, a Hugging Face folder, or a name.")
+    ] = DEFAULT_MODEL,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", help="awq or flatten (both need --calib), or rtn: round to nearest."
+        ),
+    ] = "awq",
+    bits: Annotated[
+        int | None,
+        typer.Option("--bits", help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            help="Weights that share a scale: 32, 64, 128 or channel; default: 128, or what divides all widths.",
+        ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="awq or compressed-tensors; default: awq where it holds the result."
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", help="flatten: how a large input is spread, even or spill (default)."
+        ),
+    ] = None,
+    widen: Annotated[
+        float | None,
+        typer.Option("--widen", help="flatten: how much wider rows may become; default: 0.05."),
+    ] = None,
+    row_bits: Annotated[
+        int | None,
+        typer.Option(
+            "--row-bits", help="flatten: of activations where weights have 4; default: 8."
+        ),
+    ] = None,
+    bound: Annotated[
+        float | None,
+        typer.Option(
+            "--bound",
+            help="flatten: nats that matrices of 4 bits may cost together; default: 0.01.",
+        ),
+    ] = None,
+    gptq: Annotated[
+        bool | None,
+        typer.Option(
+            "--gptq/--no-gptq",
+            help="Let columns make up for those rounded before them.",
+            show_default="on, but for rtn",
+        ),
+    ] = None,
+    calib: Annotated[
+        Path | None,
+        typer.Option("--calib", help="Text of the kind the model will read, UTF-8."),
+    ] = None,
+    calib_tokens: Annotated[
+        int, typer.Option("--calib-tokens", help="Tokens of it to calibrate on.")
+    ] = 16384,
+    eval_text: Annotated[
+        Path | None,
+        typer.Option(
+            "--eval", help="Text for the perplexities of the report; default: the rest of --calib."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="The new folder.")] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Round a model's weights to few bits, and write it as a Hugging Face folder that other engines read too.
+
+    Block by block, so that a small machine can round a large model. Ctrl-C loses nothing: the same command goes on. The
+    report at the end has the perplexity before and after, and the error of each kind of matrix.
+    """
+    from forerun.cli import console
+    from forerun.core import sizes
+    from forerun.core.device import peak_nbytes
+    from forerun.hub.names import resolve
+    from forerun.weights.checkpoint import open_checkpoint
+
+    if out is None:
+        raise ConfigError("name the new folder: -o DIR")
+    opt.check_least("calib_tokens", calib_tokens, TEXT_TOKENS)
+    checkpoint = open_checkpoint(resolve(model))
+    recipe: Recipe | FlattenRecipe
+    own = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
+    own = {key: value for key, value in own.items() if value is not None}
+    if method == "flatten":
+        _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
+        recipe = _flatten_recipe(bits, own if gptq is None else own | {"gptq": gptq})
+    else:
+        _refuse(own, "is for --method flatten")
+        recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, gptq)
+    calibration, held = _texts(checkpoint, calib, eval_text, calib_tokens)
+    if method == "rtn":
+        calibration = []
+    origin = {
+        "model": str(checkpoint.path.resolve()),
+        "files": [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in _files(checkpoint)],
+        "recipe": repr(recipe),
+        "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
+    }
+    job = _job(checkpoint, recipe, calibration, held, out, origin)
+    what = _described(recipe)
+    stated = _state(job, what, is_shown=not as_json)
+    _warn_of_few_tokens(job)
+    begin_s = time.perf_counter()
+    figures = _run(job)
+    seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
+    if as_json:
+        named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
+        named |= {"peak_mb": round(peak / 1e6, 1), "stated_mb": round(stated / 1e6, 1)}
+        console.print_json(named | figures | _details(job))
+        return
+    _print(job, figures)
+    console.report().print(
+        f"{out}: {sizes.shown(figures['nbytes'])}, {seconds:.0f} s, "
+        f"{sizes.shown(peak)} of memory at most"
+    )
+
+
+def _state(job: QuantizeJob | FlattenJob, what: Mapping[str, object], *, is_shown: bool) -> int:
+    """Say what is to come; the bytes of memory that the process will take at most."""
+    from forerun.cli import console
+    from forerun.core import sizes
+    from forerun.core.device import resident_nbytes, return_at_once, return_freed
+
+    return_at_once()
+    return_freed()
+    before = resident_nbytes()
+    stated = before + job.peak_nbytes()
+    if is_shown:
+        shown = ", ".join(f"{key} {value}" for key, value in what.items())
+        texts = (sum(map(len, texts)) for texts in (job.calibration, job.held))
+        console.report().print(
+            "{}; {} tokens to calibrate on, {} others to measure on; ".format(shown, *texts)
+            + f"takes up to about {sizes.shown(stated)} of memory, {sizes.shown(before)} of it the program's own"
+        )
+    return stated
+
+
+def _warn_of_few_tokens(job: QuantizeJob | FlattenJob) -> None:
+    """GPTQ learns from the text how a matrix's inputs go together; of fewer tokens than inputs it learns noise."""
+    from forerun.cli import console
+
+    widest = max(job.config.hidden_size, job.config.intermediate_size)
+    num = sum(map(len, job.calibration))
+    if job.recipe.gptq and num < TOKENS_AN_INPUT * widest:
+        console.stderr().print(
+            f"{num} tokens are few for matrices of {widest} inputs, so GPTQ may do harm: give --calib-tokens "
+            f"{TOKENS_AN_INPUT * widest} and a text that has them, or --no-gptq",
+            style="yellow",
+        )
+
+
+def _print(job: QuantizeJob | FlattenJob, figures: Mapping[str, float]) -> None:
+    from forerun.cli import console
+
+    report = console.report()
+    report.print(console.table(("matrix", "error", "worst", "in layer"), _errors(job)))
+    if "share_4bit" in figures:
+        report.print(
+            f"{figures['share_4bit']:.1%} of multiplications in 4 bits, rows {figures['widening']:.3f} times as wide, "
+            f"fp16 weights {figures['fp16_over_codes']:.2f} times the codes"
+        )
+    if "ppl_before" in figures:
+        eight = f"{figures['ppl_eight']:.4f} with 8 bits, " if "ppl_eight" in figures else ""
+        report.print(
+            f"perplexity {figures['ppl_before']:.4f} before, {eight}{figures['ppl_after']:.4f} after "
+            f"({len(job.held)} texts of {len(job.held[0])} tokens)"
+        )
+
+
+def _details(job: QuantizeJob | FlattenJob) -> dict[str, object]:
+    from forerun.lab.quantize.flatten_job import FlattenJob
+
+    found: dict[str, object] = {"errors": job.errors}
+    return found | {"divergences": job.divergences} if isinstance(job, FlattenJob) else found
+
+
+def _job(
+    checkpoint: Checkpoint,
+    recipe: Recipe | FlattenRecipe,
+    calibration: list[list[int]],
+    held: list[list[int]],
+    out: Path,
+    origin: Mapping[str, object],
+) -> QuantizeJob | FlattenJob:
+    from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
+    from forerun.lab.quantize.quantize_job import QuantizeJob
+
+    if isinstance(recipe, FlattenRecipe):
+        return FlattenJob(checkpoint, calibration, held, out, origin, recipe=recipe)
+    return QuantizeJob(checkpoint, calibration, held, out, origin, recipe=recipe)
+
+
+def _files(checkpoint: Checkpoint) -> list[Path]:
+    """The model's files, which must not change between the starts of a job."""
+    path = checkpoint.path
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+
+
+def _recipe(
+    checkpoint: Checkpoint,
+    method: str,
+    bits: int,
+    group: str | None,
+    format: str | None,
+    gptq: bool | None,
+) -> Recipe:
+    from forerun.lab.quantize.awq_block import MATRICES
+    from forerun.lab.quantize.quantize_job import METHODS, Recipe
+    from forerun.model.config import weight_shapes
+    from forerun.model.loader import read_config
+    from forerun.weights.grid import grid_for
+    from forerun.weights.hf_layouts import layout_for
+
+    if method not in METHODS:
+        raise ConfigError(unknown("method", method, (*METHODS, "flatten")))
+    if method == "rtn":
+        _refuse({"gptq": gptq or None}, "needs a text to calibrate on, which rtn does without")
+    config, _ = read_config(checkpoint)
+    shapes = weight_shapes(config).items()
+    widths = {shape[1] for name, shape in shapes if name.rpartition(".")[2] in MATRICES}
+    grid = grid_for(bits, group, widths)
+    layout = layout_for(format, bits, grid.group)
+    if method == "rtn":
+        return Recipe("rtn", grid, layout)
+    return Recipe("awq", grid, layout, gptq=gptq is not False)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for key, value in given.items():
+        if value is not None:
+            flag = key.replace("_", "-")
+            shown = f"--no-{flag}" if value is False else f"--{flag}"
+            shown += "" if isinstance(value, bool) else f" {value}"
+            raise ConfigError(f"{shown} {why}: leave it out")
+
+
+def _flatten_recipe(bits: int | None, given: Mapping[str, Any]) -> FlattenRecipe:
+    from forerun.lab.quantize.flatten_job import FlattenRecipe
+    from forerun.weights.flat import SPLITS
+
+    unused = {None: (), 4: ("bound",), 8: ("bound", "row_bits", "gptq")}.get(bits, ())
+    _refuse({key: given.get(key) for key in unused}, f"has no meaning with --bits {bits}")
+    recipe = FlattenRecipe(**given, bits=None if bits is None else 4 if bits == 4 else 8)
+    if bits not in (None, 4, 8):
+        raise ConfigError(f"--bits is {bits}, but flatten has 4 or 8: leave it out for its choice")
+    if recipe.row_bits not in (4, 8):
+        raise ConfigError(f"--row-bits is {recipe.row_bits}, but must be 4 or 8")
+    if recipe.split not in SPLITS:
+        raise ConfigError(unknown("split", recipe.split, SPLITS))
+    if not 0 <= recipe.widen <= 4:
+        raise ConfigError(f"--widen is {recipe.widen:g}, but must be 0 to 4")
+    if not recipe.bound >= 0:
+        raise ConfigError(f"--bound is {recipe.bound:g}, but must not be negative")
+    return recipe
+
+
+def _described(recipe: Recipe | FlattenRecipe) -> dict[str, object]:
+    """What a recipe says of itself, in the report."""
+    from forerun.lab.quantize.flatten_job import FlattenRecipe
+
+    if not isinstance(recipe, FlattenRecipe):
+        grid = recipe.grid
+        shown: dict[str, object] = {"method": recipe.method, "bits": grid.bits}
+        shown |= {"group": grid.group or "channel", "format": recipe.layout}
+    else:
+        shown = {"method": "flatten", "bits": recipe.bits or "4 or 8"}
+        shown |= {"split": recipe.split, "row-bits": recipe.row_bits}
+    return shown | ({"gptq": "on"} if recipe.gptq else {})
+
+
+def _texts(
+    checkpoint: Checkpoint, calib: Path | None, eval_text: Path | None, num_tokens: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Texts to calibrate on, and others to measure on, each of as many tokens."""
+    from forerun.model.loader import read_config
+
+    config, _ = read_config(checkpoint)
+    length = min(TEXT_TOKENS, config.max_position)
+    tokenizer = checkpoint.tokenizer()
+
+    def cut(file: Path | None) -> list[list[int]]:
+        if file is None:
+            return []
+        ids = tokenizer.encode(read_text(file))
+        start = [ids[0]] if ids and ids[0] == tokenizer.bos_id else []
+        ids = ids[len(start) :]
+        step = length - len(start)
+        return [start + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
+
+    texts = cut(calib)
+    count = min(num_tokens // length, max(1, len(texts) - 1)) if texts else 0
+    if calib is not None and not texts:
+        raise ConfigError(f"{calib} has fewer than {length} tokens: give a longer text")
+    held = cut(eval_text) if eval_text is not None else texts[count:]
+    if eval_text is not None and not held:
+        raise ConfigError(f"{eval_text} has fewer than {length} tokens: give a longer text")
+    return texts[:count], held[:HELD_TEXTS]
+
+
+def _run(job: QuantizeJob | FlattenJob) -> dict[str, float]:
+    """Run the job, with the time left on stderr in a terminal; its figures. Ctrl-C says how far it came."""
+    from forerun.cli import console
+
+    done, total = 0, job.num_steps
+    try:
+        with console.counter("quantizing", total) as show:
+            job.on_matrix = lambda share: show(done + share)
+            for done in job.run():
+                show(done)
+        with console.working("writing"):
+            return job.finish()
+    except KeyboardInterrupt:
+        console.stderr().print(
+            f"{done} of {total} steps are in {job.partial}; the same command goes on", style="dim"
+        )
+        raise
+    except OSError as error:
+        raise ConfigError(f"{job.partial} cannot be written: {error}") from error
+
+
+def _errors(job: QuantizeJob | FlattenJob) -> list[tuple[str, str, str, str]]:
+    """Of each kind of matrix: the mean of its relative errors, the worst, and where that is."""
+    kinds: dict[str, list[tuple[float, str]]] = {}
+    for name, error in job.errors.items():
+        layer, _, kind = name.partition(".")
+        kinds.setdefault(kind, []).append((error, layer))
+    lines = []
+    for kind, found in kinds.items():
+        worst, layer = max(found)
+        mean = sum(error for error, _ in found) / len(found)
+        lines.append((kind, f"{mean:.2%}", f"{worst:.2%}", layer))
+    return lines

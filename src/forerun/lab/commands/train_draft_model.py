@@ -1,0 +1,176 @@
+"""`forerun train draft-model`: a draft cut out of its target, aligned with what the target says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.lab.commands.train_drafter import LOSSES, REPLY_SHARE, TEXT_SHARE
+
+if TYPE_CHECKING:
+    from forerun.lab.commands._training import Data
+    from forerun.lab.train.draft_model import DraftModelLearner
+    from forerun.lab.train.trainer import Trainer
+    from forerun.llm import LLM
+    from forerun.weights.checkpoint import Checkpoint
+
+RATE = 0.005
+"""Of Muon: the weights are not new, so a step is small."""
+QUANT: Literal["int8"] = "int8"
+"""The draft is measured with: its file is fp16."""
+
+
+@opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
+def command(
+    context: typer.Context,
+    config: EngineConfig,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            "--answers", help="Replies of forerun train data; default: where it puts them."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="A smaller model of the same vocabulary to cut it from."),
+    ] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option("--text", help="Text to begin with, for 5 of 7 steps; may be given again."),
+    ] = None,
+    tokens: Annotated[
+        str, typer.Option("--tokens", help="Tokens to learn from, seen again ones included.")
+    ] = "3M",
+    max_cost: Annotated[
+        float, typer.Option("--max-cost", help="Of a step of the draft, as a share of a pass.")
+    ] = 0.08,
+    layers: Annotated[
+        int, typer.Option("--layers", help="Layers to keep; 0: as many as --max-cost allows.")
+    ] = 0,
+    depth: Annotated[int, typer.Option("--depth", help="Tokens of a draft to measure with.")] = 3,
+    vocab: Annotated[
+        int, typer.Option("--draft-vocab", help="Most frequent tokens that it may guess.")
+    ] = 4096,
+    loss: Annotated[
+        str, typer.Option("--loss", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")
+    ] = "kl+lk",
+    lr: Annotated[float, typer.Option("--lr", help="Rate of Muon.")] = RATE,
+    batch: Annotated[int, typer.Option("--batch", help="Tokens of a step.")] = 2048,
+    seed: Annotated[int, typer.Option("--seed", help="Of the order.")] = 0,
+    eval_every: Annotated[
+        str, typer.Option("--eval-every", help="Tokens between measurements.")
+    ] = "100k",
+    patience: Annotated[
+        int, typer.Option("--patience", help="Stop after so many without a gain; 0 for never.")
+    ] = 8,
+    hold_gb: Annotated[
+        float, typer.Option("--hold-gb", help="Memory for the model's states.")
+    ] = 2.0,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Make a small draft of a model: some layers of it, or of a sibling, trained on its replies. Ctrl-C loses nothing.
+
+    The folder is a draft: -d draft_model:model=FOLDER. It names the model's folder below it by its full path.
+    """
+    from forerun.core.errors import ConfigError
+    from forerun.drafters.draft_model import Options, load
+    from forerun.hub.names import name_of, resolve
+    from forerun.lab.commands import _training as shared
+    from forerun.lab.commands.train_table import number
+    from forerun.lab.train import draft_model
+    from forerun.lab.train.trainer import TrainSettings
+    from forerun.weights.checkpoint import open_checkpoint
+
+    for name, value in (("depth", depth), ("draft-vocab", vocab), ("batch", batch)):
+        opt.check_least(f"--{name}", value, 1)
+    if not 0 < max_cost < 1:
+        raise ConfigError(f"--max-cost must be between 0 and 1, got {max_cost}")
+    settings = TrainSettings(
+        tokens=number(tokens),
+        stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
+        batch=batch,
+        lr=lr,
+        loss=shared.check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
+        eval_every=number(eval_every),
+        patience=patience,
+        seed=seed,
+        bf16=shared.has_bf16(),
+    )
+    with shared.processes() as is_first:
+        llm = opt.load(config, controller=False)
+        sibling = llm.model if source is None else load(Options(model=source), llm.target())
+        shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
+        data = shared.read_data(llm, answers, text or (), vocab)
+        path = llm.path if source is None else resolve(source)
+        checkpoint = open_checkpoint(path)
+        weights = draft_model.weights_of(checkpoint, shape.layers)
+        learner = draft_model.DraftModelLearner(sibling, depth, shape, weights)
+        origin = {"model": data.model, "from": name_of(path), "vocabulary": data.vocabulary}
+        origin |= asdict(shape)
+        folder = out or data.path.with_name(f"{data.model}.draft_model")
+        trainer = shared.new_trainer(llm, learner, data, depth, settings, hold_gb, folder, origin)
+        if is_first:
+            shared.say_needs(trainer, data)
+        shared.train(trainer, data, is_first)
+        if is_first:
+            _finish(llm, trainer, learner, data, checkpoint, shared.command_of(context), as_json)
+
+
+def _finish(
+    llm: LLM,
+    trainer: Trainer,
+    learner: DraftModelLearner,
+    data: Data,
+    checkpoint: Checkpoint,
+    command: str,
+    as_json: bool,
+) -> None:
+    """Measure the best weights, write the folder and how it was made, and show the figures."""
+    from forerun.cli import console
+    from forerun.core.errors import ForerunError
+    from forerun.drafters.draft_model import Options, load
+    from forerun.lab.commands import _held_out_run
+    from forerun.lab.commands import _training as shared
+    from forerun.lab.train import draft_model, simulated, trained
+
+    folder, shape, depth = trainer.folder, learner.shape, trainer.depth
+    learner.net.load_state_dict(trainer.best)
+    parts = trainer.measure(data.held_out)
+    found = simulated.by_domain(parts)
+    num_tokens = sum(reply.num_learned for reply in data.train)
+    named = (data.vocabulary, num_tokens, data.model)
+    try:
+        draft_model.write(folder, checkpoint, trainer.best, data.ids, *named)
+        small = load(Options(model=str(folder / draft_model.MODEL), quant=QUANT), llm.target())
+        cost = draft_model.measured_cost(llm.model, small, data.ids)
+        gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
+        figures = {"cost": shape.cost, "measured_cost": cost, "mbsu": gain}
+        measured = figures | {n: asdict(a) for n, a in found.items()}
+        options = {"model": str(folder), "num_draft": depth, "quant": QUANT}
+        run = _held_out_run.measure(llm, data.held_out, "draft_model", **options)
+        record = shared.record_of(trainer, data, measured, command, run)
+        trained.write_record(folder, record, trainer.progress.history)
+    except OSError as error:
+        raise ForerunError(f"{folder} cannot be written: {error}") from error
+    shared.draw(trainer, data.model)
+    if as_json:
+        console.print_json({"drafter": str(folder), **record})
+        return
+    report = console.report()
+    report.print(shared.table(found, depth, run))
+    report.print(
+        f"layers {', '.join(map(str, shape.layers))}; a step reads {shape.cost:.3f} of a pass's weights and takes "
+        f"{cost:.3f} of its CPU time in {QUANT}; with {depth} tokens tau {found['all'].tau:.3f}, memory-bound "
+        f"speed-up {gain:.2f}; {run}; {record['cpu_s']} s of CPU"
+    )
+    report.print(
+        f"{folder}: use it with -d draft_model:model={folder},num_draft={depth},quant={QUANT}"
+    )

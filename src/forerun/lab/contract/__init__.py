@@ -1,0 +1,1 @@
+"""What every drafter must hold, as checks that run."""

@@ -1,0 +1,148 @@
+"""A drafter under check: built over tiny random models, and wrapped so that each of its calls is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from forerun.core.config import EngineConfig, Quant
+from forerun.core.errors import ForerunError
+from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafting.base import Drafter, LoadedModel, Target
+from forerun.drafting.find import find
+from forerun.drafting.rules import broken_rule
+from forerun.drafting.spec import DrafterSpec
+from forerun.engine.engine import Engine
+from forerun.lab.contract.random_model import random_model
+from forerun.lab.contract.toy_grammar import ToyGrammar
+from forerun.model.model import Model
+
+VOCAB_SIZE, MAX_LEN, NUM_SEQS = 24, 256, 4
+
+
+class ContractError(ForerunError):
+    """A drafter broke the contract; the message says how."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A drafter to check, which is built anew for each check."""
+
+    build: Callable[[Target], Drafter]
+    make_model: Callable[..., Model] = random_model
+
+    @classmethod
+    def of(cls, drafter: str, make_model: Callable[..., Model] = random_model) -> Candidate:
+        """By name or path, with options. Raises ConfigError."""
+        spec = DrafterSpec.of(drafter)
+        return cls(lambda target: _with_examples(spec, target).build(target), make_model)
+
+    def engine(
+        self, *, max_num_seqs: int = NUM_SEQS, max_len: int = MAX_LEN, vocab_size: int = VOCAB_SIZE
+    ) -> Engine:
+        """An engine over a random model that drafts in full, with a drafter of its own."""
+        sharpness = 3.0 if vocab_size == VOCAB_SIZE else 1.5
+        model, relative = (
+            self.make_model(3, sharpness=sharpness, noise=noise, vocab_size=vocab_size)
+            for noise in (0.0, 0.15)
+        )
+
+        def load(model: str, *, quant: Quant = "none", head_bits: int | None = None) -> LoadedModel:
+            return LoadedModel(relative, None)
+
+        cache = model.new_cache(max_num_seqs, max_len)
+        target = Target(model, None, max_num_seqs, max_len, cache, load)
+        with naming("build"):
+            drafter = self.build(target)
+        config = EngineConfig(controller=False)
+        checked = Checked(drafter, vocab_size)
+        return Engine(model, cache, checked, config, grammars=ToyGrammar.start)
+
+
+def _with_examples(spec: DrafterSpec, target: Target) -> DrafterSpec:
+    """The options that were not given are those of the module's `example`, if it has one."""
+    if spec.parts:
+        return replace(spec, parts=tuple(_with_examples(part, target) for part in spec.parts))
+    module = find(spec.name)
+    if not hasattr(module, "example"):
+        return spec
+    with naming("example"):
+        example = module.example(target)
+    values = {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
+    return replace(spec, options={**values, **spec.options})
+
+
+class Checked:
+    """A drafter whose every call is checked: what it raises and what it returns becomes a ContractError."""
+
+    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
+        self.inner, self.vocab_size = drafter, vocab_size
+        self.features, self.draws = drafter.features, drafter.draws
+        self.proposed: list[Draft] = []
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Hand it on."""
+        with naming("begin"):
+            self.inner.begin(seq, outcome)
+
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """Hand it on, and check the drafts."""
+        with naming("propose"):
+            drafts = self.inner.propose(seqs, budgets)
+        if broken := broken_rule(drafts, budgets, self.vocab_size):
+            raise ContractError(broken)
+        for draft in drafts:
+            self._check(draft)
+        self.proposed += drafts
+        return drafts
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Hand it on."""
+        with naming("observe"):
+            self.inner.observe(seqs, drafts, outcomes)
+
+    def end(self, seq: Seq) -> None:
+        """Hand it on."""
+        with naming("end"):
+            self.inner.end(seq)
+
+    def nbytes(self, num_seqs: int, max_len: int) -> int:
+        """Hand it on."""
+        with naming("nbytes"):
+            return self.inner.nbytes(num_seqs, max_len)
+
+    def _check(self, draft: Draft) -> None:
+        if any(not 0 <= chance <= 1 for chance in draft.confidence or ()):
+            raise ContractError(f"a confidence is not from 0 to 1: {draft.confidence}")
+        for i, row in enumerate(draft.probs or ()):
+            if row is not None:
+                self._check_probs(i, draft.tokens[i], row)
+
+    def _check_probs(self, node: int, token: int, row: Tensor) -> None:
+        if not self.draws:
+            raise ContractError("a draft carries probs, but the drafter says draws = False")
+        if row.shape != (self.vocab_size,):
+            raise ContractError(
+                f"probs of node {node} have the shape {tuple(row.shape)}, not ({self.vocab_size},)"
+            )
+        if abs(float(row.sum()) - 1) > 1e-3 or float(row.min()) < 0:
+            raise ContractError(f"probs of node {node} are no distribution: {row.tolist()}")
+        if float(row[token]) == 0:
+            raise ContractError(f"node {node} has token {token}, whose probability in probs is 0")
+
+
+@contextmanager
+def naming(verb: str) -> Iterator[None]:
+    """Say which of the drafter's functions raised."""
+    try:
+        yield
+    except ForerunError:
+        raise
+    except Exception as error:
+        raise ContractError(f"{verb} raised {type(error).__name__}: {error}") from error

@@ -1,0 +1,311 @@
+"""The contract of drafters, checked on tiny random models: `forerun check-drafter`, and a test of every drafter.
+
+A drafter whose `Options()` cannot be built, or with limits too large to be reached in a check, exports
+`example(target) -> Options`. `target.load` loads a relative of the tiny model whatever it is asked for.
+
+Each check of the output asserts that drafts were made, some of their tokens accepted and some rejected, so
+that none passes by not drafting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+from forerun.core.errors import ForerunError
+from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
+from forerun.core.types import Seq
+from forerun.drafters.none import NoDrafter
+from forerun.engine.controller import Fixed
+from forerun.engine.engine import Engine
+from forerun.engine.request import RequestState
+from forerun.engine.stats import SpecStats
+from forerun.lab.contract import distribution
+from forerun.lab.contract.candidate import (
+    MAX_LEN,
+    VOCAB_SIZE,
+    Candidate,
+    Checked,
+    ContractError,
+)
+from forerun.lab.contract.held import held_nbytes
+from forerun.lab.contract.toy_grammar import ToyGrammar
+
+PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
+"""They repeat themselves, so that every drafter has something to draft."""
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+NUM_SAMPLES, FALSE_ALARM = 1024, 1e-6
+OVERHEAD_NBYTES = 16 * 1024
+"""Of a drafter's own objects, which `nbytes` need not count."""
+NUM_ENDED = 32
+"""Sequences after which a drafter that forgets none of them has grown by more than one."""
+
+
+def check_greedy(candidate: Candidate) -> None:
+    """Greedy output is that of plain decoding."""
+    engine = candidate.engine()
+    for prompt in PROMPTS:
+        _expect_plain(engine, _complete(engine, [prompt], GREEDY))
+    _expect_busy(engine.stats)
+
+
+def check_batch(candidate: Candidate) -> None:
+    """A batch says what its sequences say alone."""
+    engine = candidate.engine()
+    _expect_plain(engine, _complete(engine, PROMPTS, GREEDY))
+    _expect_busy(engine.stats)
+
+
+def check_batch_acceptance(candidate: Candidate) -> None:
+    """In a batch at least half as many tokens a pass are accepted as alone.
+
+    The sequences have no token in common, so that a draft from another one's state is wrong.
+    """
+    alone, together = SpecStats(), candidate.engine()
+    for first in (0, 8, 16):
+        prompt, params = [first + i for i in (1, 2, 3, 1, 2, 3, 1, 2)], _only(first, 8)
+        engine = candidate.engine()
+        _complete(engine, [prompt], params)
+        alone.add(engine.stats)
+        together.add(prompt, params)
+    while len(together.requests) == 3:  # not longer, or the last of them would be alone
+        together.step()
+    _expect_busy(alone)
+    if together.stats.tau - 1 < (alone.tau - 1) / 2:
+        raise ContractError(
+            f"{together.stats.tau:.2f} tokens a pass and sequence in a batch, {alone.tau:.2f} alone: "
+            "does one sequence see another's state?"
+        )
+
+
+def check_penalties(candidate: Candidate) -> None:
+    """Penalties, bias and stop tokens hold along the draft."""
+    biased = {"logit_bias": {3: 2.0, 9: -5.0}, "min_tokens": 9, "stop_token_ids": (16,)}
+    for extra in ({"repetition_penalty": 1.1, "presence_penalty": 0.1}, biased):
+        engine = candidate.engine()
+        _expect_plain(engine, _complete(engine, PROMPTS, replace(GREEDY, **extra)))
+        _expect_busy(engine.stats)
+
+
+def check_preemption(candidate: Candidate) -> None:
+    """A sequence that is preempted and comes back says the same."""
+    engine = candidate.engine(max_num_seqs=2)
+    runs = [engine.add(prompt, GREEDY) for prompt in PROMPTS]
+    for step in count():
+        if not engine.has_work:
+            break
+        engine.step()
+        if step % 7 == 6 and engine.scheduler.running:
+            engine.preempt(engine.scheduler.running[0].id)
+    _expect_plain(engine, runs)
+    _expect_busy(engine.stats)
+
+
+def check_seed(candidate: Candidate) -> None:
+    """A seed says what it says in plain sampling, unless drafts are drawn: those keep the distribution only."""
+    engine = candidate.engine()
+    if engine.drafter.draws:
+        return
+    params = SamplingParams(temperature=0.9, top_p=0.9, seed=11, max_tokens=40)
+    _expect_plain(engine, _complete(engine, PROMPTS, params))
+    _expect_busy(engine.stats)
+
+
+def check_grammar(candidate: Candidate) -> None:
+    """Under a grammar the output is that of plain decoding under it; what it forces is drafted."""
+    form = StructuredOutputsParams(regex=str(VOCAB_SIZE))
+    settings = [replace(GREEDY, structured_outputs=form)]
+    engine = candidate.engine()
+    if not engine.drafter.draws:
+        settings.append(replace(settings[0], temperature=0.9, seed=11))
+    for params in settings:
+        runs = _complete(engine, PROMPTS, params)
+        _expect_plain(engine, runs)
+        _expect_allowed(runs)
+    _expect_busy(engine.stats)
+
+
+def check_distribution(candidate: Candidate) -> None:
+    """Samples follow the distribution of plain sampling.
+
+    Chi-square tests of whole sequences of 1 to 3 tokens with fixed seeds.
+    """
+    engine = candidate.engine(max_num_seqs=64, max_len=64, vocab_size=4)
+    params = SamplingParams(temperature=1.5)
+    prompt = [0, 1, 2, 0, 1, 2, 0, 1]
+    checks = distribution.run(engine, [prompt], [params], length=3, num_samples=NUM_SAMPLES)
+    report = distribution.Report(next(checks), FALSE_ALARM)
+    _expect_busy(engine.stats)
+    if report.failed:
+        p_value = min(check.p_value for check in report.failed)
+        raise ContractError(
+            f"{NUM_SAMPLES} samples do not follow the target's distribution (p = {p_value:.1g}): are `probs` "
+            "those that the tokens were really drawn from?"
+        )
+
+
+def check_budgets(candidate: Candidate) -> None:
+    """Drafts are trees of known tokens within their budgets.
+
+    `Checked` looks at every draft; here the budgets differ by sequence and step, 0 included.
+    """
+    engine = candidate.engine()
+    engine.controller = _Varying(12)
+    runs = [engine.add(prompt, GREEDY) for prompt in PROMPTS]
+    while engine.has_work:
+        engine.step()
+        begun = [run.seq for run in runs if run.has_begun]
+        engine.drafter.propose(begun, [0] * len(begun))
+    engine.drafter.propose([], [])
+    _expect_plain(engine, runs)
+    _expect_busy(engine.stats)
+
+
+def check_end(candidate: Candidate) -> None:
+    """An ended sequence is forgotten.
+
+    Another with its id gets the drafts of one with an id of its own, and memory does not grow with those that ended.
+    What a drafter learned from a sequence for all others, by tokens, may stay.
+    """
+    found = []
+    for num_skipped in (0, 7):
+        engine = candidate.engine()
+        (ended,) = _complete(engine, [[1, 2, 1, 2, 1]], _only(0, 12))
+        assert isinstance(engine.drafter, Checked)
+        engine.drafter.end(ended.seq)
+        engine.drafter.proposed.clear()
+        second = Engine(engine.model, engine.cache, engine.drafter, engine.config)
+        for _ in range(num_skipped):
+            second.abort(second.add([1], GREEDY).seq.id)
+        _complete(second, [[15, 16, 17, 15, 16, 17, 15]], _only(12, 12))
+        found.append([(draft.tokens, draft.parents) for draft in engine.drafter.proposed])
+    if found[0] != found[1]:
+        raise ContractError(
+            "a new sequence with the id of an ended one gets other drafts than one with an id of its own: "
+            "`end` (or `begin`) must reset what is kept by `seq.id`"
+        )
+    _expect_no_growth(candidate)
+
+
+def check_nbytes(candidate: Candidate) -> None:
+    """`nbytes` is at least what is held."""
+    engine = candidate.engine()
+    runs = [
+        engine.add(prompt, SamplingParams(temperature=1.5, seed=5, max_tokens=None))
+        for prompt in (*PROMPTS, [9, 8])
+    ]
+    while all(len(run.seq.tokens) < MAX_LEN - 32 for run in runs):
+        engine.step()
+    held, promised = _held(engine), engine.drafter.nbytes(len(runs), MAX_LEN)
+    if held > promised + OVERHEAD_NBYTES:
+        raise ContractError(
+            f"{held} bytes are held for {len(runs)} sequences of {MAX_LEN} tokens, nbytes says {promised}"
+        )
+
+
+CHECKS: tuple[Callable[[Candidate], None], ...] = (
+    check_greedy,
+    check_batch,
+    check_batch_acceptance,
+    check_penalties,
+    check_preemption,
+    check_seed,
+    check_grammar,
+    check_distribution,
+    check_budgets,
+    check_end,
+    check_nbytes,
+)
+
+
+class _Varying(Fixed):
+    """Another budget for each sequence and length, from 0 to the given one."""
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        """Up to the budget."""
+        return {seq.id: (7 * len(seq.tokens) + seq.id) % (self.budget + 1) for seq in seqs}
+
+
+def run(candidate: Candidate) -> Iterator[tuple[str, str | None]]:
+    """Every check in words, and how the drafter broke it, None if it did not."""
+    for check in CHECKS:
+        broken = None
+        try:
+            check(candidate)
+        except ForerunError as error:
+            broken = str(error)
+        yield (check.__doc__ or "").partition("\n")[0].rstrip("."), broken
+
+
+def _complete(
+    engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> list[RequestState]:
+    runs = [engine.add(prompt, params) for prompt in prompts]
+    while engine.has_work:
+        engine.step()
+    return runs
+
+
+def _only(first: int, size: int) -> SamplingParams:
+    """Greedily, but only tokens from `first` on."""
+    others = [token for token in range(VOCAB_SIZE) if not first <= token < first + size]
+    return replace(GREEDY, seed=5, logit_bias=dict.fromkeys(others, -100.0))
+
+
+def _expect_plain(engine: Engine, runs: Sequence[RequestState]) -> None:
+    """The same tokens as every prompt alone without drafting."""
+    cache = engine.model.new_cache(1, MAX_LEN)
+    plain = Engine(
+        engine.model,
+        cache,
+        NoDrafter(),
+        engine.config,
+        grammars=ToyGrammar.start,
+        draft_forced=False,
+    )
+    for drafted in runs:
+        prompt = drafted.seq.tokens[: drafted.seq.num_prompt]
+        (alone,) = _complete(plain, [prompt], drafted.seq.params)
+        if drafted.seq.generated != alone.seq.generated:
+            raise ContractError(
+                f"after {prompt} came {drafted.seq.generated}, plain decoding says {alone.seq.generated}"
+            )
+
+
+def _expect_allowed(runs: Sequence[RequestState]) -> None:
+    for run in runs:
+        state: ToyGrammar | None = ToyGrammar(VOCAB_SIZE)
+        for token in run.seq.generated:
+            state = None if state is None else state.advance(token)
+        if state is None:
+            raise ContractError(f"the grammar does not allow {run.seq.generated}")
+
+
+def _expect_busy(stats: SpecStats) -> None:
+    for name in ("drafted", "accepted", "rejected"):
+        if not getattr(stats, name):
+            raise ContractError(f"no token was {name}, so nothing was tested")
+
+
+def _expect_no_growth(candidate: Candidate) -> None:
+    engine = candidate.engine(max_num_seqs=1, max_len=64)
+    held = []
+    for _ in range(2):
+        for _ in range(NUM_ENDED):
+            _complete(engine, PROMPTS[:1], replace(GREEDY, seed=5, max_tokens=16))
+        held.append(_held(engine))
+    allowed = engine.drafter.nbytes(1, 64) - engine.drafter.nbytes(0, 64)
+    if held[1] - held[0] > allowed:
+        raise ContractError(
+            f"after {NUM_ENDED} sequences {held[0]} bytes are held, after {2 * NUM_ENDED} {held[1]}, though none runs "
+            f"and one may take {allowed}: `end` must forget, or `example` give limits that are reached sooner"
+        )
+
+
+def _held(engine: Engine) -> int:
+    """Bytes the drafter holds, without the target's."""
+    assert isinstance(engine.drafter, Checked)
+    seqs = [run.seq for run in engine.requests.values()]
+    return held_nbytes(engine.drafter.inner, without=(engine.model, engine.cache, *seqs))

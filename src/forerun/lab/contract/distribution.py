@@ -1,0 +1,214 @@
+"""Does sampling with drafts follow the target's distribution? Empirical against exact, on a real model.
+
+The distribution of the next tokens after a prompt is computed exactly, without drafting: a plain pass
+after every beginning that is likely enough, processed as the request says. Then the engine samples
+the prompt many times with drafting, each time with another seed, and for every length the counts of
+the whole sequences are compared with it by Pearson's chi-square test:
+
+    chi2 = sum over sequences of (seen - expected)^2 / expected
+
+What is too rare to be counted is counted together; a sequence of chance 0 fails the test at once.
+
+The report has one stated false-alarm rate: the chance that a right engine is called wrong. It is
+shared out evenly over the tests (Bonferroni). Seeds are fixed, so a report can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT
+from forerun.decoding.processors import LogitsPipeline
+from forerun.engine.engine import Engine
+from forerun.engine.stats import SpecStats
+from forerun.model.model import Model
+
+MIN_EXPECTED = 10.0
+"""Samples a sequence must be expected to get to be a cell of its own: fewer are not chi-square in the far tail."""
+
+PROMPTS = (
+    "red green blue red green blue red green",
+    "One, two, three. One, two, three. One, two,",
+    "The sea is calm. The sky is clear. The sea is calm. The sky",
+)
+"""They repeat themselves, so that every drafter has something to say, and leave something to chance."""
+
+SHOWN = ("temperature", "top_p", "top_k", "min_p")
+COUNTS = ("length", "samples", "cells", "impossible", "drafted", "accepted")
+"""What a report tells of a test's parameters, and of the test."""
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The likely beginnings of what follows a prompt, each with its chance, and the exact row after it."""
+
+    mass: Mapping[Tokens, float]
+    rows: Mapping[Tokens, Tensor]
+    """(V,): probabilities of the token after a beginning; every one in `mass` but the longest has its row."""
+
+    def allows(self, sample: Tokens) -> bool:
+        """False if the sample has chance 0, as far as the rows are known."""
+        known = (i for i in range(len(sample)) if sample[:i] in self.rows)
+        return all(self.rows[sample[:i]][sample[i]] > 0 for i in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One chi-square test: sequences of `length` tokens after one prompt under one set of parameters."""
+
+    prompt: int
+    params: SamplingParams
+    length: int
+    samples: int
+    statistic: float
+    cells: int
+    impossible: int
+    drafted: int
+    accepted: int
+
+    @property
+    def p_value(self) -> float:
+        """Chance of counts at least as far off under the distribution; 0 if something impossible happened."""
+        if self.impossible:
+            return 0.0
+        return chi_square_tail(self.statistic, self.cells - 1) if self.cells > 1 else 1.0
+
+    def document(self) -> dict[str, object]:
+        """The test as JSON values."""
+        given = {name: getattr(self.params, name) for name in SHOWN}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        figures = {"chi2": round(self.statistic, 3), "p": self.p_value}
+        return {"prompt": self.prompt, **given, **counts, **figures}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All tests, and the verdict at `false_alarm`, the rate of the whole report."""
+
+    checks: tuple[Check, ...]
+    false_alarm: float
+
+    @property
+    def threshold(self) -> float:
+        """A p-value below it fails its test."""
+        return self.false_alarm / max(1, len(self.checks))
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The tests that failed."""
+        return tuple(check for check in self.checks if check.p_value < self.threshold)
+
+    @property
+    def was_tested(self) -> bool:
+        """True if drafts were both accepted and rejected, so that verification had something to get wrong."""
+        accepted = sum(check.accepted for check in self.checks)
+        return 0 < accepted < sum(check.drafted for check in self.checks)
+
+    def document(self) -> dict[str, object]:
+        """The report as JSON values."""
+        return {
+            "holds": not self.failed,
+            "false_alarm": self.false_alarm,
+            "threshold": self.threshold,
+            "rows": [check.document() for check in self.checks],
+        }
+
+
+def run(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    settings: Sequence[SamplingParams],
+    *,
+    length: int,
+    num_samples: int,
+    seed: int = 0,
+) -> Iterator[tuple[Check, ...]]:
+    """The tests of every prompt under every setting, one a length from 1 to `length`."""
+    if length < 1 or num_samples < 2 * MIN_EXPECTED:
+        raise ConfigError(
+            f"give at least {2 * MIN_EXPECTED:.0f} samples of at least 1 token, "
+            f"got {num_samples} of {length}"
+        )
+    for index, prompt in enumerate(prompts):
+        for params in settings:
+            given = replace(params, ignore_eos=True)
+            wanted = exact_distribution(
+                engine.model, prompt, given, length, floor=MIN_EXPECTED / num_samples
+            )
+            sequences, stats = draw(engine, prompt, given, length, range(seed, seed + num_samples))
+            drafted = (stats.drafted, stats.accepted)
+            yield tuple(
+                Check(index, params, n, num_samples, *compare(wanted, sequences, n), *drafted)
+                for n in range(1, length + 1)
+            )
+
+
+def exact_distribution(
+    model: Model, prompt: Sequence[int], params: SamplingParams, length: int, floor: float
+) -> Distribution:
+    """The distribution of up to `length` tokens: every sequence whose mass is at least `floor`."""
+    mass: dict[Tokens, float] = {(): 1.0}
+    rows: dict[Tokens, Tensor] = {}
+    cache = model.new_cache(1, len(prompt) + length)
+    beginnings: list[Tokens] = [()]
+    pipeline = LogitsPipeline(params, prompt)
+    for _ in range(length):
+        longer: list[Tokens] = []
+        for beginning in beginnings:
+            batch = Batch((Segment.of(0, 0, [*prompt, *beginning], EMPTY_DRAFT),))
+            logits = model.head(model.forward(batch, cache).last[-1:])[0]
+            row = pipeline.probs(logits, beginning)
+            rows[beginning] = row
+            probs = row.double() / row.double().sum() * mass[beginning]
+            for token in (probs >= floor).nonzero().flatten().tolist():
+                longer.append((*beginning, token))
+                mass[longer[-1]] = float(probs[token])
+        beginnings = longer
+    return Distribution(mass, rows)
+
+
+def draw(
+    engine: Engine, prompt: Sequence[int], params: SamplingParams, length: int, seeds: range
+) -> tuple[list[Tokens], SpecStats]:
+    """One sequence of `length` tokens a seed, drafted and verified by the engine, many at once."""
+    wanted = replace(params, max_tokens=length + 1)  # the last draft may go beyond
+    runs = [engine.add(prompt, replace(wanted, seed=seed)) for seed in seeds]
+    while engine.has_work:
+        engine.step()
+    sequences = [tuple(each.seq.generated[:length]) for each in runs]
+    return sequences, SpecStats.total(each.stats for each in runs)
+
+
+def compare(
+    exact: Distribution, sequences: Sequence[Tokens], length: int
+) -> tuple[float, int, int]:
+    """Chi-square statistic of the first `length` tokens, its number of cells, and impossible sequences."""
+    counts = Counter(tokens[:length] for tokens in sequences)
+    num = len(sequences)
+    impossible = sum(n for tokens, n in counts.items() if not exact.allows(tokens))
+    cells = [(counts[t], num * mass) for t, mass in exact.mass.items() if len(t) == length]
+    cells.sort(key=lambda cell: cell[1])
+    rest = (num - sum(seen for seen, _ in cells), num - sum(expected for _, expected in cells))
+    while cells and 0 < rest[1] < MIN_EXPECTED:
+        rare = cells.pop(0)
+        rest = (rest[0] + rare[0], rest[1] + rare[1])
+    if rest[1] > 0:
+        cells.append(rest)
+    statistic = sum((seen - expected) ** 2 / expected for seen, expected in cells)
+    return statistic, len(cells), impossible
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """Chance that a chi-square variable with that many degrees of freedom exceeds the statistic."""
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))

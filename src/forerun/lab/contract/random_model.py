@@ -1,0 +1,70 @@
+"""Tiny random models, real in every part: what drafters are checked on where no weights are at hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.model.backends import native
+from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.model.decoder import Decoder
+from forerun.model.model import Model
+from forerun.weights.stored import FORMATS, StoredTensor
+
+
+def random_config(
+    vocab_size: int = 24, num_layers: int = 2, max_position: int = 512, head_dim: int = 16
+) -> ModelConfig:
+    """A llama of a few thousand parameters, with grouped queries and a tied head."""
+    return ModelConfig(
+        family="llama",
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_layers=num_layers,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=head_dim,
+        max_position=max_position,
+        rope=RopeConfig(theta=10_000.0, rotary_dim=head_dim),
+        tied_head=True,
+    )
+
+
+def random_weights(
+    seed: int, config: ModelConfig, sharpness: float = 1.0, noise: float = 0.0
+) -> dict[str, Tensor]:
+    """Weights by name, fp32. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        name: torch.randn(size, generator=generator) * (0.3 if len(size) > 1 else 0.1)
+        for name, size in weight_shapes(config).items()
+    }
+    for name in weights:
+        if name.endswith("norm"):
+            weights[name] = 1 + weights[name]
+    weights["norm"] = weights["norm"] * sharpness
+    generator = torch.Generator().manual_seed(1000 + seed)
+    for name, weight in weights.items():
+        disturbance = torch.randn(weight.shape, generator=generator)
+        weights[name] = weight + noise * weight.std() * disturbance
+    return weights
+
+
+def random_model(
+    seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
+) -> Model:
+    """A random model on the native kernels, without them on torch; with noise, one that often says the same."""
+    shape = random_config(**config)
+    weights = random_weights(seed, shape, sharpness, noise)
+    if native.unsupported(shape, torch.device("cpu")) is not None:
+        return Decoder(shape, weights)
+    stored = {name: _stored(name, weight) for name, weight in weights.items()}
+    return native.load(shape, stored, num_threads=1)
+
+
+def _stored(name: str, weight: Tensor) -> StoredTensor:
+    rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
+    data = np.ascontiguousarray(rows).view(np.uint8)
+    return StoredTensor(name, tuple(weight.shape), FORMATS["f32"], data)

@@ -1,0 +1,126 @@
+"""Fidelity: how near a system's next-token distributions are to those of a reference that reads the same weights.
+
+Both read the same token ids. At every token that has a next one: the Kullback-Leibler divergence from the reference, in
+nats, whether both find the same token likeliest, and the negative log-probability of the token that does come.
+A system is a function from token ids (n,) to logits (n, V), fp32; drafting has no part in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import ConfigError
+from forerun.core.types import EMPTY_DRAFT
+from forerun.model.model import Model
+
+Read = Callable[[Sequence[int]], Tensor]
+"""Token ids (n,) to the logits after each of them (n, V)."""
+
+ROWS = 64
+"""Rows compared at once, in fp64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """Sums over `tokens` predicted tokens; `kl` and `same` are against the reference."""
+
+    tokens: int = 0
+    kl: float = 0.0
+    same: int = 0
+    nll: float = 0.0
+
+    def __add__(self, other: Nearness) -> Nearness:
+        return Nearness(
+            self.tokens + other.tokens,
+            self.kl + other.kl,
+            self.same + other.same,
+            self.nll + other.nll,
+        )
+
+    @property
+    def mean_kl(self) -> float:
+        """Nats a token; not a number before the first one."""
+        return self.kl / self.tokens if self.tokens else math.nan
+
+    @property
+    def agreement(self) -> float:
+        """The share of tokens after which the likeliest next one is the reference's."""
+        return self.same / self.tokens if self.tokens else math.nan
+
+    @property
+    def ppl(self) -> float:
+        """The perplexity of the texts."""
+        return math.exp(self.nll / self.tokens) if self.tokens else math.nan
+
+
+def pieces(
+    texts: Sequence[Sequence[int]], window: int, limit: int | None = None
+) -> list[list[int]]:
+    """The first `limit` tokens of each text, cut into pieces of at most `window` side by side.
+
+    A piece of one token predicts nothing and is left out. Raises ConfigError if nothing is left.
+    """
+    if window < 2:
+        raise ConfigError(f"the window must hold at least 2 tokens, got {window}")
+    found = [
+        list(text[start : start + window])
+        for text in (text[:limit] for text in texts)
+        for start in range(0, len(text) - 1, window)
+    ]
+    if not found:
+        raise ConfigError("the texts hold no two tokens in a row: give a longer one")
+    return found
+
+
+def reader(model: Model, window: int) -> Read:
+    """A model as a system: it reads a piece as the engine reads a prompt.
+
+    Raises ConfigError if the window is longer than the model's context.
+    """
+    if window > model.config.max_position:
+        raise ConfigError(
+            f"a window of {window} tokens is longer than the model's context "
+            f"of {model.config.max_position}: give a smaller --window"
+        )
+    cache = model.new_cache(1, window)
+
+    def read(tokens: Sequence[int]) -> Tensor:
+        segment = Segment.of(0, 0, tokens, EMPTY_DRAFT)
+        return model.head(model.forward(Batch((segment,)), cache).last).cpu()
+
+    return read
+
+
+def compare(
+    texts: Sequence[Sequence[int]], reference: Read, systems: Sequence[Read]
+) -> Iterator[list[Nearness]]:
+    """For each text the reference's own sums, then those of every system."""
+    for tokens in texts:
+        exact = reference(tokens)
+        yield [
+            nearness(tokens, exact, logits)
+            for logits in (exact, *(read(tokens) for read in systems))
+        ]
+
+
+def nearness(tokens: Sequence[int], exact: Tensor, logits: Tensor) -> Nearness:
+    """How near logits (n, V) after each of the tokens (n,) are to the exact ones; the last row has no next token."""
+    total = Nearness()
+    for start in range(0, len(tokens) - 1, ROWS):
+        rows = slice(start, min(start + ROWS, len(tokens) - 1))
+        goal = torch.tensor(tokens[rows.start + 1 : rows.stop + 1])
+        right, found = (x[rows].double().log_softmax(-1) for x in (exact, logits))
+        share = right.exp()
+        total += Nearness(
+            len(goal),
+            float((share * (right - found)).where(share > 0, 0).sum()),
+            int((exact[rows].argmax(-1) == logits[rows].argmax(-1)).sum()),
+            float(-found.gather(-1, goal[:, None]).sum()),
+        )
+    return total

@@ -1,0 +1,113 @@
+"""Perplexity: how well a model, as it is stored and computed here, predicts a text.
+
+The text is cut into windows that overlap. A token is predicted once, in the first window that holds
+it, from all tokens of the window before it: at least `window - stride` of them, except near the
+beginning of the text. The first token of a text has nothing before it and is not predicted; nor is,
+where windows do not overlap, the first one of each.
+
+Prompts are read exactly as the engine reads them; drafting has no part in it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch.nn import functional
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.config import Precision
+from forerun.core.errors import ConfigError
+from forerun.core.types import EMPTY_DRAFT
+from forerun.lab.store import Store
+from forerun.model.cache.base import KVCache
+from forerun.model.model import Model
+
+HEAD_ROWS = 64
+"""Rows whose logits are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextWindow:
+    """Tokens `start` to `stop`, of which those from `first` on are predicted."""
+
+    start: int
+    stop: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Predicted tokens, the sum of their negative log-probabilities in nats, and how long it took."""
+
+    tokens: int = 0
+    nll: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.tokens + other.tokens, self.nll + other.nll, self.seconds + other.seconds)
+
+    @property
+    def ppl(self) -> float:
+        """The perplexity; not a number before the first token."""
+        return math.exp(self.nll / self.tokens) if self.tokens else math.nan
+
+
+def windows(num_tokens: int, window: int, stride: int) -> list[TextWindow]:
+    """The windows of a text. Raises ConfigError for sizes that make no sense."""
+    if window < 2:
+        raise ConfigError(f"the window must hold at least 2 tokens, got {window}")
+    if not 1 <= stride <= window:
+        raise ConfigError(f"the stride must be from 1 to the window's {window}, got {stride}")
+    if num_tokens < 2:
+        raise ConfigError(f"perplexity needs at least 2 tokens, got {num_tokens}")
+    found: list[TextWindow] = []
+    stop = 0
+    for start in range(0, num_tokens - 1, stride):
+        first, stop = max(stop, start + 1), min(start + window, num_tokens)
+        found.append(TextWindow(start, stop, first))
+        if stop == num_tokens:
+            break
+    return found
+
+
+def measure(
+    model: Model,
+    tokens: Sequence[int],
+    plan: Sequence[TextWindow],
+    store: Store,
+    kv: Precision = "auto",
+) -> Iterator[Score]:
+    """The score of every window in order, with keys and values as `kv`; what the store holds is not computed again.
+
+    Raises ConfigError if a window is longer than the model's context.
+    """
+    longest = max(window.stop - window.start for window in plan)
+    if longest > model.config.max_position:
+        raise ConfigError(
+            f"a window of {longest} tokens is longer than the model's context "
+            f"of {model.config.max_position}: give a smaller --window"
+        )
+    cache = model.new_cache(1, longest, kv)
+    for window in plan:
+        key = f"{window.start}:{window.stop}"
+        if key not in store.results:
+            store.add(key, asdict(_score(model, tokens, window, cache)))
+        yield Score(**store.results[key])  # type: ignore[arg-type]  # as written above
+
+
+def _score(model: Model, tokens: Sequence[int], window: TextWindow, cache: KVCache) -> Score:
+    begin_s = time.perf_counter()
+    read = tokens[window.start : window.stop - 1]
+    hidden = model.forward(Batch((Segment.of(0, 0, read, EMPTY_DRAFT),)), cache).last
+    rows = hidden[window.first - 1 - window.start :]
+    nll = 0.0
+    for start in range(0, len(rows), HEAD_ROWS):
+        logits = model.head(rows[start : start + HEAD_ROWS])
+        begin = window.first + start
+        goal = torch.tensor(tokens[begin : begin + len(logits)], device=logits.device)
+        nll += float(functional.cross_entropy(logits, goal, reduction="none").double().sum())
+    return Score(len(rows), nll, time.perf_counter() - begin_s)

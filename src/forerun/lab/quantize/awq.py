@@ -1,0 +1,109 @@
+"""AWQ: activation-aware scales of input channels, and clipped ranges. Lin et al., arXiv 2306.00978.
+
+A layer's inputs are known by two statistics: the mean of |x| of each channel and the Gram matrix X^T X / T, from which
+the error of any rounded weight on all T tokens follows: mean |x D^T|^2 = tr(D G D^T) for D = rounded - weight.
+N rows (outputs), K columns (inputs), g columns share a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forerun.weights.grid import Grid
+
+RATIOS = 20
+"""Exponents that are tried: 0, 1/20, ... 19/20."""
+LIMITS = 10
+"""Ranges that are tried: 1, 19/20, ... 11/20 of a group's own."""
+_LEAST = 1e-4
+_SAMPLED_ROWS = 256
+"""Of a matrix, or of those that share scales, that the scales are tried on."""
+_ROWS_AT_A_TIME = 256
+_NUMBERS_AT_A_TIME = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Statistics of a layer's inputs: mean magnitude (K,), Gram matrix (K, K) over the number of tokens."""
+
+    magnitude: Tensor
+    gram: Tensor
+
+    def divided(self, scales: Tensor) -> Inputs:
+        """Those of inputs divided by scales (K,)."""
+        gram = self.gram / scales
+        return Inputs(self.magnitude / scales, gram.div_(scales[:, None]))
+
+    def error(self, difference: Tensor) -> float:
+        """The mean square of what a difference of weights (N, K) makes of the inputs, summed over rows."""
+        parts = difference.split(_ROWS_AT_A_TIME)
+        return sum(float(((part @ self.gram) * part).sum(dtype=torch.float64)) for part in parts)
+
+
+def search_scales(weights: Sequence[Tensor], inputs: Inputs, grid: Grid) -> Tensor:
+    """Scales (K,) of the inputs that the matrices (N_i, K) share: those whose rounding errs least (section 3.2).
+
+    Rounding W diag(s) and dividing by s again protects the columns with large s. Tried are
+    s = magnitude^r / weight^(1 - r), as AutoAWQ does, and s = 1, on some of the rows.
+    """
+    num_rows = sum(map(len, weights))
+    size = sum(mean_weight(w, grid) * (len(w) / num_rows) for w in weights)
+    step = max(1, num_rows // _SAMPLED_ROWS)
+    weight = torch.cat([w[::step] for w in weights])
+    best = torch.ones_like(inputs.magnitude)
+    least = inputs.error(grid.nearest(weight) - weight)
+    for step in range(RATIOS):
+        ratio = step / RATIOS
+        scales = inputs.magnitude**ratio / (size ** (1 - ratio) + _LEAST)
+        scales = scales.clamp(min=_LEAST)
+        scales /= torch.sqrt(scales.max() * scales.min())
+        error = inputs.error(grid.nearest(weight * scales) / scales - weight)
+        if error < least:
+            best, least = scales, error
+    return best
+
+
+def mean_weight(weight: Tensor, grid: Grid) -> Tensor:
+    """Mean over rows (K,) of each weight's magnitude as a share of its group's largest."""
+    total = torch.zeros(weight.shape[1])
+    for rows in weight.split(_rows_at_a_time(weight)):
+        groups = rows.view(len(rows), -1, grid.width(rows.shape[1])).abs()
+        total += (groups / (groups.amax(-1, keepdim=True) + 1e-6)).sum(0).flatten()
+    return total / len(weight)
+
+
+def clip(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
+    """The matrix (N, K) with each group cut to the range whose rounding errs least on the group's own inputs."""
+    width = grid.width(weight.shape[1])
+    grams = torch.stack(
+        [inputs.gram[k : k + width, k : k + width] for k in range(0, weight.shape[1], width)]
+    )
+    parts = [_clip_rows(rows, grams, grid) for rows in weight.split(_rows_at_a_time(weight))]
+    return torch.cat(parts)
+
+
+def _clip_rows(weight: Tensor, grams: Tensor, grid: Grid) -> Tensor:
+    """Rows (R, K) with the Gram matrices (G, g, g) of the groups."""
+    groups = weight.view(len(weight), len(grams), -1)
+    largest = groups.abs().amax(-1, keepdim=True)
+    best = groups.clone()
+    least = torch.full_like(largest, torch.inf)
+    for step in range(LIMITS):
+        limit = largest * (1 - step / (2 * LIMITS))
+        cut = groups.clamp(-limit, limit)
+        difference = grid.nearest(cut.view(weight.shape)).view(groups.shape) - groups
+        seen = torch.einsum("rgi,gij->rgj", difference, grams)
+        error = (seen * difference).sum(-1, keepdim=True)
+        is_better = error < least
+        best = torch.where(is_better, cut, best)
+        least = torch.where(is_better, error, least)
+    return best.view(weight.shape)
+
+
+def _rows_at_a_time(weight: Tensor) -> int:
+    """Of a matrix (N, K), so that a step's copies of them stay small."""
+    return max(1, _NUMBERS_AT_A_TIME // weight.shape[1])

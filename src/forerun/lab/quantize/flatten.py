@@ -1,0 +1,177 @@
+"""FlattenQuant: inputs with one scale for a whole tensor, outliers in several places. arXiv 2402.17985.
+
+What the abstract says: channels are smoothed, large ones are spread over repeated weight channels, and both operands
+of a linear layer are integers with one scale (of weights: one an output), fixed by calibration. How the threshold is
+chosen and how channels are split is reconstructed. N rows (outputs), K columns (inputs), S sampled rows of inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.lab.quantize.gptq import Feedback, compensated
+from forerun.weights.flat import FlatParts, FlatRows, Split
+
+ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
+"""How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
+_SHRINK, _THRESHOLDS = 0.9, 32
+_REACH = {8: (1.5,), 4: (1.0, 0.6, 0.3)}
+"""Of the largest input that was seen, what places must hold, by bits: coarse codes gain by cutting the rarest."""
+_CLIPS = tuple(1 - 0.06 * i for i in range(8))
+_ROWS_AT_A_TIME = 256
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class FlatInputs:
+    """What calibration saw of a layer's inputs: largest |x| (K,), mean of x^T x (K, K), some rows (S, K)."""
+
+    largest: Tensor
+    gram: Tensor
+    sample: Tensor
+
+
+def limit_of(bits: int) -> int:
+    """The largest code of so many bits."""
+    return int((1 << (bits - 1)) - 1)
+
+
+def rounded(rows: FlatRows, x: Tensor) -> Tensor:
+    """What flattened codes of x (..., K) stand for, in the same numbers as the kernels' codes."""
+    reach = torch.tensor(rows.pieces if rows.split == "spill" else np.ones_like(rows.pieces))
+    most = reach * float(rows.limit)
+    codes = torch.round(x * torch.from_numpy(rows.inverse))
+    return torch.minimum(torch.maximum(codes, -most), most) * torch.from_numpy(rows.steps)
+
+
+def search_rows(
+    inputs: FlatInputs, weight: Tensor, *, bits: int, row_bits: int, split: Split, widen: float
+) -> FlatRows:
+    """How to flatten the inputs of all matrices `weight` (N, K) that read them, with at most (1 + widen) K places.
+
+    Of each smoothing the threshold that rounds the inputs best, weighted by their columns; then the smoothing whose
+    rounded product is nearest, with weights rounded to `bits` as well.
+    """
+    reach = weight.abs().amax(0).clamp(min=_LEAST)
+    largest = inputs.largest.clamp(min=_LEAST)
+    exact = inputs.sample @ weight.T
+    # Each row counts alike: a few with huge inputs would hide what becomes of all others.
+    share = 1 / exact.square().sum(1).clamp(min=1e-30)
+    best, least = None, torch.inf
+    for alpha in ALPHAS:
+        smooth = largest**alpha / reach ** (1 - alpha) if alpha else torch.ones_like(largest)
+        smooth = smooth / smooth.log().mean().exp()
+        rows = _threshold(inputs, smooth, weight, share, row_bits, split=split, widen=widen)
+        factors, seen = torch.from_numpy(rows.factors), rounded(rows, inputs.sample)
+        error = 0.0
+        for part, goal in zip(
+            weight.split(_ROWS_AT_A_TIME), exact.split(_ROWS_AT_A_TIME, 1), strict=True
+        ):
+            near = _nearest(part * factors, bits).div_(factors)
+            error += float((seen @ near.T - goal).square().sum(1) @ share)
+        if error < least:
+            best, least = rows, error
+    assert best is not None
+    return best
+
+
+def _threshold(
+    inputs: FlatInputs,
+    smooth: Tensor,
+    weight: Tensor,
+    share: Tensor,
+    bits: int,
+    *,
+    split: Split,
+    widen: float,
+) -> FlatRows:
+    """Rows of smoothed inputs x / smooth: the threshold is the largest value of one place."""
+    limit = limit_of(bits)
+    most = max(int(len(smooth) * (1 + widen)) // 32 * 32, len(smooth))
+    salience = weight.square().sum(0)
+    best, least = None, torch.inf
+    for reach in _REACH[bits]:
+        largest = (reach * inputs.largest / smooth).clamp(min=_LEAST)
+        for i in range(_THRESHOLDS):
+            threshold = float(largest.max()) * _SHRINK**i
+            pieces = torch.ceil(largest / threshold - 1e-4).clamp(min=1)
+            if widen <= 0:
+                pieces = torch.ones_like(pieces)
+            if float(pieces.sum()) > most:
+                break
+            steps = smooth * (threshold / limit) * (pieces if split == "even" else 1)
+            rows = FlatRows(steps.numpy(), pieces.to(torch.int32).numpy(), limit, split)
+            difference = rounded(rows, inputs.sample) - inputs.sample
+            error = float(share @ difference.square() @ salience)
+            if error < least:
+                best, least = rows, error
+    assert best is not None
+    return best
+
+
+def round_weights(
+    weights: Sequence[Tensor], inputs: FlatInputs, rows: FlatRows, bits: int, *, compensate: bool
+) -> list[FlatParts]:
+    """Codes of matrices (N_i, K) for flattened inputs.
+
+    Each output's range is the best of eight. `compensate`: columns are rounded one after the other, and what the later
+    ones can make up for they do (GPTQ, Frantar et al., arXiv 2210.17323).
+    """
+    factors = torch.from_numpy(rows.factors)
+    noise = (rounded(rows, inputs.sample) - inputs.sample).square().mean(0)
+    gram = inputs.gram / factors
+    gram.div_(factors[:, None]).diagonal().add_(noise / factors.square())
+    weight = torch.cat(list(weights)) * factors
+    scales = torch.cat([_scales(part, gram, bits) for part in weight.split(_ROWS_AT_A_TIME)])
+    limit = limit_of(bits)
+    if compensate:
+        zeros = torch.zeros_like(scales)
+        codes = compensated(weight, Feedback.of(gram), scales, zeros, (-limit, limit))
+    else:
+        codes = _codes(weight, scales, limit)
+    sizes = [len(each) for each in weights]
+    return [
+        FlatParts(part.to(torch.int8).numpy(), scale[:, 0].numpy(), rows)
+        for part, scale in zip(codes.split(sizes), scales.split(sizes), strict=True)
+    ]
+
+
+def product_error(
+    weights: Sequence[Tensor], parts: Sequence[FlatParts], inputs: FlatInputs
+) -> float:
+    """Mean square error of the products on the sampled rows, relative to their size."""
+    seen, error, size = rounded(parts[0].rows, inputs.sample), 0.0, 0.0
+    for weight, part in zip(weights, parts, strict=True):
+        exact = inputs.sample @ weight.T
+        error += float((seen @ torch.from_numpy(part.values()).T - exact).square().sum())
+        size += float(exact.square().sum())
+    return error / max(size, 1e-30)
+
+
+def _codes(weight: Tensor, scales: Tensor, limit: int) -> Tensor:
+    return torch.round(weight / scales).clamp(-limit, limit)
+
+
+def _nearest(weight: Tensor, bits: int) -> Tensor:
+    limit = limit_of(bits)
+    scales = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / limit
+    return _codes(weight, scales, limit) * scales
+
+
+def _scales(weight: Tensor, gram: Tensor, bits: int) -> Tensor:
+    """Of each output (N, 1): the clipped range whose nearest codes err least on the inputs."""
+    limit = limit_of(bits)
+    whole = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / limit
+    best, least = whole, torch.full_like(whole, torch.inf)
+    for clip in _CLIPS if bits < 8 else (1.0,):
+        difference = _codes(weight, whole * clip, limit) * (whole * clip) - weight
+        error = ((difference @ gram) * difference).sum(1, keepdim=True)
+        is_better = error < least
+        best = torch.where(is_better, whole * clip, best)
+        least = torch.where(is_better, error, least)
+    return best

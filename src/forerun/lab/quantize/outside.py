@@ -1,0 +1,136 @@
+"""The parts of a model outside its blocks, some rows at a time: embedding, positions, last norm, head.
+
+H texts of T tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.errors import LoadError
+from forerun.lab.quantize.hf_export import named
+from forerun.model.arch.base.mapping import Arch
+from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.kernels import reference as ops
+from forerun.model.loader import stored_weights
+from forerun.weights.checkpoint import Checkpoint
+from forerun.weights.stored import StoredTensor
+from forerun.weights.tensor_file import Chunks
+
+_ROWS_AT_A_TIME = 2048
+_LOGITS_AT_A_TIME = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Those of a checkpoint."""
+
+    checkpoint: Checkpoint
+    arch: Arch
+    config: ModelConfig
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """What the first block reads of texts of equal length: (H, T, D), fp32."""
+        config = self.config
+        if not len(texts):
+            return torch.empty(0, 1, config.hidden_size)
+        stored = dict(stored_weights(self.checkpoint, self.arch, config, "embed"))["embed"]
+        ids = np.array(texts)
+        states = torch.empty(*ids.shape, config.hidden_size)
+        for text, each in zip(ids, states, strict=True):
+            torch.mul(stored.rows(text).dequantize(), config.embedding_multiplier, out=each)
+        stored.release()
+        if config.learned_position_offset is not None:
+            table = dict(stored_weights(self.checkpoint, self.arch, config, "positions"))
+            first = config.learned_position_offset
+            states += table["positions"].rows(slice(first, first + ids.shape[1])).dequantize()
+        return states
+
+    def loss(self, states: Tensor, ids: Tensor) -> float:
+        """Mean negative log-probability, in nats, of each text's tokens but the first; states (H, T, D), ids (H, T)."""
+        rows = self._norm(states[:, :-1].flatten(0, 1))
+        targets = ids[:, 1:].flatten()
+        total = torch.full((len(rows),), -torch.inf)
+        chosen = torch.zeros(len(rows))
+        start = 0
+        for logits in self._logits(rows):
+            total = torch.logaddexp(total, logits.logsumexp(-1))
+            stop = start + logits.shape[-1]
+            here = (targets >= start) & (targets < stop)
+            chosen[here] = logits[here, targets[here] - start]
+            start = stop
+        return float((total - chosen).double().mean())
+
+    def divergence(self, states: Tensor) -> Tensor:
+        """Mean KL divergence (C - 1,), in nats, of what states[1:] predict from what states[0] do, (C, H, T, D).
+
+        The states, of which there may be many, become what the head reads.
+        """
+        rows = states.view(len(states), -1, states.shape[-1])
+        for each in rows:
+            each.copy_(self._norm(each))
+        sums = torch.full(rows.shape[:2], -torch.inf)
+        for logits in self._logits(rows):
+            sums = torch.logaddexp(sums, logits.logsumexp(-1))
+        total = torch.zeros(len(rows) - 1, dtype=torch.float64)
+        for logits in self._logits(rows):
+            logs = logits - sums[..., None]
+            total += (logs[0].exp() * (logs[0] - logs[1:])).sum((-1, -2), dtype=torch.float64)
+        return total / rows.shape[1]
+
+    def _logits(self, rows: Tensor) -> Iterator[Tensor]:
+        """Logits (..., n) of rows (..., D), some tokens at a time."""
+        config = self.config
+        name = "embed" if config.tied_head else "head"
+        stored = dict(stored_weights(self.checkpoint, self.arch, config, name))
+        step = max(1, _LOGITS_AT_A_TIME // max(1, rows[..., 0].numel()))
+        for start in range(0, config.vocab_size, step):
+            part = slice(start, min(start + step, config.vocab_size))
+            logits = rows @ stored[name].rows(part).dequantize().T
+            if f"{name}.bias" in stored:
+                logits += stored[f"{name}.bias"].dequantize()[part]
+            yield logits / config.logits_divisor
+            stored[name].release()
+
+    def tensors(self) -> Iterator[tuple[str, Chunks]]:
+        """All of them as fp16, by the name in a Hugging Face folder. Rows raise LoadError for what fp16 cannot hold."""
+        for name in weight_shapes(self.config):
+            if name.startswith("layers."):
+                continue
+            for short, stored in stored_weights(self.checkpoint, self.arch, self.config, name):
+                nothing = {short: np.empty(0)}
+                (located,) = named(self.arch, self.config, None, nothing)
+                yield located, Chunks(stored.shape, np.dtype(np.float16), _halves(stored))
+
+    def _norm(self, x: Tensor) -> Tensor:
+        parts = dict(stored_weights(self.checkpoint, self.arch, self.config, "norm"))
+        weight = parts["norm"].dequantize()
+        if self.config.norm == "rms":
+            return ops.rms_norm(x, weight, self.config.norm_eps)
+        bias = parts["norm.bias"].dequantize() if "norm.bias" in parts else None
+        return ops.layer_norm(x, weight, bias, self.config.norm_eps)
+
+
+def _halves(stored: StoredTensor) -> Iterator[np.ndarray]:
+    is_matrix = len(stored.shape) > 1
+    for start in range(0, stored.shape[0], _ROWS_AT_A_TIME) if is_matrix else (0,):
+        rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME)) if is_matrix else stored
+        yield as_fp16(
+            rows.dequantize(),
+            f"tensor '{stored.name}' holds numbers that fp16, which the layouts ask for, cannot hold",
+        )
+        stored.release()
+
+
+def as_fp16(values: Tensor, complaint: str) -> np.ndarray:
+    """The nearest numbers in fp16. Raises LoadError with the complaint for what it cannot hold."""
+    halves = values.to(torch.float16)
+    if not torch.isfinite(halves).all():
+        raise LoadError(complaint)
+    array: np.ndarray = halves.numpy()
+    return array

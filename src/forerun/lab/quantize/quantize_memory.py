@@ -1,0 +1,74 @@
+"""How much memory a quantizing job takes at most, beside what the process has before it. Sizes in bytes.
+
+That is where freed memory goes back to the system at once (`core.device.return_at_once`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from forerun.lab.quantize.whole_block import READERS
+from forerun.model.config import ModelConfig, weight_shapes
+
+_ALLOWANCE = 28_000_000
+"""Parts of torch that are loaded when first used, and gaps between what is held: measured."""
+_MATRIX_COPIES = 5
+"""Of the matrix that is rounded, fp32: cut, what is lacking, codes, values, differences."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What a block of the model and its calibration take, fp32."""
+
+    weights: int
+    """All of them."""
+    largest: int
+    """The matrix with the most weights."""
+    site: int
+    """The matrices that read the same inputs, where they have the most weights."""
+    grams: int
+    """Gram matrices of all inputs."""
+    widest: int
+    """That of the widest."""
+    passing: int
+    """What one text leaves behind on its way."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, length: int) -> _Block:
+        shapes = weight_shapes(config)
+        sizes = {n: 4 * math.prod(s) for n, s in shapes.items() if n.startswith("layers.0.")}
+        sites = [sum(sizes.get(f"layers.0.{n}", 0) for n in names) for names in READERS.values()]
+        width, inner = config.hidden_size, config.intermediate_size
+        widths = (width, config.num_heads * config.head_dim, width, inner)
+        return cls(
+            weights=sum(sizes.values()),
+            largest=max(sizes.values()),
+            site=max(sites),
+            grams=sum(4 * size**2 for size in widths),
+            widest=4 * max(widths) ** 2,
+            passing=4 * length * (8 * width + 4 * inner),
+        )
+
+
+def awq_nbytes(
+    config: ModelConfig, *, num_tokens: int, length: int, is_calibrated: bool, gptq: bool
+) -> int:
+    """Of rounding with AWQ or to nearest: hidden states of `num_tokens`, in texts of `length`."""
+    block = _Block.of(config, length)
+    grams = block.grams + block.widest * (2 if gptq else 1) if is_calibrated else 0
+    rounding = block.weights + grams + _MATRIX_COPIES * block.largest
+    observing = block.weights + block.grams * is_calibrated + block.passing
+    advancing = block.weights * 5 // 4 + block.passing  # codes, and their values
+    states = 4 * config.hidden_size * num_tokens
+    return states + max(rounding, observing, advancing) + _ALLOWANCE
+
+
+def flatten_nbytes(config: ModelConfig, *, num_tokens: int, length: int) -> int:
+    """Of FlattenQuant: hidden states of `num_tokens`, those of its probes included, in texts of `length`."""
+    block = _Block.of(config, length)
+    codes = block.weights // 2  # of 4 and of 8 bits, a byte each
+    rounding = block.grams + 3 * block.widest + 3 * block.site
+    passing = block.weights + block.passing  # of the flattened block
+    states = 4 * config.hidden_size * num_tokens
+    return states + block.weights + codes + max(rounding, passing) + _ALLOWANCE

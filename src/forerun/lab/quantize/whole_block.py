@@ -1,0 +1,95 @@
+"""One block over whole texts in fp32: what calibration needs, where the row law has no part.
+
+The decoder computes tiles of 8 rows over a cache; here all T tokens of a text are one pass, many times faster.
+T tokens, D width, H heads, G kv heads, E head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from forerun.model.config import ModelConfig
+from forerun.model.decoder import inverse_frequencies
+from forerun.model.kernels import reference as ops
+
+Site = Literal["attn", "o", "mlp", "down"]
+"""Where a block multiplies by weights: what q, k and v read, what o reads, what gate and up read, what down reads."""
+
+READERS: Mapping[Site, tuple[str, ...]] = {
+    "attn": ("q", "k", "v"),
+    "o": ("o",),
+    "mlp": ("gate", "up"),
+    "down": ("down",),
+}
+
+
+class WholeBlock:
+    """A block's weights by their canonical names without `layers.<i>.`."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self.weights = weights
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, dict[Site, Tensor]]:
+        """The block's output (T, D) for its input (T, D), and what its matrices read."""
+        factor = self.config.residual_multiplier
+        sites: dict[Site, Tensor] = {"attn": self._norm("attn_norm", x)}
+        sites["o"] = self._attend(sites["attn"])
+        x = x + self._linear("o", sites["o"]) * factor
+        sites["mlp"] = self._norm("mlp_norm", x)
+        sites["down"] = self._widen(sites["mlp"])
+        return x + self._linear("down", sites["down"]) * factor, sites
+
+    def _attend(self, x: Tensor) -> Tensor:
+        config = self.config
+        query, key, value = (self._linear(n, x).view(len(x), -1, config.head_dim) for n in "qkv")
+        if config.qk_norm:
+            query, key = self._norm("q_norm", query), self._norm("k_norm", key)
+        if config.rope is not None:
+            angles = torch.arange(len(x))[:, None] * inverse_frequencies(config.rope)
+            factor = config.rope.attention_factor
+            cos, sin = angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
+            query, key = ops.rope(query, cos, sin), ops.rope(key, cos, sin)
+        # As a batch of one: other shapes take a way that holds the scores of all heads.
+        query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=_sees(len(x), config.sliding_window),
+            scale=config.scale,
+            enable_gqa=True,
+        )
+        return mixed[0].transpose(0, 1).flatten(1)
+
+    def _widen(self, x: Tensor) -> Tensor:
+        activation = ops.ACTIVATIONS[self.config.activation]
+        if not self.config.gated_mlp:
+            return activation(self._linear("up", x))
+        return activation(self._linear("gate", x)) * self._linear("up", x)
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weights[name], self.weights.get(f"{name}.bias"))
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        weight, eps = self.weights[name], self.config.norm_eps
+        if self.config.norm == "rms":
+            return ops.rms_norm(x, weight, eps)
+        return ops.layer_norm(x, weight, self.weights.get(f"{name}.bias"), eps)
+
+
+def _sees(num_tokens: int, window: int | None) -> Tensor:
+    """Which keys (columns) a query (row) sees."""
+    distance = torch.arange(num_tokens)[:, None] - torch.arange(num_tokens)
+    return (distance >= 0) & (distance < (window or num_tokens))
+
+
+def advance(block: WholeBlock, states: Tensor) -> None:
+    """Replace texts' hidden states (S, T, D) by the block's outputs."""
+    for i in range(len(states)):
+        states[i] = block(states[i])[0]

@@ -1,0 +1,179 @@
+"""What a model answers, by the thousand: the text that tables and trained drafters are made of.
+
+Every prompt is answered by the target itself through the batched engine, drafting included, and kept as token ids with
+the prompt's. A prompt is answered greedily once, in the first round or the second, and else at several temperatures:
+a served model is asked both ways. A prompt of several turns is a conversation: its next turn is asked after the model's
+own answer. Each answer is written at once, so an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from forerun.core.errors import CapacityError, ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import TaskPrompt
+from forerun.drafting.ngram.table_file import tables_dir
+from forerun.lab.store import Store
+
+if TYPE_CHECKING:
+    from forerun.engine.loop import EngineLoop, RequestHandle
+    from forerun.lab.train.table import Text
+
+SAMPLED = (0.7, 1.0)
+"""Temperatures of the answers that are not greedy."""
+MAX_TOKENS = 256
+"""Of an answer: after that many tokens it has shown how the model speaks."""
+
+Encode = Callable[[Sequence[Sequence[int] | str]], Sequence[int]]
+"""Token ids of a conversation: the user's messages, and in between the answers' token ids."""
+
+
+def default_path(model: str) -> Path:
+    """Where the answers of a model are kept, by its short name."""
+    return tables_dir() / f"{model}.answers.jsonl"
+
+
+def open_store(model: str, vocabulary: str, path: Path) -> Store:
+    """The answers in a file, which may be new. Raises ConfigError for those of another model or tokenizer."""
+    return Store({"model": model, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}, path)
+
+
+def kept(store: Store) -> Iterator[Text]:
+    """The answers that a store holds, with their prompts. Raises ConfigError for a row that is none."""
+    for key, row in store.results.items():
+        ids = [row.get("prompt"), row.get("answer")]
+        if not all(isinstance(each, list | tuple) for each in ids):
+            raise ConfigError(
+                f"{store.path}: '{key}' is no answer: it needs prompt and answer, token ids"
+            )
+        prompt, tokens = cast(list[Sequence[int]], ids)
+        yield tuple(prompt), tuple(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTurn:
+    """One turn of a prompt in one round."""
+
+    prompt: TaskPrompt
+    round: int
+    index: int = 0
+
+    @property
+    def key(self) -> str:
+        """Of its answer in the store."""
+        return f"{self.prompt.id}/{self.round}" + (f".{self.index}" if self.index else "")
+
+    @property
+    def params(self) -> SamplingParams:
+        """How it is answered."""
+        number = zlib.crc32(self.prompt.id.encode())
+        temperature, seed = _temperature(number, self.round), number + self.round
+        return SamplingParams(temperature=temperature, seed=seed, max_tokens=MAX_TOKENS)
+
+    @property
+    def next(self) -> PromptTurn | None:
+        """The turn after it; None after the last."""
+        index = self.index + 1
+        return (
+            PromptTurn(self.prompt, self.round, index) if index < len(self.prompt.turns) else None
+        )
+
+    def conversation(self, store: Store) -> list[Sequence[int] | str]:
+        """Up to this turn, with the answers that the store holds."""
+        said: list[Sequence[int] | str] = []
+        for index, text in enumerate(self.prompt.turns[: self.index]):
+            answer = store.results[PromptTurn(self.prompt, self.round, index).key]["answer"]
+            said += [text, cast(Sequence[int], answer)]
+        return [*said, self.prompt.turns[self.index]]
+
+
+def generate(
+    loop: EngineLoop,
+    encode: Encode,
+    prompts: Iterable[TaskPrompt],
+    store: Store,
+    num_tokens: int,
+) -> Iterator[int]:
+    """Answer prompts until the store holds `num_tokens` tokens of answers; yields how many it holds.
+
+    Rounds beyond the first ask the same prompts with other seeds and temperatures. Prompts that leave no room for
+    an answer are passed over; it ends early if none can be answered.
+    """
+    done = sum(len(tokens) for _, tokens in kept(store))
+    yield done
+    follow_ups: deque[PromptTurn] = deque()
+    asked = _submitted(loop, encode, [*prompts], follow_ups, store)
+    running: dict[str, tuple[PromptTurn, RequestHandle]] = {}
+    try:
+        while done < num_tokens:
+            room = 2 * loop.engine.config.max_num_seqs - len(running)
+            running |= {turn.key: (turn, request) for turn, request in islice(asked, room)}
+            if not running:
+                return
+            loop.step()
+            for turn, request in [*running.values()]:
+                if request.is_finished:
+                    del running[turn.key]
+                    done += _keep(turn, request, store)
+                    if (after := turn.next) is not None:
+                        follow_ups.append(after)
+            yield done
+    finally:
+        for _, request in running.values():
+            request.cancel()
+
+
+def _keep(turn: PromptTurn, request: RequestHandle, store: Store) -> int:
+    """Write an answer; its tokens."""
+    output = request.output()
+    answer = output.outputs[0].token_ids
+    how = {"category": turn.prompt.category, "temperature": turn.params.temperature}
+    store.add(turn.key, {**how, "prompt": output.prompt_token_ids, "answer": answer})
+    return len(answer)
+
+
+def _submitted(
+    loop: EngineLoop,
+    encode: Encode,
+    prompts: Sequence[TaskPrompt],
+    follow_ups: deque[PromptTurn],
+    store: Store,
+) -> Iterator[tuple[PromptTurn, RequestHandle]]:
+    """What the store lacks: turns that follow, then round after round; ends when no prompt can be answered."""
+    can_answer = True
+    for round_ in count():
+        if not can_answer:
+            return
+        can_answer = False
+        for prompt in prompts:
+            first: PromptTurn | None = PromptTurn(prompt, round_)
+            while first is not None and first.key in store.results:
+                can_answer, first = True, first.next
+            for turn in chain(_popped(follow_ups), [first] if first is not None else []):
+                try:
+                    request = loop.submit(
+                        encode(turn.conversation(store)), turn.params, sink=lambda event: None
+                    )
+                except CapacityError:
+                    continue
+                can_answer = True
+                yield turn, request
+
+
+def _popped(turns: deque[PromptTurn]) -> Iterator[PromptTurn]:
+    while turns:
+        yield turns.popleft()
+
+
+def _temperature(number: int, round_: int) -> float:
+    """Of a prompt's answer in a round: a second greedy one would be the same."""
+    if round_ == number % 2:
+        return 0.0
+    return SAMPLED[(number // 2 + round_) % len(SAMPLED)]

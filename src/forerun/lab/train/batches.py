@@ -1,0 +1,133 @@
+"""Pieces of replies, shuffled and packed into batches, the same ones for a seed whenever they are asked for.
+
+A piece is a run of rows of one reply that a drafter learns to guess from. What its guesses are compared with lies in
+the rows after it, so a piece never reaches the reply's last `depth` rows. Replies are taken a pool at a time: states
+are computed for one pool, and its pieces are shuffled among themselves.
+
+R rows of a batch, N of them learned from, K steps, V' draft vocabulary, D hidden width, T tapped layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.lab.train.replies import Reply
+from forerun.lab.train.states import StateReader
+from forerun.model.model import Model
+
+POOL = 256
+"""Replies whose pieces are shuffled together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows `start` to `stop` of a reply are learned from."""
+
+    reply: Reply
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPiece:
+    """Where a piece's rows lie in a batch: from `first` on, those learned from are `start` to `stop`."""
+
+    first: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """Rows of several pieces one after the other, each with what follows it."""
+
+    last: Tensor
+    """(R, D) fp32."""
+    taps: Tensor
+    """(R, T D) fp32."""
+    tokens: Tensor
+    """(R,) int64: what row r has read."""
+    best: Tensor
+    """(R,) int64: what the target says next."""
+    log_normaliser: Tensor
+    at: Tensor
+    """(N,) int64: the rows learned from."""
+    pieces: tuple[PackedPiece, ...]
+
+
+def lengths(replies: Sequence[Reply], depth: int) -> int:
+    """Rows of an epoch that are learned from."""
+    return sum(max(0, reply.num_learned - depth) for reply in replies)
+
+
+def epoch(
+    replies: Sequence[Reply], depth: int, width: int | None, size: int, seed: Sequence[int]
+) -> Iterator[list[Piece]]:
+    """The batches of one epoch, of about `size` rows; pieces of `width` rows, None for whole replies."""
+    random = np.random.default_rng(list(seed))
+    order = random.permutation(len(replies))
+    left: list[Piece] = []
+    for start in range(0, len(order), POOL):
+        pool = [replies[i] for i in order[start : start + POOL]]
+        pieces = [piece for reply in pool for piece in _cut(reply, depth, width, random)]
+        for i in random.permutation(len(pieces)):
+            left.append(pieces[i])
+            if sum(piece.stop - piece.start for piece in left) >= size:
+                yield left
+                left = []
+    if left:
+        yield left
+
+
+def whole(reply: Reply, depth: int) -> Piece | None:
+    """All rows of a reply that can be learned from; None if it is too short."""
+    first, stop = reply.first - 1, len(reply.tokens) - 1 - depth
+    return Piece(reply, first, stop) if stop > first else None
+
+
+def _cut(
+    reply: Reply, depth: int, width: int | None, random: np.random.Generator
+) -> Iterator[Piece]:
+    piece = whole(reply, depth)
+    if piece is None:
+        return
+    if width is None:
+        yield piece
+        return
+    start = piece.start - int(random.integers(width))
+    while start < piece.stop:
+        yield Piece(reply, max(start, piece.start), min(start + width, piece.stop))
+        start += width
+
+
+def pack(pieces: Sequence[Piece], depth: int, read: StateReader) -> TrainBatch:
+    """States and tokens of pieces, with the `depth` rows after each; from a text's first row if the reader keeps it."""
+    columns: list[list[Tensor]] = [[], [], [], [], []]
+    packed, at, offset = [], [], 0
+    for piece in pieces:
+        states = read(piece.reply)
+        first = states.start if read.whole else piece.start
+        rows = slice(first - states.start, piece.stop + depth - states.start)
+        tokens = torch.tensor(piece.reply.tokens[first : piece.stop + depth])
+        of_states = (states.last, states.taps, states.best, states.log_normaliser)
+        for column, part in zip(columns, (tokens, *(s[rows] for s in of_states)), strict=True):
+            column.append(part)
+        start, stop = offset + piece.start - first, offset + piece.stop - first
+        packed.append(PackedPiece(offset, start, stop))
+        at.append(torch.arange(start, stop))
+        offset += len(tokens)
+    tokens, last, taps, best, normaliser = (torch.cat(column) for column in columns)
+    return TrainBatch(
+        last.float(), taps.float(), tokens, best, normaliser, torch.cat(at), tuple(packed)
+    )
+
+
+def teacher(batch: TrainBatch, model: Model, ids: Tensor) -> Tensor:
+    """What the target says in each row: probabilities (R, V') bf16 of the draft vocabulary, as it is served."""
+    logits = model.head_rows(batch.last, ids)
+    return (logits - batch.log_normaliser[:, None]).exp_().bfloat16()

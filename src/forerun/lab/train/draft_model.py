@@ -1,0 +1,183 @@
+"""A draft model cut out of its target, or of a sibling with the same vocabulary, and aligned with the target.
+
+A few layers, between the embedding and head that they had, are trained on what the target says after its own replies:
+sequence-level distillation with the target's probabilities (FastDraft, arXiv 2411.11055). How many follows from what a
+step may cost: the weights it reads as a share of a pass, its head cut to the draft vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import ConfigError
+from forerun.drafters.draft_model import trimmed
+from forerun.drafting.networks.folder import write as write_folder
+from forerun.lab.quantize.hf_export import config_json, named
+from forerun.lab.train import trim
+from forerun.lab.train.batches import TrainBatch
+from forerun.lab.train.draft_decoder import DraftDecoder
+from forerun.model.config import ModelConfig
+from forerun.model.loader import read_config, stored_weights
+from forerun.model.model import Model
+from forerun.weights.checkpoint import Checkpoint
+from forerun.weights.hf_folder import write_beside
+
+MODEL = "model"
+"""The folder of the whole draft, below the one that names its tokens."""
+CONTEXT, REPEATS = 128, 31
+
+
+@dataclass(frozen=True, slots=True)
+class DraftShape:
+    """Which layers of the source, and what a step of them costs."""
+
+    layers: tuple[int, ...]
+    cost: float
+    """Weights read in a step, as a share of a pass of the target."""
+
+
+def shape_for(
+    source: ModelConfig, target: ModelConfig, draft_vocab: int, num_layers: int, max_cost: float
+) -> DraftShape:
+    """So many layers of `source`, or with 0 as many as cost at most `max_cost`; the first and last are among them.
+
+    Raises ConfigError if the source has not Llama's form, or not even one layer is cheap enough.
+    """
+    if source.family not in ("llama", "qwen2", "mistral") or source.rope is None:
+        raise ConfigError(f"a draft is cut from models of Llama's form, this is {source.family}")
+    if source.rope.factors is not None or source.rope.rotary_dim != source.head_dim:
+        raise ConfigError("a draft cannot be cut from a model with rope scaling")
+    most = source.num_layers - (source is target)
+    costs = [
+        trim.cost(replace(source, num_layers=n), target, min(draft_vocab, source.vocab_size))
+        for n in range(1, most + 1)
+    ]
+    if not 0 <= num_layers <= most:
+        raise ConfigError(f"--layers must be 1 to {most}, got {num_layers}")
+    wanted = num_layers or sum(cost <= max_cost for cost in costs)
+    if not wanted:
+        raise ConfigError(
+            f"--max-cost {max_cost}: one layer and a head of {draft_vocab} tokens cost {costs[0]:.3f} of a pass"
+        )
+    last = source.num_layers - 1
+    kept = tuple(round(i * last / max(wanted - 1, 1)) for i in range(wanted))
+    return DraftShape(kept, costs[wanted - 1])
+
+
+def weights_of(checkpoint: Checkpoint, layers: Sequence[int]) -> dict[str, Tensor]:
+    """The layers' weights and the last norm, fp32."""
+    shape, arch = read_config(checkpoint)
+    found = dict[str, Tensor]()
+    for part in ("norm", *(f"layers.{i}." for i in layers)):
+        for name, stored in stored_weights(checkpoint, arch, shape, part):
+            found[name] = stored.dequantize().float()
+            stored.release()
+    return found
+
+
+class DraftModelLearner:
+    """See `learners.Learner`. A row reads its text, so the steps of a draft are rows of one pass."""
+
+    piece: int | None = None
+    layers: tuple[int, ...] = ()
+
+    def __init__(
+        self, source: Model, depth: int, shape: DraftShape, weights: Mapping[str, Tensor]
+    ) -> None:
+        self.source, self.depth, self.shape = source, depth, shape
+        config = replace(source.config, num_layers=len(shape.layers))
+        self.net = DraftDecoder(config, shape.layers, weights)
+
+    def config(self) -> dict[str, object]:
+        """What it is."""
+        return {"model_type": "draft_model", **asdict(self.shape)}
+
+    def outputs(self, batch: TrainBatch) -> list[Tensor]:
+        """Text by text."""
+        found: list[list[Tensor]] = [[] for _ in range(self.depth)]
+        embedded = self.source.embed(batch.tokens)
+        for piece in batch.pieces:
+            out = self.net(embedded[piece.first : piece.stop + self.depth]).float()
+            for index, rows in enumerate(found):
+                shift = 1 + index - piece.first
+                rows.append(out[piece.start + shift : piece.stop + shift])
+        return [torch.cat(rows) for rows in found]
+
+
+def write(
+    folder: Path,
+    checkpoint: Checkpoint,
+    weights: Mapping[str, Tensor],
+    ids: Tensor,
+    vocabulary: str,
+    num_tokens: int,
+    name: str,
+) -> None:
+    """The draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
+    config, arch = read_config(checkpoint)
+    model = (folder / MODEL).resolve()
+    num_layers = 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers."))
+    outside = {"norm": weights["norm.weight"]}
+    for part in ("embed",) if config.tied_head else ("embed", "head"):
+        for key, stored in stored_weights(checkpoint, arch, config, part):
+            outside[key] = stored.dequantize()
+            stored.release()
+    tensors = named(arch, config, None, {key: _half(t) for key, t in outside.items()})
+    for i in range(num_layers):
+        layer = {
+            key.removeprefix(f"layers.{i}.").removesuffix(".weight"): _half(weight)
+            for key, weight in weights.items()
+            if key.startswith(f"layers.{i}.")
+        }
+        tensors |= named(arch, config, i, layer)
+    written = {key: torch.from_numpy(np.asarray(array)) for key, array in tensors.items()}
+    write_folder(
+        model, config_json(checkpoint, config) | {"num_hidden_layers": num_layers}, written
+    )
+    write_beside(checkpoint, model)
+    made = trimmed.TrimmedConfig(
+        str(model), name, vocabulary, config.vocab_size, len(ids), num_tokens
+    )
+    trimmed.save(folder, made, ids)
+
+
+def _half(weight: Tensor) -> np.ndarray:
+    array: np.ndarray = weight.detach().half().numpy()
+    return array
+
+
+def measured_cost(target: Model, draft: Model, ids: Tensor) -> float:
+    """CPU time of a step of the draft, its head cut to `ids`, as a share of a pass of the target: one row each.
+
+    Steps and passes by turns, above a context of `CONTEXT` rows; medians.
+    """
+    part = draft.head_part(ids)
+    heads: dict[Model, Callable[[Tensor], object]] = {target: target.head, draft: part}
+    caches = {model: model.new_cache(1, CONTEXT + 1) for model in heads}
+    tokens = tuple((ids[torch.arange(CONTEXT) % len(ids)]).tolist())
+    for model, cache in caches.items():
+        model.forward(Batch((Segment(0, 0, tokens),)), cache, ())
+        cache.keep(0, range(CONTEXT))
+    times: dict[Model, list[float]] = {target: [], draft: []}
+    for _ in range(REPEATS):
+        for model, cache in caches.items():
+            start_s = time.process_time()
+            hidden = model.forward(Batch((Segment(0, CONTEXT, tokens[:1]),)), cache, ())
+            heads[model](hidden.last)
+            times[model].append(time.process_time() - start_s)
+            cache.truncate(0, CONTEXT)
+    return median(times[draft]) / median(times[target])
+
+
+def mbsu(tau: float, cost: float, num_draft: int) -> float:
+    """Tokens of a pass over what its drafting costs: memory-bound speed-up."""
+    return tau / (1 + cost * num_draft)

@@ -1,0 +1,93 @@
+"""What drafters are trained on: the target's replies, and texts cut into windows.
+
+Replies that go round in circles are left out, and those that came twice. Some prompts are held out, by their names, so
+that a longer store holds out the same ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from forerun.core.errors import ConfigError
+from forerun.lab.store import Store
+from forerun.lab.train.answers import kept
+
+HELD_OUT = 25
+"""One prompt of so many is held out."""
+MAX_HELD_OUT = 300
+NEEDED_PROMPTS = 100
+"""Of so many, at least one is held out and one is not: the chance of the contrary is below 2 %."""
+LOOP_GRAM, MAX_REPEATS = 4, 8
+"""A reply that says the same so many tokens more often is a loop."""
+MIN_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Tokens of which those from `first` on are learned to be guessed."""
+
+    key: str
+    domain: str
+    tokens: tuple[int, ...]
+    first: int
+    temperature: float | None = None
+    """It was sampled with; None if the store does not say."""
+
+    @property
+    def num_learned(self) -> int:
+        """Tokens from `first` on."""
+        return len(self.tokens) - self.first
+
+
+def of_store(store: Store) -> list[Reply]:
+    """The replies of a store that are worth learning from. Raises ConfigError if there are none."""
+    replies, seen = [], set[tuple[int, ...]]()
+    for (key, row), (prompt, answer) in zip(store.results.items(), kept(store), strict=True):
+        tokens = (*prompt, *answer)
+        if len(answer) < MIN_LENGTH or tokens in seen or is_loop(answer):
+            continue
+        seen.add(tokens)
+        domain = str(row.get("category", "all"))
+        temperature = row.get("temperature")
+        known = float(temperature) if isinstance(temperature, int | float) else None
+        replies.append(Reply(key, domain, tokens, len(prompt), known))
+    if not replies:
+        raise ConfigError(
+            f"{store.path} holds no replies to learn from: make some with forerun train data"
+        )
+    return replies
+
+
+def of_text(name: str, tokens: Sequence[int], length: int) -> Iterator[Reply]:
+    """A text's windows of `length` tokens; a rest that is too short is left out."""
+    for start in range(0, len(tokens), length):
+        part = tuple(tokens[start : start + length])
+        if len(part) > MIN_LENGTH:
+            yield Reply(f"{name}/{start}", "text", part, 1)
+
+
+def is_loop(tokens: Sequence[int]) -> bool:
+    """Whether a run of tokens comes more often than anyone says it."""
+    grams = Counter(zip(*(tokens[i:] for i in range(LOOP_GRAM)), strict=False))
+    return max(grams.values(), default=0) > MAX_REPEATS
+
+
+def split(replies: Collection[Reply]) -> tuple[list[Reply], list[Reply]]:
+    """Those to learn from, and those to measure on: other prompts. Raises ConfigError if either is empty."""
+    held = {reply.key for reply in replies if not _number(reply) % HELD_OUT}
+    train = [reply for reply in replies if reply.key not in held]
+    held_out = [reply for reply in replies if reply.key in held][:MAX_HELD_OUT]
+    if not train or not held_out:
+        raise ConfigError(
+            f"{len(replies)} replies are too few: one prompt of {HELD_OUT} is held out to measure on, so give replies "
+            f"to {NEEDED_PROMPTS} prompts or more (100k tokens are a beginning, 1M what a good drafter takes): "
+            "forerun train data makes them"
+        )
+    return train, held_out
+
+
+def _number(reply: Reply) -> int:
+    return zlib.crc32(reply.key.rpartition("/")[0].encode())

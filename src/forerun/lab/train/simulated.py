@@ -1,0 +1,162 @@
+"""How long accepted drafts would be on held-out replies, without running the engine.
+
+A row's guesses are compared with the target's along the reply's own tokens. Greedy replies are what the target says, so
+there a draft is accepted as far as its guesses agree: exact. At temperature 1 a guess is accepted with chance
+alpha = sum min(p, q); what follows is counted along the reply, which is near enough to compare drafters.
+
+N rows, K steps, V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forerun.lab.train import batches
+from forerun.lab.train.learners import Learner
+from forerun.lab.train.replies import Reply
+from forerun.lab.train.states import StateReader
+from forerun.model.model import Model
+
+TEMPERATURES = tuple(0.5 + 0.05 * i for i in range(31))
+"""Tried in calibration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """On some replies; `tau` and `tau_sampled` are tokens a pass, the target's own included."""
+
+    rows: int
+    tau: float
+    """On greedy replies; on all if none is."""
+    match: tuple[float, ...]
+    """By step: shares of rows whose guess is the target's likeliest token, all before it read as in the text."""
+    tau_sampled: float
+    alpha: tuple[float, ...]
+    """By step: mean chance to be accepted at temperature 1."""
+
+    @classmethod
+    def of(cls, parts: Sequence[SimulatedReply]) -> Acceptance:
+        """Of replies that were measured."""
+        greedy = [part.match for part in parts if part.is_greedy] or [part.match for part in parts]
+        match = torch.cat([part.match for part in parts]).float()
+        alpha = torch.cat([part.alpha for part in parts])
+        chain = torch.cat(greedy).float().cumprod(1)
+        return cls(
+            rows=len(match),
+            tau=1 + float(chain.sum(1).mean()),
+            match=tuple(match.mean(0).tolist()),
+            tau_sampled=1 + float(alpha.cumprod(1).sum(1).mean()),
+            alpha=tuple(alpha.mean(0).tolist()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedReply:
+    """One reply, by row and step."""
+
+    domain: str
+    is_greedy: bool
+    match: Tensor
+    """(N, K) bool."""
+    alpha: Tensor
+    """(N, K)."""
+    right: Tensor
+    """(K, temperatures): summed log-chances given to the target's likeliest token where all before were right."""
+
+
+@torch.no_grad()
+def measure(
+    learner: Learner,
+    target: Model,
+    replies: Iterable[Reply],
+    read: StateReader,
+    ids: Tensor,
+    head: Tensor,
+    depth: int,
+) -> list[SimulatedReply]:
+    """Run the network along replies. `head` (V', D) are the target's rows of the draft vocabulary `ids`."""
+    found = []
+    for reply in replies:
+        piece = batches.whole(reply, depth)
+        if piece is None:
+            continue
+        batch = batches.pack([piece], depth, read)
+        p = batches.teacher(batch, target, ids).float()
+        matches, alphas, right = [], [], []
+        reached = torch.ones(len(batch.at), dtype=torch.bool)
+        place = torch.full((target.config.vocab_size,), -1).index_put_(
+            (ids,), torch.arange(len(ids))
+        )
+        for index, out in enumerate(learner.outputs(batch)):
+            rows = batch.at + 1 + index
+            logits = (out.to(head.dtype) @ head.T).float()
+            matches.append(ids[logits.argmax(-1)] == batch.best[rows])
+            alphas.append(torch.minimum(logits.softmax(-1), p[rows]).sum(-1))
+            right.append(_by_temperature(logits[reached], place[batch.best[rows]][reached]))
+            reached = reached & matches[-1]
+        found.append(
+            SimulatedReply(
+                reply.domain,
+                reply.temperature == 0,
+                torch.stack(matches, 1),
+                torch.stack(alphas, 1),
+                torch.stack(right),
+            )
+        )
+    return found
+
+
+def by_domain(parts: Sequence[SimulatedReply]) -> dict[str, Acceptance]:
+    """Of each domain, and of `all`."""
+    groups: dict[str, list[SimulatedReply]] = defaultdict(list)
+    for part in parts:
+        groups[part.domain].append(part)
+    return {name: Acceptance.of(groups[name]) for name in sorted(groups)} | {
+        "all": Acceptance.of(parts)
+    }
+
+
+def temperatures(parts: Sequence[SimulatedReply]) -> list[float]:
+    """By depth: the temperature at which a draft's chances are most nearly right."""
+    total = torch.stack([part.right for part in parts]).sum(0)
+    return [round(TEMPERATURES[i], 2) for i in total.argmax(-1).tolist()]
+
+
+def _by_temperature(logits: Tensor, best: Tensor) -> Tensor:
+    """Summed log-chances (temperatures,) of the guess being right or not, by the chance q of the likeliest token."""
+    sums = []
+    for temperature in TEMPERATURES:
+        chance, guess = (logits / temperature).softmax(-1).max(-1)
+        chance = chance.clamp(1e-6, 1 - 1e-6)
+        sums.append(torch.where(guess == best, chance.log(), (1 - chance).log()).sum())
+    return torch.stack(sums)
+
+
+class Bigrams:
+    """The likeliest token after each, as the replies have it: what a network must be better than."""
+
+    def __init__(self, replies: Iterable[Reply]) -> None:
+        pairs: dict[int, Counter[int]] = defaultdict(Counter)
+        for reply in replies:
+            for a, b in zip(reply.tokens[reply.first - 1 :], reply.tokens[reply.first :]):
+                pairs[a][b] += 1
+        self.next = {a: follows.most_common(1)[0][0] for a, follows in pairs.items()}
+
+    def match(self, replies: Iterable[Reply], read: StateReader, depth: int) -> float:
+        """The share of first guesses that are the target's."""
+        hits = rows = 0
+        for reply in replies:
+            piece = batches.whole(reply, depth)
+            if piece is None:
+                continue
+            states = read(reply)
+            for row in range(piece.start, piece.stop):
+                best = int(states.best[row + 1 - states.start])
+                hits += self.next.get(reply.tokens[row + 1]) == best
+                rows += 1
+        return hits / max(1, rows)

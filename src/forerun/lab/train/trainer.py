@@ -1,0 +1,306 @@
+"""Trains a drafter of any kind on its target's replies; it can be interrupted at any time and goes on bit for bit.
+
+What a run does next follows from its settings and its counters alone: batches are planned from the seed, and states
+are the same whenever they are computed. A checkpoint is written whole, often, and at the end; the best weights so far
+lie beside it. Under `torchrun` every process takes its share of each batch's pieces, and gradients are summed.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed
+
+from forerun.core import files
+from forerun.core.errors import ConfigError, ForerunError
+from forerun.lab.train import batches, simulated
+from forerun.lab.train.batches import Piece
+from forerun.lab.train.learners import Learner
+from forerun.lab.train.losses import Loss, through_head
+from forerun.lab.train.optimizer import Optimizer, OptimizerName, all_finite, rate
+from forerun.lab.train.replies import Reply
+from forerun.lab.train.simulated import Acceptance, Bigrams
+from forerun.lab.train.states import StateReader
+from forerun.model.model import Model
+
+CHECKPOINT = "checkpoint.pt"
+LIVE = 80
+"""Held-out replies that are measured on while it runs."""
+GATE_TOKENS = 300_000
+"""After so many a drafter must guess better than a table of token pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """Of a run; a checkpoint goes on only with the same ones."""
+
+    tokens: int
+    """Rows to learn from, those seen again included."""
+    stages: tuple[int, ...] = (0, 1)
+    """Shares of the steps: on texts, on replies."""
+    batch: int = 1024
+    lr: float = 0.02
+    vector_lr: float = 0.002
+    optimizer: OptimizerName = "muon"
+    loss: Literal["kl", "lk", "ce", "kl+lk"] = "kl+lk"
+    """`kl+lk` turns to LK-hybrid when the rate begins to fall."""
+    step_weight: float = 0.8
+    """Of each step's loss, as a share of the step's before."""
+    warm_up: float = 0.02
+    decay: float = 0.35
+    eval_every: int = 100_000
+    patience: int = 8
+    """Measurements without a better tau, after which it stops; 0 for never."""
+    seed: int = 0
+    bf16: bool = True
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is: counters, and a line of history for each step that was noted."""
+
+    step: int = 0
+    tokens: int = 0
+    stage: int = 0
+    epoch: int = 0
+    batch: int = 0
+    cpu_s: float = 0.0
+    best_tau: float = 0.0
+    best_tokens: int = 0
+    num_worse: int = 0
+    is_over: bool = False
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class Trainer:
+    """One run. `texts` are read in the first stage, `replies` in the second; the best of `held_out` is kept."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        target: Model,
+        ids: Tensor,
+        depth: int,
+        settings: TrainSettings,
+        read: StateReader,
+        folder: Path,
+        *,
+        origin: Mapping[str, object],
+    ) -> None:
+        self.learner, self.target, self.ids, self.depth = learner, target, ids, depth
+        self.settings, self.read, self.folder = settings, read, folder
+        self.origin = dict(origin) | {"settings": asdict(settings)}
+        source = learner.source
+        rows = source.head_rows(torch.eye(source.config.hidden_size), ids).T.contiguous()
+        self.head = rows.bfloat16() if settings.bf16 else rows
+        self.optimizer = Optimizer(learner.net, settings.optimizer, settings.lr, settings.vector_lr)
+        self.progress = Progress()
+        self.best: dict[str, Tensor] = _copy(learner.net.state_dict())
+        self._gate: float | None = None
+
+    def run(
+        self, texts: Sequence[Reply], replies: Sequence[Reply], held_out: Sequence[Reply]
+    ) -> Iterator[Progress]:
+        """Train to the end, from where a checkpoint in the folder is; yields after each step.
+
+        Raises ForerunError if the loss is not a number, or the drafter no better than a table of token pairs.
+        """
+        self.resume()
+        settings, done = self.settings, self.progress
+        begin_s = time.process_time() - done.cpu_s
+        for pieces in self._batches(texts, replies):
+            share = rate(done.tokens / settings.tokens, settings.warm_up, settings.decay)
+            losses = self._step(pieces, share, self._loss(share))
+            done.step, done.batch = done.step + 1, done.batch + 1
+            before = done.tokens
+            done.tokens += sum(piece.stop - piece.start for piece in pieces)
+            done.cpu_s = time.process_time() - begin_s
+            done.history.append(
+                {"step": done.step, "tokens": done.tokens, "rate": share, "cpu_s": done.cpu_s}
+                | losses
+            )
+            is_end = done.tokens >= settings.tokens
+            if is_end or before // settings.eval_every != done.tokens // settings.eval_every:
+                self._measure(held_out, replies)
+                done.cpu_s = time.process_time() - begin_s
+                done.is_over = is_end or 0 < settings.patience <= done.num_worse
+                self.save()
+            yield done
+            if done.is_over:
+                return
+
+    def resume(self) -> None:
+        """Take up the folder's checkpoint, if there is one. Raises ConfigError if it is another run's or damaged."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return
+        try:
+            held: Any = torch.load(path, weights_only=True)
+            origin, progress = held["origin"], Progress(**held["progress"])
+        except Exception as error:  # torch raises what its unpickler meets
+            raise ConfigError(
+                f"{path} is damaged ({str(error).splitlines()[0]}): delete it, or choose another -o"
+            ) from error
+        differing = [key for key in self.origin if origin.get(key) != self.origin[key]]
+        if differing:
+            raise ConfigError(
+                f"{path} is of a run with another {', '.join(differing)}: choose another -o, or delete it"
+            )
+        self.learner.net.load_state_dict(held["net"])
+        self.best = held["best"]
+        self.optimizer.load(held["optimizer"])
+        self.progress = progress
+
+    def save(self) -> None:
+        """Write the checkpoint, whole or not at all. Raises ForerunError if there is no room."""
+        if rank():
+            return
+        file = io.BytesIO()
+        state = {
+            "origin": self.origin,
+            "progress": asdict(self.progress),
+            "net": self.learner.net.state_dict(),
+            "best": self.best,
+            "optimizer": self.optimizer.state(),
+        }
+        torch.save(state, file)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            files.replace(self.folder / CHECKPOINT, file.getvalue())
+        except OSError as error:
+            raise ForerunError(f"{self.folder / CHECKPOINT} cannot be written: {error}") from error
+
+    def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
+        """What is left of the run, in order."""
+        done, whole = self.progress, sum(self.settings.stages)
+        until = 0.0
+        for stage, (share, own) in enumerate(
+            zip(self.settings.stages, (texts, replies), strict=True)
+        ):
+            until += self.settings.tokens * share / whole
+            if stage < done.stage or not share:
+                continue
+            if stage > done.stage:
+                done.stage, done.epoch, done.batch = stage, 0, 0
+            for epoch in count(done.epoch):
+                seed = (self.settings.seed, stage, epoch)
+                args = (own, self.depth, self.learner.piece, self.settings.batch, seed)
+                if epoch > done.epoch:
+                    done.epoch, done.batch = epoch, 0
+                for pieces in islice(batches.epoch(*args), done.batch, None):
+                    if done.tokens >= until:
+                        break
+                    yield pieces
+                if done.tokens >= until:
+                    break
+
+    def _step(self, pieces: Sequence[Piece], share: float, loss: Loss) -> dict[str, float]:
+        """One step of the weights; the loss a row and alpha by step."""
+        own = pieces[rank() :: world()]
+        num_rows = sum(piece.stop - piece.start for piece in pieces)
+        sums = torch.zeros(1 + self.depth)
+        if own:
+            batch = batches.pack(own, self.depth, self.read)
+            p = batches.teacher(batch, self.target, self.ids)
+            total = torch.zeros(())
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
+                outputs = self.learner.outputs(batch)
+            for index, out in enumerate(outputs):
+                value, alpha = through_head(out, self.head, p[batch.at + 1 + index], loss)
+                total = total + self.settings.step_weight**index * value
+                sums[1 + index] = alpha.sum()
+            (total / num_rows).backward()
+            sums[0] = total.detach()
+        self._share(sums)
+        if not bool(sums.isfinite().all()):
+            raise self._broken()
+        self.optimizer.step(share)
+        value, *alphas = (sums / num_rows).tolist()
+        return {"loss": value} | {f"alpha_{i}": alpha for i, alpha in enumerate(alphas, 1)}
+
+    def _share(self, sums: Tensor) -> None:
+        """Sum gradients and figures over all processes."""
+        weights = self.optimizer.all
+        for weight in weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        if world() == 1:
+            return
+        flat = torch.cat([sums, *(w.grad.flatten() for w in weights if w.grad is not None)])
+        distributed.all_reduce(flat)
+        sums.copy_(flat[: len(sums)])
+        at = len(sums)
+        for weight in weights:
+            assert weight.grad is not None
+            weight.grad.copy_(flat[at : at + weight.numel()].view_as(weight))
+            at += weight.numel()
+
+    def _measure(self, held_out: Sequence[Reply], replies: Sequence[Reply]) -> None:
+        """Measure on held-out replies, keep the best weights, and check that something is learned."""
+        if not all_finite(self.learner.net.parameters()):
+            raise self._broken()
+        held_out = held_out[:LIVE]
+        found, done = self.acceptance(held_out), self.progress
+        done.history[-1] |= {"tau": found.tau, "tau_sampled": found.tau_sampled}
+        if found.tau + found.tau_sampled > done.best_tau:
+            done.best_tau, done.best_tokens = found.tau + found.tau_sampled, done.tokens
+            done.num_worse = 0
+            self.best = _copy(self.learner.net.state_dict())
+        else:
+            done.num_worse += 1
+        if done.stage and done.tokens >= GATE_TOKENS:
+            if self._gate is None:
+                self._gate = Bigrams(replies).match(held_out, self.read, self.depth)
+            if found.match[0] <= self._gate:
+                raise ForerunError(
+                    f"after {done.tokens} tokens the first guess is right {found.match[0]:.3f} of the time, a table of "
+                    f"token pairs {self._gate:.3f}: the replies are not this model's, or --lr does not fit"
+                )
+
+    def acceptance(self, replies: Sequence[Reply]) -> Acceptance:
+        """Of the weights as they are now."""
+        return Acceptance.of(self.measure(replies))
+
+    def measure(self, replies: Sequence[Reply]) -> list[simulated.SimulatedReply]:
+        """Reply by reply; raises ConfigError if none is long enough."""
+        found = simulated.measure(
+            self.learner, self.target, replies, self.read, self.ids, self.head, self.depth
+        )
+        if not found:
+            raise ConfigError(f"no reply that is held out has more than {self.depth + 1} tokens")
+        return found
+
+    def _loss(self, share: float) -> Loss:
+        if self.settings.loss != "kl+lk":
+            return self.settings.loss
+        done = self.progress.tokens / self.settings.tokens
+        return "lk" if done > 1 - self.settings.decay else "kl"
+
+    def _broken(self) -> ForerunError:
+        path = self.folder / CHECKPOINT
+        left = f"{path} is as it was" if path.exists() else "nothing was written"
+        return ForerunError(
+            f"the loss is not a number after {self.progress.tokens} tokens: start again with a smaller --lr and "
+            f"another -o; {left}"
+        )
+
+
+def rank() -> int:
+    """Of this process among those of `torchrun`."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def world() -> int:
+    """Processes that train together."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def _copy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in weights.items()}

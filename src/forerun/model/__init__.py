@@ -1,0 +1,1 @@
+"""One decoder for all families: configuration, backends, cache and reference kernels."""

@@ -1,0 +1,1 @@
+"""How a family's configuration and weight names become ours."""

@@ -1,0 +1,197 @@
+"""Rotary settings of Hugging Face and GGUF files, brought down to `RopeConfig`: divisors of the inverse frequencies.
+
+linear divides all alike (Chen et al., arXiv 2306.15595); llama3 and yarn (Peng et al., arXiv 2309.00071) spare the fast
+features; longrope (Ding et al., arXiv 2402.13753) lists a divisor for each. What changes the angles while a text grows
+(dynamic NTK) is refused: it would make the cached keys wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from forerun.core.errors import LoadError, shown
+from forerun.model.arch.base.settings import Settings, number_in
+from forerun.model.config import RopeConfig
+
+Scaled = tuple[tuple[float, ...], float]
+"""Divisors of the inverse frequencies, and the factor on cos and sin."""
+
+_ORIGINAL = "original_max_position_embeddings"
+_THETA = (1.001, 1e12)
+_FACTOR = (1e-3, 1e6)
+_LENGTH = (1, 1 << 28)
+
+
+def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
+    """From `rope_parameters`, or from `rope_theta` and `rope_scaling` as older files have it."""
+    said = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if not isinstance(said, Mapping):
+        raise LoadError(f"the rotary settings are {shown(said)}, but must be an object")
+    if any(isinstance(value, Mapping) for value in said.values()):
+        raise LoadError("rotary settings that differ between layers are not supported")
+    scaling = _Scaling(
+        {key: settings.get(key) for key in ("rope_theta", "partial_rotary_factor")},
+        {"max_position_embeddings": settings.size("max_position")},
+        said,
+        {_ORIGINAL: settings.get(_ORIGINAL)},
+    )
+    theta = scaling.number("rope_theta", 10000.0, *_THETA)
+    partial = scaling.number("partial_rotary_factor", 1.0, 0, 1)
+    kind = scaling.values.get("rope_type") or scaling.values.get("type") or "default"
+    rotary_dim = int(head_dim * partial)
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise LoadError(
+            f"'partial_rotary_factor' is {partial:g}, which leaves {rotary_dim} of {head_dim} features: "
+            "it must leave an even number"
+        )
+    return scaled(kind, theta, rotary_dim, scaling)
+
+
+def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
+    """From `<arch>.rope.*` and the factor tensors; `rope_freqs.weight` holds llama3's divisors ready-made."""
+    theta = settings.number("rope.freq_base", 10000.0, low=_THETA[0], high=_THETA[1])
+    rotary_dim = settings.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
+    if rotary_dim % 2:
+        raise LoadError(
+            f"'{settings.prefix}rope.dimension_count' is {rotary_dim}, but must be even"
+        )
+    names = settings.checkpoint.names()
+
+    def listed(name: str) -> object:
+        return settings.checkpoint.tensor(name).dequantize().flatten().tolist()
+
+    if "rope_freqs.weight" in names:
+        ready = _Scaling({"rope_freqs.weight": listed("rope_freqs.weight")})
+        return RopeConfig(theta, rotary_dim, ready.factors("rope_freqs.weight", rotary_dim))
+    scaling: dict[str, Any] = {
+        "factor": settings.get("rope.scaling.factor", settings.get("rope.scale_linear")),
+        "max_position_embeddings": settings.size("max_position"),
+        _ORIGINAL: settings.get("rope.scaling.original_context_length"),
+        "attention_factor": settings.get("rope.scaling.attn_factor"),
+    }
+    kind = settings.text("rope.scaling.type", "linear" if scaling["factor"] else "none")
+    for length in ("long", "short"):
+        if f"rope_factors_{length}.weight" in names:
+            kind = "longrope"
+            scaling[f"{length}_factor"] = listed(f"rope_factors_{length}.weight")
+    return scaled(kind, theta, rotary_dim, _Scaling(scaling))
+
+
+class _Scaling:
+    """Parameters of a rope scaling under Hugging Face's names; LoadError for what is missing or out of range."""
+
+    def __init__(self, *values: Mapping[str, Any]) -> None:
+        """Of a key the last value counts that is not null."""
+        self.values = {k: v for part in values for k, v in part.items() if v is not None}
+
+    def number(
+        self, key: str, default: Any = None, low: float = _FACTOR[0], high: float = _FACTOR[1]
+    ) -> float:
+        """The number under a key. Without a default (None) it must be there."""
+        value = self.values.get(key, default)
+        if value is None:
+            raise LoadError(f"'{key}' is missing")
+        return number_in(key, value, low, high)
+
+    def factors(self, key: str, rotary_dim: int) -> tuple[float, ...]:
+        """A list of divisors, one a rotary frequency."""
+        factors = self.values.get(key, [])
+        if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
+            given = len(factors) if isinstance(factors, list) else shown(factors)
+            raise LoadError(f"'{key}' has {given} factors for {rotary_dim // 2} rotary frequencies")
+        return tuple(number_in(key, factor, *_FACTOR) for factor in factors)
+
+    def stretched(self) -> tuple[float, float]:
+        """The context the model was trained with first, by default all of it; how many times longer it is now."""
+        longest = self.values["max_position_embeddings"]
+        original = self.number(_ORIGINAL, longest, *_LENGTH)
+        return original, longest / original
+
+
+def scaled(kind: object, theta: float, rotary_dim: int, scaling: _Scaling) -> RopeConfig:
+    """The embedding under a scaling of Hugging Face's name. Raises LoadError if it is unknown."""
+    if kind in ("default", "none"):
+        return RopeConfig(theta, rotary_dim)
+    kind = "longrope" if kind == "su" else kind
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        raise LoadError(f"rope scaling {shown(kind)} is not supported: {', '.join(_SCALINGS)} are")
+    try:
+        return RopeConfig(theta, rotary_dim, *_SCALINGS[kind](theta, rotary_dim, scaling))
+    except LoadError as error:
+        raise LoadError(f"rope scaling '{kind}': {error}") from None
+
+
+def _linear(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
+    return (scaling.number("factor"),) * (rotary_dim // 2), 1.0
+
+
+def _llama3(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
+    """Divide slow features by `factor`, leave fast ones, blend the band between in frequency."""
+    low, high, factor = map(scaling.number, ("low_freq_factor", "high_freq_factor", "factor"))
+    if high <= low:
+        raise LoadError(
+            f"'high_freq_factor' is {high:g}, but must exceed 'low_freq_factor' {low:g}"
+        )
+    original = scaling.number(_ORIGINAL, None, *_LENGTH)
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
+    turns = original / (2 * math.pi * theta**exponents)
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return tuple((1 / (kept + (1 - kept) / factor)).tolist()), 1.0
+
+
+def _yarn(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
+    """As llama3 with a band counted in feature indices, and sharper attention."""
+    original, stretch = scaling.stretched()
+    factor = scaling.number("factor", stretch)
+
+    def feature(turns: float) -> float:
+        return rotary_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    first = feature(scaling.number("beta_fast", 32))
+    last = feature(scaling.number("beta_slow", 1))
+    if scaling.values.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rotary_dim - 1)
+    steps = torch.arange(rotary_dim // 2, dtype=torch.float64)
+    divided = ((steps - first) / max(last - first, 0.001)).clamp(0, 1)
+    divisors = 1 / (1 - divided + divided / factor)
+    return tuple(divisors.tolist()), _yarn_sharpness(factor, scaling)
+
+
+def _yarn_sharpness(factor: float, scaling: _Scaling) -> float:
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    if "attention_factor" in scaling.values:
+        return scaling.number("attention_factor")
+    if scaling.values.get("mscale") and scaling.values.get("mscale_all_dim"):
+        return scale(scaling.number("mscale")) / scale(scaling.number("mscale_all_dim"))
+    return scale(1)
+
+
+def _longrope(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
+    """A divisor a feature. Models carry two lists and mean to switch at the original context length.
+
+    One is chosen for good, the long one if the model's context is longer than the original: switching in the middle of
+    a text would leave keys of both kinds in the cache. (Texts below the original length then use the long list, too.)
+    """
+    original, stretch = scaling.stretched()
+    factors = scaling.factors("long_factor" if stretch > 1 else "short_factor", rotary_dim)
+    if "attention_factor" in scaling.values:
+        return factors, scaling.number("attention_factor")
+    stretch = scaling.number("factor", stretch)
+    if stretch <= 1 or original <= 1:
+        return factors, 1.0
+    return factors, math.sqrt(1 + math.log(stretch) / math.log(original))
+
+
+_SCALINGS: Mapping[str, Callable[[float, int, _Scaling], Scaled]] = {
+    "linear": _linear,
+    "llama3": _llama3,
+    "longrope": _longrope,
+    "yarn": _yarn,
+}

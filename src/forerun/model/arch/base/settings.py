@@ -1,0 +1,193 @@
+"""A checkpoint's metadata, read with checks: each number has a type and a range, and errors name its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from forerun.core.errors import LoadError, shown
+from forerun.model.config import Activation
+from forerun.model.kernels.reference import WIDTH_UNIT
+
+if TYPE_CHECKING:
+    from forerun.weights.checkpoint import Checkpoint
+
+_SIZES: tuple[tuple[str, str, str, int], ...] = (
+    ("vocab_size", "vocab_size", "vocab_size", 1 << 24),
+    ("hidden_size", "hidden_size", "embedding_length", 1 << 18),
+    ("intermediate_size", "intermediate_size", "feed_forward_length", 1 << 20),
+    ("num_layers", "num_hidden_layers", "block_count", 1 << 12),
+    ("num_heads", "num_attention_heads", "attention.head_count", 1 << 12),
+    ("num_kv_heads", "num_key_value_heads", "attention.head_count_kv", 1 << 12),
+    ("head_dim", "head_dim", "attention.key_length", 1 << 12),
+    ("max_position", "max_position_embeddings", "context_length", 1 << 28),
+)
+"""Sizes of `ModelConfig`, the keys of Hugging Face and of GGUF, and sane upper bounds.
+
+They are well above every model there is, and low enough for 32-bit products of two of them.
+"""
+_LARGEST = {field: largest for field, _, _, largest in _SIZES}
+
+
+class Settings:
+    """The metadata of a checkpoint; GGUF keys are given without the architecture in front.
+
+    `keys` say how the file spells a size of `ModelConfig`. All methods raise LoadError for a value
+    that is missing, of another type or out of range.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.is_gguf = checkpoint.kind == "gguf"
+        self.prefix = f"{checkpoint.architecture}." if self.is_gguf else ""
+        self.keys = {field: gguf if self.is_gguf else hf for field, hf, gguf, _ in _SIZES}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of whatever type, or the default if it is absent or null."""
+        value = self.checkpoint.config.get(self.prefix + key)
+        return default if value is None else value
+
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int) -> int:
+        """A whole number from `low` to `high`. Without a default the key must be there."""
+        value = self._present(key, default)
+        if isinstance(value, list):
+            raise LoadError(f"layers that differ in '{self.prefix}{key}' are not supported")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self._wrong(key, value, f"a whole number from {low} to {high}")
+        return value
+
+    def number(
+        self, key: str, default: float | None = None, *, low: float = 1e-6, high: float = 1e6
+    ) -> float:
+        """A number from `low` to `high`. Without a default the key must be there."""
+        return number_in(self.prefix + key, self._present(key, default), low, high)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text. Without a default the key must be there."""
+        value = self._present(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "a text")
+        return value
+
+    def refuse(self, key: str, supported: object) -> None:
+        """Raise LoadError if `key` is set to anything but what the decoder computes."""
+        value = self.get(key, supported)
+        if value != supported:
+            raise LoadError(
+                f"{self.checkpoint.architecture} with {key}={shown(value)} is not supported: "
+                f"only {supported!r} is"
+            )
+
+    def size(self, field: str, default: int | None = None) -> int:
+        """A size of `ModelConfig`. A GGUF's vocabulary is the rows of its embedding, padding included."""
+        if self.is_gguf and field == "vocab_size":
+            return self.checkpoint.tensor("token_embd.weight").shape[0]
+        return self.integer(self.keys[field], default, high=_LARGEST[field])
+
+    def sizes(
+        self, *, default_kv_heads: int | None = None, default_mlp_ratio: int = 0
+    ) -> dict[str, Any]:
+        """All sizes, which fit each other.
+
+        Without a key there are as many kv heads as heads, or `default_kv_heads`; a head is a part of
+        the hidden size; the MLP is `default_mlp_ratio` times the hidden size, if not 0.
+        """
+        width, num_heads = self.size("hidden_size"), self.size("num_heads")
+        num_kv_heads = self.size("num_kv_heads", default_kv_heads or num_heads)
+        if num_heads % num_kv_heads:
+            raise LoadError(
+                f"{num_heads} query heads cannot share {num_kv_heads} kv heads evenly "
+                f"({self.spelled('num_heads')}, {self.spelled('num_kv_heads')})"
+            )
+        if self.get(self.keys["head_dim"]) is None and width % num_heads:
+            raise LoadError(
+                f"{num_heads} heads cannot divide a hidden size of {width} evenly "
+                f"({self.spelled('num_heads')}, {self.spelled('hidden_size')})"
+            )
+        defaults = {
+            "num_kv_heads": num_kv_heads,
+            "intermediate_size": default_mlp_ratio * width or None,
+            "head_dim": max(width // num_heads, 1),
+        }
+        sizes = {field: self.size(field, defaults.get(field)) for field in _LARGEST}
+        for field in ("hidden_size", "intermediate_size", "head_dim"):
+            if sizes[field] % WIDTH_UNIT:
+                name = {"head_dim": "head dimension"}.get(field, field.replace("_", " "))
+                raise LoadError(
+                    f"the {name} must be a multiple of {WIDTH_UNIT}, but is {sizes[field]}"
+                    f" ('{self.prefix}{self.keys[field]}')"
+                )
+        return sizes
+
+    def spelled(self, field: str) -> str:
+        """The file's key of a size and its value, for messages."""
+        key = self.keys[field]
+        value = self.get(key)
+        return f"'{self.prefix}{key}' is {'not given' if value is None else shown(value)}"
+
+    def is_tied(self) -> bool:
+        """True if the head is the embedding: said so, or no head in the file."""
+        head = "output.weight" if self.is_gguf else "lm_head.weight"
+        return self.flag("tie_word_embeddings", False) or head not in self.checkpoint.names()
+
+    def activation(self, key: str) -> Activation:
+        """The activation named by a Hugging Face config."""
+        name = self.text(key)
+        if name not in _ACTIVATIONS:
+            raise LoadError(
+                f"activation {shown(name)} is not supported: {', '.join(_ACTIVATIONS)} are"
+            )
+        return _ACTIVATIONS[name]
+
+    def window(self) -> int | None:
+        """The sliding window if all layers have one, None if no layer has; LoadError for a mixture."""
+        if self.is_gguf:
+            return self.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None
+        kinds = self.get("layer_types", [])
+        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+            raise self._wrong("layer_types", kinds, "a list of texts")
+        if (
+            self.get("sliding_window") is None
+            or not self.flag("use_sliding_window", True)
+            or set(kinds) == {"full_attention"}
+        ):
+            return None
+        full_below = 0 if kinds else self.integer("max_window_layers", 0, low=0, high=1 << 31)
+        if len(set(kinds)) > 1 or 0 < full_below < self.size("num_layers"):
+            raise LoadError("a sliding window in some layers only is not supported")
+        return None if full_below else self.integer("sliding_window", high=1 << 31)
+
+    def _present(self, key: str, default: Any) -> Any:
+        value = self.get(key, default)
+        if value is None:
+            raise LoadError(f"the model's metadata lacks '{self.prefix}{key}'")
+        return value
+
+    def _wrong(self, key: str, value: object, allowed: str) -> LoadError:
+        return LoadError(f"'{self.prefix}{key}' is {shown(value)}, but must be {allowed}")
+
+
+def number_in(key: str, value: object, low: float, high: float) -> float:
+    """The value as a float. Raises LoadError if it is no number from `low` to `high`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # type: ignore[operator]
+        raise LoadError(f"'{key}' is {shown(value)}, but must be a number from {low:g} to {high:g}")
+    return float(value)  # type: ignore[arg-type]
+
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}

@@ -1,0 +1,30 @@
+"""Phi-3, 3.5 and 4-mini: gated; q, k, v in one matrix, gate and up in another; long contexts by longrope."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from forerun.model.arch.base.mapping import (
+    Kind,
+    TensorSource,
+    fused_source,
+    llama_like,
+    plain_source,
+)
+from forerun.model.config import ModelConfig
+
+HF_ARCHITECTURES = ("Phi3ForCausalLM",)
+GGUF_ARCHITECTURES = ("phi3",)
+
+config = partial(llama_like, family="phi3")
+
+
+def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
+    """Where a canonical weight lies."""
+    if name in ("q", "k", "v"):
+        fused = "model.layers.{i}.self_attn.qkv_proj" if kind == "hf" else "blk.{i}.attn_qkv"
+    elif name in ("gate", "up"):
+        fused = "model.layers.{i}.mlp.gate_up_proj" if kind == "hf" else "blk.{i}.ffn_up"
+    else:
+        return plain_source(name, config, kind)
+    return fused_source(name, config, fused)

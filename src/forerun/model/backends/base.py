@@ -1,0 +1,73 @@
+"""What a module of this folder exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+
+from forerun.model.config import ModelConfig
+from forerun.model.model import Model
+from forerun.model.packed import PackedFile
+from forerun.weights.rtn import Scheme
+
+if TYPE_CHECKING:
+    from forerun.weights.stored import StoredTensor, WeightFormat
+
+Progress = Callable[[int, int], None]
+"""Called with (weights loaded, weights in all)."""
+
+
+class BlankWeight(NamedTuple):
+    """What is known of a weight before it is read, by the names of `model.config.weight_shapes`."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: WeightFormat
+    """As it will be stored, rounding included."""
+    has_bias: bool
+
+
+class Backend(Protocol):
+    """A module that runs models; its name is the backend's."""
+
+    PRIORITY: int
+    """`auto` takes the backend of the highest priority that supports the model."""
+
+    def unsupported(self, config: ModelConfig, device: torch.device) -> str | None:
+        """Why this model cannot run on this device; None if it can."""
+        ...
+
+    def load(
+        self,
+        config: ModelConfig,
+        weights: Iterable[tuple[str, StoredTensor]],
+        *,
+        device: torch.device,
+        beside: Model | None,
+        quant: Scheme,
+        head_bits: int | None,
+        packed: PackedFile | None,
+        progress: Progress | None,
+    ) -> Model:
+        """The model of these weights, by the names of `model.config.weight_shapes`; a bias follows its weight.
+
+        A model `beside` this one that the backend has loaded may lend it threads and scratch memory.
+        `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits. `packed` is
+        where packed weights are kept; a backend that packs nothing ignores it.
+        Raises ConfigError for an option it does not have, LoadError for weights it cannot take.
+        """
+        ...
+
+    def blank(
+        self,
+        config: ModelConfig,
+        weights: Iterable[BlankWeight],
+        *,
+        device: torch.device,
+        beside: Model | None,
+        head_bits: int | None,
+    ) -> Model:
+        """The model that `load` would make, without its weights: of its size, but hardly any memory is touched."""
+        ...

@@ -1,0 +1,379 @@
+"""The decoder on the CPU kernels: quantized weights as they are stored, a whole pass as one native call.
+
+It computes what `model/decoder.py` computes, with int8 activations where weights are integers. It knows
+no checkpoint format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit
+for bit: a row's hidden state and logits do not depend on the other rows, on the number of threads or
+on the instruction set.
+
+R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V vocabulary, S context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.batch import Batch
+from forerun.core.config import Precision
+from forerun.core.errors import CapacityError, LoadError
+from forerun.core.types import TopK
+from forerun.model.backends.base import BlankWeight, Progress
+from forerun.model.cache.base import KVCache
+from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.decoder import inverse_frequencies
+from forerun.model.kernels import native
+from forerun.model.model import Hidden, LayerPlan, Model, reserve_rows
+from forerun.model.native_cache import NativeCache
+from forerun.model.packed import PackedFile, PackedWeight
+from forerun.weights.coded import CodedTensor
+from forerun.weights.flat import FlatTensor
+from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
+
+if TYPE_CHECKING:
+    from forerun import _native
+    from forerun.weights.stored import StoredTensor
+
+PRIORITY = 1
+
+MAX_ROWS = 64
+"""Rows one native call computes; a larger pass is cut, so that its rows stay in the second-level cache."""
+
+_UNIT = 16
+
+
+def unsupported(config: ModelConfig, device: torch.device) -> str | None:
+    """Why this model cannot run on the native kernels here; None if it can."""
+    if device.type != "cpu":
+        return "the native kernels are for the CPU"
+    widths = (config.hidden_size, config.intermediate_size, config.head_dim)
+    if any(width % _UNIT for width in widths):
+        return f"hidden, MLP and head sizes must be multiples of {_UNIT}, but are {widths}"
+    problem = native.reason()
+    return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
+
+
+class NativeDecoder:
+    """A model over packed weights. Implements `model.model.Model`; build it with `load`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        runtime: _native.Runtime | None = None,
+        num_threads: int | None = None,
+        isa: str = "auto",
+    ) -> None:
+        from forerun import _native
+
+        if runtime is None:
+            runtime = _native.Runtime(isa, num_threads or torch.get_num_threads())
+        self.config = config
+        self.runtime = runtime
+        """Threads and scratch memory; models that share one compute in turn."""
+        self._native = _native.Decoder(runtime, config)
+        self._names: dict[str, None] = {}
+        self._whole = LayerPlan.of(config.num_layers)
+        if config.rope is not None:
+            frequencies = inverse_frequencies(config.rope).numpy()
+            self._native.set_rope(frequencies, config.rope.attention_factor)
+
+    @property
+    def native(self) -> _native.Decoder:
+        """What computes; networks that draft read its embedding and its head."""
+        return self._native
+
+    @property
+    def isa(self) -> str:
+        """The instruction set whose kernels run."""
+        return self.runtime.isa
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute."""
+        return self.runtime.num_threads
+
+    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
+        """Pack one weight, by its canonical name. Raises LoadError for a shape or a format that has no kernel."""
+        offset = None if bias is None else _floats(bias)
+        form = stored.format.name
+        try:
+            if len(stored.shape) == 1:
+                self._native.set_norm(name, _floats(stored), offset)
+            elif isinstance(stored, FlatTensor):
+                parts = stored.parts()
+                flat = parts.rows
+                self._native.set_flat(
+                    name,
+                    form,
+                    np.ascontiguousarray(parts.codes),
+                    np.ascontiguousarray(parts.scales),
+                    flat.inverse,
+                    np.ascontiguousarray(flat.pieces),
+                    flat.limit,
+                    flat.split == "even",
+                    offset,
+                )
+            elif isinstance(stored, CodedTensor) and stored.format.group is not None:
+                codes = stored.codes()
+                mins = codes.mins if codes.zeros is None else -codes.zeros
+                self._native.set_codes(name, form, codes.codes, codes.scales, mins, offset)
+            else:
+                rows = np.ascontiguousarray(stored.plain().data)
+                self._native.set(name, form, stored.shape[1], rows, offset)
+        except ValueError as error:
+            raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error
+        self._names[name] = None
+
+    def add_blank(
+        self,
+        name: str,
+        form: str | None,
+        shape: Sequence[int],
+        has_bias: bool,
+        is_apart: bool = False,
+    ) -> list[np.ndarray]:
+        """Make room for a packed weight, a norm if `form` is None; the bytes to fill, its bias's last.
+
+        `is_apart`: in a mapping of its own, which is gone with it. Raises ValueError.
+        """
+        if form is None:
+            zeros = np.zeros(shape, np.float32)
+            self._native.set_norm(name, zeros, zeros if has_bias else None)
+        else:
+            num_out, num_in = shape
+            self._native.set_blank(name, form, num_out, num_in, has_bias, is_apart)
+        self._names[name] = None
+        return self._packed(name)[-1]
+
+    def packed(self) -> Iterator[PackedWeight]:
+        """All weights as they lie in memory."""
+        return map(self._packed, self._names)
+
+    def _packed(self, name: str) -> PackedWeight:
+        form, shape, data, bias = self._native.packed(name)
+        return name, form, shape, [data, bias] if len(bias) else [data]
+
+    def check(self) -> None:
+        """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
+        self._native.check()
+
+    def forward(
+        self,
+        batch: Batch,
+        cache: KVCache,
+        taps: tuple[int, ...] = (),
+        plan: LayerPlan | None = None,
+        inputs: Tensor | None = None,
+    ) -> Hidden:
+        """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
+
+        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
+        Raises CapacityError if a row does not fit the cache or the model's context.
+        """
+        assert isinstance(cache, NativeCache)
+        assert all(s.base == cache.length(s.slot) for s in batch.segments)
+        reserve_rows(batch, cache)
+        width, layers = self.config.hidden_size, sorted(set(taps))
+        last = torch.empty(batch.num_rows, width)
+        tapped = torch.empty(len(layers), batch.num_rows, width)
+        given = None if inputs is None else _rows(inputs)
+        sublayers = (plan or self._whole).sublayers
+        start = 0
+        for part in [batch] if batch.num_rows <= MAX_ROWS else batch.split(MAX_ROWS):
+            here = slice(start, start + part.num_rows)
+            rows = tapped if part is batch else torch.empty(len(layers), part.num_rows, width)
+            x, hidden = None if given is None else given[here], last[here].numpy()
+            try:
+                self._native.forward(
+                    cache.native, part.segments, x, hidden, layers, rows.numpy(), sublayers
+                )
+            except IndexError as error:
+                raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
+            if part is not batch:
+                tapped[:, here] = rows
+            start = here.stop
+        return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """What passes over these tokens (R,) start from, positions left out: (R, D), fp32."""
+        rows = torch.empty(len(ids), self.config.hidden_size)
+        self._native.embed(_ids(ids), rows.numpy())
+        return rows
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (M, V), fp32, of hidden states (M, D)."""
+        logits = torch.empty(len(hidden), self.config.vocab_size)
+        self._native.head(_rows(hidden), logits.numpy())
+        return logits
+
+    def topk(
+        self,
+        hidden: Tensor,
+        k: int,
+        *,
+        log_normaliser: bool = False,
+        logits: Tensor | None = None,
+    ) -> TopK:
+        """The k likeliest tokens of each row; see `model.model.Model`. No logits are written unless asked for."""
+        shape = len(hidden), k
+        ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        norm = np.empty(len(hidden), np.float32) if log_normaliser else None
+        every = None if logits is None else logits.numpy()
+        self._native.topk(_rows(hidden), ids, values, norm, every)
+        return TopK(ids, values, norm)
+
+    def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`. Ascending ids are the fastest."""
+        logits = torch.empty(len(hidden), len(ids))
+        self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
+        return logits
+
+    def head_part(self, ids: Tensor) -> NativeHeadPart:
+        """The head of some tokens (n,) in memory of its own. Raises ValueError for none, or one that there is not."""
+        return NativeHeadPart(self._native.head_part(_ids(ids)), len(ids))
+
+    def new_cache(
+        self,
+        num_slots: int,
+        max_len: int,
+        kv: Precision = "auto",
+        num_blocks: int | None = None,
+    ) -> NativeCache:
+        """A cache that fits this model; `auto` is fp16."""
+        return NativeCache(self.config, num_slots, max_len, kv, num_blocks)
+
+    def nbytes(self) -> int:
+        """Bytes of the packed weights."""
+        return self._native.nbytes()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeHeadPart:
+    """A copy of some of a head's rows, as they are packed. Implements `model.model.HeadPart`."""
+
+    native: _native.Decoder
+    num_tokens: int
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits (M, n)."""
+        logits = torch.empty(len(hidden), self.num_tokens)
+        self.native.head(_rows(hidden), logits.numpy())
+        return logits
+
+    def nbytes(self) -> int:
+        """Bytes of the copy."""
+        return self.native.nbytes()
+
+
+def load(
+    config: ModelConfig,
+    weights: Mapping[str, StoredTensor] | Iterable[tuple[str, StoredTensor]],
+    *,
+    device: torch.device | None = None,
+    beside: Model | None = None,
+    num_threads: int | None = None,
+    isa: str = "auto",
+    quant: Scheme = "none",
+    head_bits: int | None = None,
+    packed: PackedFile | None = None,
+    progress: Progress | None = None,
+) -> NativeDecoder:
+    """A native decoder of stored weights with the names of `model.config.weight_shapes` (biases follow their weight).
+
+    `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
+    faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens
+    are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
+    A model `beside` it lends its threads and scratch memory; else `num_threads` is by default torch's.
+    Raises LoadError if a weight is missing or has no kernel.
+    """
+    runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
+    decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads, isa=isa)
+    missing = dict.fromkeys(weight_shapes(config))
+    total = len(missing)
+    if packed is not None and packed.load(decoder):
+        if progress is not None:
+            progress(total, total)
+        return decoder
+    packable = _with_biases(weights.items() if isinstance(weights, Mapping) else weights)
+    if head_bits is not None:
+        packable = _with_rounded_head(packable, head_bits, config.tied_head)
+    for name, stored, bias in packable:
+        rounded = quantize_weight(name, stored, quant)
+        decoder.add(name, rounded, bias)
+        if isinstance(rounded, FlatTensor):
+            packed = None  # its file has no place for what becomes of inputs
+        stored.release()
+        missing.pop(name, None)
+        if progress is not None:
+            progress(total - len(missing), total)
+    if missing:
+        raise LoadError(f"weights are missing: {', '.join(missing)}")
+    if packed is not None:
+        packed.save(decoder)
+    return decoder
+
+
+def blank(
+    config: ModelConfig,
+    weights: Iterable[BlankWeight],
+    *,
+    device: torch.device | None = None,
+    beside: Model | None = None,
+    head_bits: int | None = None,
+) -> NativeDecoder:
+    """A decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
+    runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
+    decoder = NativeDecoder(config, runtime=runtime)
+    for name, shape, form, has_bias in weights:
+        kind = form.name if len(shape) > 1 else None
+        if head_bits is not None and name == ("embed" if config.tied_head else "head"):
+            decoder.add_blank("head", rounded_format(head_bits).name, shape, has_bias, True)
+            if name == "head":
+                continue
+        decoder.add_blank(name, kind, shape, has_bias, True)
+    return decoder
+
+
+def _with_biases(
+    items: Iterable[tuple[str, StoredTensor]],
+) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
+    held: tuple[str, StoredTensor] | None = None
+    for name, stored in items:
+        if held and name == f"{held[0]}.bias":
+            yield *held, stored
+            held = None
+            continue
+        if held:
+            yield *held, None
+        held = name, stored
+    if held:
+        yield *held, None
+
+
+def _with_rounded_head(
+    items: Iterable[tuple[str, StoredTensor, StoredTensor | None]], bits: int, is_tied: bool
+) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
+    source = "embed" if is_tied else "head"
+    for name, stored, bias in items:
+        if name == source:
+            yield "head", requantize(stored, bits), bias
+            stored.release()
+        if name != source or is_tied:
+            yield name, stored, bias
+
+
+def _rows(hidden: Tensor) -> np.ndarray:
+    return hidden.to(torch.float32).contiguous().numpy()
+
+
+def _ids(ids: Tensor) -> np.ndarray:
+    return ids.to(torch.int64).contiguous().numpy()
+
+
+def _floats(stored: StoredTensor) -> np.ndarray:
+    return stored.dequantize().numpy()

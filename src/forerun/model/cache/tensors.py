@@ -1,0 +1,103 @@
+"""A paged cache in torch tensors: what the torch reference model reads and writes.
+
+L layers, n rows, P blocks, G kv heads, S context, E head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from forerun.core.config import Precision
+from forerun.model.cache.base import RowCache
+from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
+from forerun.model.cache.forms import forms_of
+from forerun.model.cache.paged import PagedCache
+
+
+class TensorCache(PagedCache, RowCache):
+    """Keys and values (L, G, P, BLOCK_ROWS, E), stored as `kv` says, fp32 if `auto`, and read as fp32."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_slots: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_len: int,
+        device: torch.device | str = "cpu",
+        kv: Precision = "auto",
+        num_blocks: int | None = None,
+    ) -> None:
+        super().__init__(num_slots, max_len, num_blocks)
+        self._forms = forms_of(kv, head_dim)
+        shape = (num_layers, num_kv_heads, self.pool.num_blocks, BLOCK_ROWS)
+        row = torch.zeros(head_dim, device=device)
+        self._keys, self._values = (
+            tuple(part.new_zeros(*shape, len(part)) for part in form.encode(row))
+            for form in self._forms
+        )
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of one block: keys and values of BLOCK_ROWS rows of all layers."""
+        return sum(part.nbytes for part in self._parts()) // self.pool.num_blocks
+
+    def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
+        """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E)."""
+        blocks, rows = self._places(slot, range(start, start + k.shape[0]))
+        for form, stored, values in zip(self._forms, self._stored, (k, v), strict=True):
+            for part, new in zip(stored, form.encode(values.transpose(0, 1)), strict=True):
+                part[layer, :, blocks, rows] = new
+
+    def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
+        """One layer's rows 0 to `stop`, each (G, stop, E); views if stored as fp32 in successive blocks."""
+        table = self._tables[slot][: blocks_of(stop)] or [0]
+        last = self.pool.num_blocks - 1
+        for _ in range(blocks_of(stop) - len(table)):  # hidden rows: any finite numbers
+            table = [*table, min(table[-1] + 1, last)]
+        keys, values = (
+            form.decode(tuple(_rows(part[layer], table)[:, :stop] for part in stored))
+            for form, stored in zip(self._forms, self._stored, strict=True)
+        )
+        return keys, values
+
+    def query(self, query: Tensor) -> Tensor:
+        """What queries (..., E) are rounded to before they meet the keys."""
+        return self._forms[0].query(query)
+
+    @property
+    def _stored(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return self._keys, self._values
+
+    def _parts(self) -> Iterator[Tensor]:
+        yield from self._keys
+        yield from self._values
+
+    def _places(self, slot: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Blocks and rows in them (n,) of a slot's rows."""
+        table = self._tables[slot]
+        places = [(table[row // BLOCK_ROWS], row % BLOCK_ROWS) for row in rows]
+        blocks, inside = torch.tensor(places, device=self._keys[0].device).view(-1, 2).unbind(1)
+        return blocks, inside
+
+    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        blocks, inside = self._places(slot, rows)
+        to_blocks, to_inside = self._places(slot, range(start, start + len(rows)))
+        for part in self._parts():
+            part[:, :, to_blocks, to_inside] = part[:, :, blocks, inside]
+
+    def _copy_block(self, source: int, target: int) -> None:
+        for part in self._parts():
+            part[:, :, target] = part[:, :, source]
+
+
+def _rows(stored: Tensor, table: Sequence[int]) -> Tensor:
+    """The rows (G, S, width) of blocks in (G, P, BLOCK_ROWS, width)."""
+    first = table[0] if table else 0
+    if list(table) == list(range(first, first + len(table))):
+        return stored[:, first : first + len(table)].flatten(1, 2)
+    return stored.index_select(1, torch.tensor(table, device=stored.device)).flatten(1, 2)

@@ -1,0 +1,194 @@
+"""From a checkpoint to a model: find the family, read its config, fetch every weight by its canonical name.
+
+It knows the layout of no file format (`formats/`) and of no family (`arch/`); it checks that the two
+agree. What runs the model is a module of `model/backends`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from forerun.core import registry
+from forerun.core.errors import ConfigError, LoadError, unknown
+from forerun.model.arch.base.mapping import Arch, TensorSource
+from forerun.model.arch.base.settings import Settings
+from forerun.model.backends.base import Backend, BlankWeight, Progress
+from forerun.model.config import ModelConfig, sizes_of, weight_shapes
+from forerun.model.kernels import native
+from forerun.model.model import Model
+from forerun.model.packed import PackedFile
+from forerun.weights.rtn import SCHEMES, Scheme, quantized_format
+
+if TYPE_CHECKING:
+    from forerun.weights.checkpoint import Checkpoint
+    from forerun.weights.stored import StoredTensor
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str = "cpu",
+    backend: str = "auto",
+    beside: Model | None = None,
+    quant: Scheme = "none",
+    head_bits: int | None = None,
+    weight_cache: bool = False,
+    progress: Progress | None = None,
+) -> Model:
+    """The checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
+
+    A draft model runs `beside` its target, in turn with it: on the CPU they share threads.
+    The options are those of `model.backends.base.Backend.load`; with `weight_cache` packed weights are kept
+    on disk. Raises ConfigError for an unusable option, LoadError for a model that is not supported or damaged.
+    """
+    if quant not in SCHEMES:
+        raise ConfigError(unknown("quantization", quant, SCHEMES))
+    config, arch = read_config(checkpoint)
+    device = torch.device(device)
+    chosen = choose_backend(backend, config, device)
+    packed = None
+    if weight_cache and native.available():  # only the native backend packs
+        packed = PackedFile.of(checkpoint.path, quant=quant, head_bits=head_bits)
+    return chosen.load(
+        config,
+        stored_weights(checkpoint, arch, config),
+        device=device,
+        beside=beside,
+        quant=quant,
+        head_bits=head_bits,
+        packed=packed,
+        progress=progress,
+    )
+
+
+def blank_model(
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str = "cpu",
+    backend: str = "auto",
+    beside: Model | None = None,
+    quant: Scheme = "none",
+    head_bits: int | None = None,
+) -> Model:
+    """The model that `load_model` would give, without its weights: for planning. Only metadata are read."""
+    if quant not in SCHEMES:
+        raise ConfigError(unknown("quantization", quant, SCHEMES))
+    config, arch = read_config(checkpoint)
+    device = torch.device(device)
+    weights = _blank_weights(checkpoint, arch, config, quant)
+    chosen = choose_backend(backend, config, device)
+    return chosen.blank(config, weights, device=device, beside=beside, head_bits=head_bits)
+
+
+def _blank_weights(
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, quant: Scheme
+) -> Iterator[BlankWeight]:
+    for name, shape in weight_shapes(config).items():
+        (_, located, *_), *bias = _located(name, shape, checkpoint, arch, config)
+        format = quantized_format(name, shape, checkpoint.tensor(located).format, quant)
+        yield BlankWeight(name, shape, format, bool(bias))
+
+
+def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Backend:
+    """The backend of that name, or for `auto` the best that supports the model on the device.
+
+    Raises ConfigError if there is none of that name, LoadError if it does not support the model.
+    """
+    names = registry.names("model.backends")
+    if name not in ("auto", *names):
+        raise ConfigError(unknown("backend", name, ("auto", *names)))
+    candidates = {
+        n: cast(Backend, registry.load("model.backends", n)) for n in names if name in ("auto", n)
+    }
+    reasons = []
+    for n in sorted(candidates, key=lambda n: -candidates[n].PRIORITY):
+        reason = candidates[n].unsupported(config, device)
+        if reason is None:
+            return candidates[n]
+        reasons.append(f"backend {n} cannot run this model on {device}: {reason}")
+    raise LoadError("; ".join(reasons))
+
+
+def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
+    """What the checkpoint's metadata say of the model, and its family's module. Reads no weights.
+
+    Raises LoadError if the metadata are incomplete or wrong, or do not fit the checkpoint's tensors.
+    """
+    arch, settings = find_arch(checkpoint), Settings(checkpoint)
+    config = arch.config(settings)
+    _check_tensors(checkpoint, arch, config, settings)
+    return config, arch
+
+
+def find_arch(checkpoint: Checkpoint) -> Arch:
+    """The module of the checkpoint's family. Raises LoadError listing the families if there is none."""
+    known: dict[str, Arch] = {}
+    for family in registry.names("model.arch"):
+        arch = cast(Arch, registry.load("model.arch", family))
+        spellings = arch.GGUF_ARCHITECTURES if checkpoint.kind == "gguf" else arch.HF_ARCHITECTURES
+        known |= dict.fromkeys(spellings, arch)
+    if checkpoint.architecture not in known:
+        raise LoadError(unknown("architecture", checkpoint.architecture, known))
+    return known[checkpoint.architecture]
+
+
+def stored_weights(
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, part: str = ""
+) -> Iterator[tuple[str, StoredTensor]]:
+    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one.
+
+    `part` is a weight's name or, with a dot at its end, that of a layer: only those then.
+    """
+    for name, shape in weight_shapes(config).items():
+        if part not in ("", name) and not (part.endswith(".") and name.startswith(part)):
+            continue
+        for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config):
+            yield canonical, source.take(checkpoint.tensor(located), config)
+
+
+def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
+    """Bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
+    config, arch = read_config(checkpoint)
+    weights = _blank_weights(checkpoint, arch, config, scheme)
+    num_bits = sum(math.prod(each.shape) * each.format.bits_per_weight for each in weights)
+    return math.ceil(num_bits / 8)
+
+
+def _located(
+    name: str, shape: tuple[int, ...], checkpoint: Checkpoint, arch: Arch, config: ModelConfig
+) -> Iterator[tuple[str, str, TensorSource, tuple[int, ...]]]:
+    """A weight and, if the checkpoint has one, its bias: canonical name, tensor, source, shape of that tensor."""
+    layer, _, short = name.removeprefix("layers.").rpartition(".")
+    source = arch.source(short, config, checkpoint.kind)
+    located = source.name.format(i=layer)
+    yield name, f"{located}.weight", source, source.whole(shape)
+    if f"{located}.bias" in checkpoint.names():
+        yield f"{name}.bias", f"{located}.bias", source, source.whole(shape[:1])
+
+
+def _check_tensors(
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, settings: Settings
+) -> None:
+    """Raise LoadError if a tensor is missing or misshapen, or the checkpoint has more layers than it says."""
+    names = checkpoint.names()
+    norm = arch.source("attn_norm", config, checkpoint.kind).name
+    num_layers = next(i for i in itertools.count() if f"{norm.format(i=i)}.weight" not in names)
+    if num_layers != config.num_layers:
+        raise LoadError(
+            f"{settings.spelled('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
+        )
+    for name, shape in weight_shapes(config).items():
+        for _, located, _, whole in _located(name, shape, checkpoint, arch, config):
+            if located not in names:
+                raise LoadError(
+                    f"the checkpoint has no tensor '{located}', which {config.family} needs"
+                )
+            found = checkpoint.tensor(located).shape
+            if found != whole:
+                sizes = ", ".join(settings.spelled(field) for field in sizes_of(name))
+                raise LoadError(f"tensor '{located}' should be {whole}, but is {found} ({sizes})")

@@ -1,0 +1,53 @@
+"""Keys and values in the layout of the native kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forerun.core.config import Precision
+from forerun.core.errors import memory_refused
+from forerun.model.cache.forms import check_head_dim
+from forerun.model.cache.paged import PagedCache
+from forerun.model.config import ModelConfig
+
+
+class NativeCache(PagedCache):
+    """Keys and values of `num_slots` sequences in `num_blocks` blocks, stored as `kv` says; `auto` is fp16.
+
+    Raises CapacityError where the system refuses the memory.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        max_len: int,
+        kv: Precision = "auto",
+        num_blocks: int | None = None,
+    ) -> None:
+        from forerun import _native
+
+        super().__init__(num_slots, max_len, num_blocks)
+        check_head_dim(kv, config.head_dim)
+        shape = config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len
+        form = "fp16" if kv == "auto" else kv
+        with memory_refused(f"{self.pool.num_blocks} blocks of keys and values"):
+            self.native = _native.Cache(*shape, form, self.pool.num_blocks)
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of one block: keys and values of BLOCK_ROWS rows of all layers."""
+        return self.native.block_nbytes
+
+    def _place(self, slot: int, index: int, block: int) -> None:
+        super()._place(slot, index, block)
+        self.native.place(slot, index, block)
+
+    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        self.native.move(slot, rows, start)
+
+    def _copy_block(self, source: int, target: int) -> None:
+        self.native.copy_block(source, target)
+
+    def _drop_block(self, block: int) -> None:
+        self.native.drop_block(block)

@@ -1,0 +1,264 @@
+"""Packed weights on disk, so that a model is packed once and the next start only reads.
+
+A file a model and way of rounding. Its header says of which state of the model's files, and by which
+code, it was made: what does not fit is packed again and written over. The weights are read, not mapped:
+the kernels stream them from huge pages, which a file cannot give. No file that is missing, damaged or cannot be
+written fails a start. How much the files may take together is up to `packed_folder.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core import sizes
+from forerun.core.errors import ConfigError, LoadError
+from forerun.core.files import open_to_read
+from forerun.hub.names import cache_root
+from forerun.model.packed_folder import SUFFIX, Entry, PackedFolder
+
+LEAST_NBYTES = 16 << 20
+"""A smaller model is packed so fast that it needs no file."""
+
+LIMIT_NBYTES = 5_000_000_000
+"""What the packed weights of all models may take, unless FORERUN_CACHE_LIMIT says otherwise."""
+
+_MAGIC = b"forerun packed weights\n"
+_CHUNK = 4 << 20
+_LONGEST_HEADER = 16 << 20
+
+_USELESS, _OF_OTHER_CODE, _SERVES = range(3)
+
+_log = logging.getLogger(__name__)
+
+Bytes = NDArray[np.uint8]
+
+
+PackedWeight = tuple[str, str | None, tuple[int, ...], list[Bytes]]
+"""A weight as it lies in memory: name, format (None for a norm), shape, bytes, its bias's last."""
+
+
+class PackedWeights(Protocol):
+    """A model whose weights are written or read here; implemented by `backends.native.NativeDecoder`."""
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that may read at a time."""
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes of the packed weights."""
+        ...
+
+    def packed(self) -> Iterator[PackedWeight]:
+        """All weights as they lie in memory."""
+        ...
+
+    def add_blank(
+        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool
+    ) -> list[Bytes]:
+        """Make room for a weight; the bytes to fill, its bias's last. Raises ValueError."""
+        ...
+
+    def check(self) -> None:
+        """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
+        ...
+
+
+def folder() -> PackedFolder:
+    """Where packed weights lie. Raises ConfigError if the limit is not a size."""
+    try:
+        limit = sizes.parse(os.environ.get("FORERUN_CACHE_LIMIT") or str(LIMIT_NBYTES))
+    except ValueError as error:
+        raise ConfigError(f"FORERUN_CACHE_LIMIT: {error}") from error
+    return PackedFolder(cache_root() / "packed", limit)
+
+
+def copies() -> list[tuple[Entry, Path | None]]:
+    """The files in it, and the model each is of; None if that cannot be read. Raises LoadError."""
+    try:
+        entries = folder().entries()
+    except OSError as error:
+        raise LoadError(f"packed weights cannot be listed: {error}") from error
+    return [(entry, _model_of(entry.path)) for entry in entries]
+
+
+def of_model(model: Path) -> list[Entry]:
+    """The packed copies of a GGUF file or a folder. Raises LoadError."""
+    model = model.resolve()
+    return [entry for entry, of in copies() if of == model]
+
+
+def remove(entries: Iterable[Entry]) -> int:
+    """Delete packed copies; the bytes that were freed. Models that are running keep theirs. Raises LoadError."""
+    try:
+        return folder().remove([entry.path for entry in entries])
+    except OSError as error:
+        raise LoadError(f"packed weights cannot be deleted: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """Where the packed weights of a model lie, and what they must have been made of."""
+
+    folder: PackedFolder
+    name: str
+    key: Mapping[str, object]
+
+    @classmethod
+    def of(cls, model: Path, **rounding: str | int | None) -> PackedFile:
+        """For a GGUF file or a folder, and the options that decide on its weights. Raises ConfigError."""
+        model = model.resolve()
+        digest = hashlib.sha256(json.dumps([str(model), rounding]).encode()).hexdigest()[:16]
+        return cls(folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, rounding))
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies; it may not exist."""
+        return self.folder.path / self.name
+
+    def load(self, decoder: PackedWeights) -> bool:
+        """Give the decoder all its weights; False, with some of them set or none, if the file does not serve."""
+        try:
+            with open_to_read(self.path) as file:
+                self._read(file, decoder)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, MemoryError) as error:
+            _log.info("packing again, because %s does not serve: %s", self.path, error)
+            return False
+        self.folder.touch(self.path)
+        return True
+
+    def save(self, decoder: PackedWeights) -> None:
+        """Write the decoder's weights, where there is room for them."""
+        if decoder.nbytes() < LEAST_NBYTES or not self.folder.limit_nbytes:
+            return
+        try:
+            self._write(decoder)
+        except OSError as error:
+            _log.warning("packed weights are not kept, the next start packs again: %s", error)
+
+    def _read(self, file: BinaryIO, decoder: PackedWeights) -> None:
+        header = _read_header(file)
+        if header["key"] != self.key:
+            raise ValueError("it was made of other files or by other code")
+        start, fd = file.tell(), file.fileno()
+        if os.fstat(fd).st_size != start + header["nbytes"]:
+            raise ValueError("it is not whole")
+        places = []
+        for weight in header["weights"]:
+            places += decoder.add_blank(*weight)
+
+        def read(place: tuple[Bytes, int]) -> int:
+            data, offset = place
+            if os.preadv(fd, [data.data], start + offset) != len(data):
+                raise ValueError("it is not whole")
+            return _checksum(data)
+
+        with ThreadPoolExecutor(decoder.num_threads) as pool:
+            checksum = sum(pool.map(read, _chunks(places))) % 2**64
+        if checksum != header["checksum"]:
+            raise ValueError("its bytes have changed")
+        decoder.check()
+
+    def _write(self, decoder: PackedWeights) -> None:
+        weights = list(decoder.packed())
+        arrays = [array for *_, arrays in weights for array in arrays]
+        header = {
+            "key": self.key,
+            "weights": [(name, form, shape, len(a) == 2) for name, form, shape, a in weights],
+            "nbytes": sum(array.nbytes for array in arrays),
+            "checksum": sum(map(_checksum, arrays)) % 2**64,
+        }
+        text = json.dumps(header).encode() + b"\n"
+        start = _MAGIC + b"%d " % zlib.crc32(text) + text
+        nbytes = len(start) + sum(array.nbytes for array in arrays)
+        code = str(self.key["code"])
+        with self.folder.replacing(self.path, nbytes, lambda path: _rank(path, code)) as file:
+            file.write(start)
+            for array in arrays:
+                file.write(array.data)
+
+
+def _key(model: Path, rounding: Mapping[str, object]) -> dict[str, object]:
+    """What decides on the packed weights of a resolved path."""
+    return {**_state(model), "rounding": rounding, "code": _code_digest()}
+
+
+def _state(model: Path) -> dict[str, object]:
+    """The model's files as they are now."""
+    parts = [model]
+    if model.is_dir():
+        parts = [model / "config.json", *sorted(model.glob("*.safetensors"))]
+    states = [(path, path.stat()) for path in parts if path.is_file()]
+    files = [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in states]
+    return {"model": str(model), "files": files}
+
+
+def _rank(path: Path, code: str) -> int:
+    """How useful a file is: not at all if its model has gone or changed."""
+    try:
+        with open_to_read(path) as file:
+            key = _read_header(file)["key"]
+        if _state(Path(key["model"])).items() <= key.items():
+            return _SERVES if key["code"] == code else _OF_OTHER_CODE
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return _USELESS
+
+
+def _model_of(path: Path) -> Path | None:
+    try:
+        with open_to_read(path) as file:
+            return Path(_read_header(file)["key"]["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_header(file: BinaryIO) -> dict:
+    """The header; the file stands at the first weight then. Raises ValueError."""
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError("it holds something else")
+    crc, _, text = file.readline(_LONGEST_HEADER).partition(b" ")
+    if crc != b"%d" % zlib.crc32(text):
+        raise ValueError("its header has changed")
+    header: dict = json.loads(text)
+    return header
+
+
+def _chunks(arrays: list[Bytes]) -> Iterator[tuple[Bytes, int]]:
+    """Pieces of the arrays, and where each lies behind the header."""
+    offset = 0
+    for array in arrays:
+        for first in range(0, len(array), _CHUNK):
+            yield array[first : first + _CHUNK], offset + first
+        offset += len(array)
+
+
+def _checksum(data: Bytes) -> int:
+    """The sum of the 8-byte words modulo 2^64: as fast as memory, so that every start can afford it."""
+    return int(np.add.reduce(data.view(np.uint64)))
+
+
+def _code_digest() -> str:
+    """Of the code that reads, rounds and packs: a file that other code has written is not used."""
+    from forerun import _native
+
+    package = Path(__file__).parents[1]
+    sources = [p for part in ("weights", "model") for p in (package / part).rglob("*.py")]
+    digest = hashlib.sha256()
+    for path in [Path(_native.__file__), *sorted(sources)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

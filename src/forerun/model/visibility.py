@@ -1,0 +1,54 @@
+"""Which keys each row of a tile sees: the token tree turned into blocks of keys in ascending position.
+
+Below `base` a position is the cache row of that number. Above it, a row's ancestors take the
+following positions: in a chain again the row of that number, in a tree rows with gaps, gathered for
+each tile row by itself. Either way a row reads the same keys in the same blocks as in a plain decode
+of its path, which is half of the row law.
+
+n rows of a segment in the tile, R = TILE.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from forerun.core.batch import Segment
+from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
+
+
+def key_blocks(segment: Segment, window: int | None, device: torch.device) -> list[KeyBlock]:
+    """The blocks the rows of `segment` (at most TILE) see, ascending; rows past the last see what the last sees.
+
+    `window` is the number of positions a row sees, itself included.
+    """
+    last = np.minimum(np.arange(TILE), segment.num_rows - 1)
+    positions = segment.positions()[last]  # (R,)
+    oldest = 0 if window is None else max(0, int(positions.min()) - window + 1)
+    blocks = []
+    for block in range(oldest // KEY_BLOCK, int(positions.max()) // KEY_BLOCK + 1):
+        keys = np.arange(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
+        hidden = keys > positions[:, None]  # (R, KEY_BLOCK)
+        if window is not None:
+            hidden |= keys <= positions[:, None] - window
+        mask = torch.from_numpy(hidden).to(device) if hidden.any() else None
+        rows: slice | Tensor = slice(int(keys[0]), int(keys[-1]) + 1)
+        if segment.parents is not None and keys[-1] >= segment.base:
+            rows = torch.from_numpy(_gathered(segment, keys)).to(device)
+        blocks.append(KeyBlock(rows, mask))
+    return blocks
+
+
+def _gathered(segment: Segment, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cache rows (n, KEY_BLOCK) of the positions `keys` on each row's path; row 0 where the path has ended."""
+    visible = segment.visible()
+    assert visible is not None
+    rows = np.where(keys < segment.base, keys, 0)
+    index = np.tile(rows, (segment.num_rows, 1))
+    for row, seen in zip(index, visible, strict=True):
+        path = segment.base + np.flatnonzero(seen)  # at positions base, base + 1, ...
+        inside = (keys >= segment.base) & (keys < segment.base + len(path))
+        row[inside] = path[keys[inside] - segment.base]
+    return index

@@ -1,1 +1,0 @@
-"""Networks that draft: what is trained, and the oracle of what runs natively."""

@@ -1,1 +1,0 @@
-"""How weights are stored in fewer bits. It changes stored tensors before a model is built; it computes no model."""

@@ -1,0 +1,1 @@
+"""Texts and tokens: tokenizers, chat templates, messages, tool calls."""

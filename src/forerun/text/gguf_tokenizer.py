@@ -1,0 +1,243 @@
+"""The tokenizer inside a GGUF's metadata: byte-level BPE (`gpt2`) or SentencePiece BPE (`llama`).
+
+Token ids equal llama.cpp's, the reference for this format, which the tests hold against recorded
+ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import TypeVar
+
+from tokenizers import AddedToken, normalizers
+from tokenizers import Tokenizer as Encoder
+from tokenizers.models import BPE
+
+from forerun.core.errors import LoadError, shown, unknown
+from forerun.text.pieces import (
+    END_TEXTS,
+    SPACE,
+    byte_level_piece,
+    end_ids,
+    sentencepiece_piece,
+)
+from forerun.text.pretokenizers import pre_tokenizer
+from forerun.text.tokenizer import Encoding, Tokenizer
+
+T = TypeVar("T")
+
+
+class TokenType(IntEnum):
+    """What a token is for, as `tokenizer.ggml.token_type` numbers it."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+_SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
+_PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
+_LONGEST_TOKEN = 4096  # all cuts of a token are tried
+_FILL_KEYS = {
+    **{"prefix": "pre", "suffix": "suf", "middle": "mid"},
+    **{"file": "sep", "repo": "rep", "pad": "pad"},
+}
+"""`FillIn`'s fields in `tokenizer.ggml.fim_<key>_token_id`."""
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
+    """Build it. Raises LoadError that says what is missing or unknown, without naming the file."""
+    fields = _Fields(metadata)
+    kind = fields.get("model", str)
+    if kind is None:
+        raise LoadError("there is no tokenizer in the metadata (no tokenizer.ggml.model)")
+    builders = {"gpt2": _byte_level, "llama": _sentencepiece}
+    if kind not in builders:
+        raise LoadError(unknown("tokenizer", kind, builders))
+    vocabulary = _Vocabulary(fields)
+    try:
+        return Tokenizer(builders[kind](vocabulary))
+    except LoadError:
+        raise
+    # The tokenizers library raises bare exceptions.
+    except Exception as error:
+        raise LoadError(f"the tokenizer in the metadata is damaged: {error}") from error
+
+
+class _Fields:
+    """The keys below `tokenizer.ggml.`, checked for their types."""
+
+    def __init__(self, metadata: Mapping[str, object]) -> None:
+        self._metadata = metadata
+
+    def get(self, key: str, kind: type[T], prefix: str = "tokenizer.ggml.") -> T | None:
+        """The value, None if there is none. Raises LoadError if it is of another type."""
+        value = self._metadata.get(prefix + key)
+        if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
+            return value
+        raise LoadError(f"the metadata is corrupt: {prefix}{key} is no {kind.__name__}")
+
+    def list(self, key: str, kind: type[T]) -> list[T]:
+        """The list, empty if there is none. Raises LoadError if it is no list of that type."""
+        values: list[T] = self.get(key, list) or []
+        if values and not isinstance(values[0], kind):
+            raise LoadError(
+                f"the metadata is corrupt: tokenizer.ggml.{key} holds no {kind.__name__}"
+            )
+        return values
+
+
+class _Vocabulary:
+    """The tokens, what they are for and, for SentencePiece, their scores; the fields they come from."""
+
+    def __init__(self, fields: _Fields) -> None:
+        self.fields = fields
+        self.tokens = tokens = fields.list("tokens", str)
+        if not tokens:
+            raise LoadError("there is no vocabulary in the metadata (no tokenizer.ggml.tokens)")
+        if max(map(len, tokens)) > _LONGEST_TOKEN:
+            raise LoadError(
+                f"the metadata is corrupt: a token has more than {_LONGEST_TOKEN} letters"
+            )
+        types = fields.list("token_type", int) or [TokenType.NORMAL] * len(tokens)
+        self.scores = fields.list("scores", float) or [0.0] * len(tokens)
+        if not len(tokens) == len(types) == len(self.scores):
+            raise LoadError(
+                f"the metadata is corrupt: {len(tokens)} tokens have {len(types)} types "
+                f"and {len(self.scores)} scores"
+            )
+        # llama.cpp takes what is written like an end token for one, even if the file calls it a word.
+        self.types = [TokenType.CONTROL if t in END_TEXTS else k for t, k in zip(tokens, types)]
+
+    def ids(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    def id_of(self, key: str, default: int | None = None) -> int | None:
+        """The id under `<key>_token_id`. Raises LoadError if there is no such token."""
+        token_id = self.fields.get(f"{key}_token_id", int)
+        token_id = default if token_id is None else token_id
+        if token_id is None or 0 <= token_id < len(self.tokens):
+            return token_id
+        raise LoadError(
+            f"the metadata is corrupt: {key}_token_id is {token_id} of {len(self.tokens)} tokens"
+        )
+
+
+def _byte_level(vocabulary: _Vocabulary) -> Encoding:
+    fields = vocabulary.fields
+    rule = pre_tokenizer(fields.get("pre", str) or "default")
+    merges = [_split_merge(merge) for merge in fields.list("merges", str)]
+    encoder = Encoder(BPE(vocabulary.ids(), merges, ignore_merges=rule.whole_words))
+    encoder.pre_tokenizer = rule.build()
+    return _encoding(vocabulary, encoder, byte_level_piece, adds_bos=rule.adds_bos)
+
+
+def _split_merge(merge: str) -> tuple[str, str]:
+    # A token may be a space, so the one that parts the two is not the first character.
+    cut = merge.find(" ", 1)
+    if cut < 0:
+        raise LoadError(
+            f"the metadata is corrupt: {shown(merge)} in tokenizer.ggml.merges is no pair"
+        )
+    return merge[:cut], merge[cut + 1 :]
+
+
+def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
+    unknown_id = vocabulary.id_of("unknown", default=0)
+    model = BPE(
+        vocabulary.ids(),
+        list(_merges(vocabulary)),
+        unk_token=vocabulary.tokens[unknown_id or 0],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    encoder = Encoder(model)
+    adds_space = vocabulary.fields.get("add_space_prefix", bool) is not False
+    encoder.normalizer = normalizers.Sequence(
+        [*([normalizers.Prepend(SPACE)] if adds_space else []), normalizers.Replace(" ", SPACE)]
+    )
+    return _encoding(
+        vocabulary,
+        encoder,
+        sentencepiece_piece,
+        adds_bos=True,
+        adds_space=adds_space,
+        default_bos=1,
+        default_eos=2,
+    )
+
+
+def _merges(vocabulary: _Vocabulary) -> Iterator[tuple[str, str]]:
+    """What SentencePiece merges: any two tokens that make a third, the best score first."""
+    normal = {
+        token: score
+        for token, kind, score in zip(vocabulary.tokens, vocabulary.types, vocabulary.scores)
+        if kind == TokenType.NORMAL
+    }
+    for token in sorted(normal, key=lambda token: -normal[token]):
+        for cut in range(1, len(token)):
+            if token[:cut] in normal and token[cut:] in normal:
+                yield token[:cut], token[cut:]
+
+
+def _encoding(
+    vocabulary: _Vocabulary,
+    encoder: Encoder,
+    normal_piece: Callable[[str], bytes],
+    *,
+    adds_bos: bool,
+    adds_space: bool = False,
+    default_bos: int | None = None,
+    default_eos: int | None = None,
+) -> Encoding:
+    """What both kinds have in common: special tokens, BOS and EOS, the chat template."""
+    fields = vocabulary.fields
+    _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
+    special = {i: vocabulary.tokens[i] for i, t in enumerate(vocabulary.types) if t in _SPECIAL}
+    bos_id, eos_id = vocabulary.id_of("bos", default_bos), vocabulary.id_of("eos", default_eos)
+    said = fields.get("add_bos_token", bool)
+    return Encoding(
+        encoder=encoder,
+        pieces=[_piece(*pair, normal_piece) for pair in zip(vocabulary.tokens, vocabulary.types)],
+        special_ids=frozenset(special),
+        eos_ids=end_ids(special, (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))),
+        bos_id=bos_id,
+        eos_id=eos_id,
+        adds_bos=bos_id is not None and (adds_bos if said is None else said),
+        adds_space=adds_space,
+        chat_template=fields.get("chat_template", str, "tokenizer."),
+        fill_ids=_fill_ids(vocabulary),
+    )
+
+
+def _fill_ids(vocabulary: _Vocabulary) -> dict[str, int]:
+    """The tokens for filling in, where the file names them."""
+    found = {ours: vocabulary.id_of(f"fim_{key}") for ours, key in _FILL_KEYS.items()}
+    return {ours: token for ours, token in found.items() if token is not None}
+
+
+def _piece(token: str, kind: int, normal_piece: Callable[[str], bytes]) -> bytes | None:
+    if kind == TokenType.UNUSED:
+        return None
+    return normal_piece(token) if kind in (TokenType.NORMAL, TokenType.BYTE) else token.encode()
+
+
+def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: str) -> None:
+    """Let the encoder find control and user-defined tokens in the text before anything else."""
+    # Phi-3 was trained without the spaces after most special tokens; its files do not say so.
+    is_phi3 = any(name in model_name.lower() for name in ("phi-3", "phi3"))
+    tokens = [
+        AddedToken(
+            token,
+            special=kind in _SPECIAL,
+            normalized=False,
+            rstrip=is_phi3 and token not in _PHI3_KEEPS_SPACE,
+        )
+        for token, kind in zip(vocabulary.tokens, vocabulary.types)
+        if kind in (*_SPECIAL, TokenType.USER_DEFINED)
+    ]
+    encoder.add_tokens(tokens)

@@ -1,0 +1,227 @@
+"""Text to token ids and back, for GGUF files and Hugging Face folders alike.
+
+Encoding is the `tokenizers` library's. Decoding is ours: every id stands for some bytes, a text is
+these bytes read as UTF-8. So decoding piece by piece (`TextStream`) gives the same text as decoding
+at once. How an `Encoding` is found in a model's files is the business of `gguf_tokenizer.py` and
+`hf_tokenizer.py`.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import tokenizers
+
+from forerun.core.errors import RequestError
+from forerun.text.chat_template import ChatTemplate
+from forerun.text.fill_in import FillIn
+from forerun.text.messages import Message, Tools
+
+LONG_TEXT = 2048
+"""Letters from which a text is encoded without holding the interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What a model's files say about its tokens.
+
+    `pieces[i]` is the bytes of id i, None where no token is (padding); `special_ids` are the
+    control tokens; `eos_id` ends a text and is one of `eos_ids`, which end an answer. `adds_bos`
+    tells whether the model wants a BOS token before a text, `adds_space` whether encoding puts a
+    space before a text (SentencePiece), `chat_template` is None if the model has none.
+    """
+
+    encoder: tokenizers.Tokenizer
+    pieces: Sequence[bytes | None]
+    special_ids: frozenset[int]
+    eos_ids: frozenset[int]
+    bos_id: int | None
+    eos_id: int | None
+    adds_bos: bool
+    adds_space: bool
+    chat_template: str | None
+    fill_ids: Mapping[str, int] = field(default_factory=dict)
+    """What the files say of the tokens for filling in (`FillIn`'s fields)."""
+
+
+class Tokenizer:
+    """A model's tokenizer. `eos_ids` end an answer: end of text, of turn, of message."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self.eos_ids = encoding.eos_ids
+        self.bos_id = encoding.bos_id
+        known = (i for i in reversed(range(len(encoding.pieces))) if encoding.pieces[i] is not None)
+        self.vocab_size = next(known, -1) + 1
+        """Ids up to the last one that is a token; a model's head may be padded beyond it."""
+
+    def encode(self, text: str, *, special: bool = True, bos: bool | None = None) -> list[int]:
+        """Token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
+
+        `special` reads control tokens written in the text as such. Raises RequestError for text
+        that is not Unicode, or a BOS token the model does not have.
+        """
+        encoder = self._encoding.encoder
+        if not special and any(word in text for word in self._special_texts):
+            encoder = self._plain_encoder
+        try:
+            ids: list[int] = _encode(encoder, text)
+        except TypeError as error:
+            raise RequestError(
+                "the text is not valid Unicode: it holds a lone surrogate"
+            ) from error
+        if not (self._encoding.adds_bos if bos is None else bos):
+            return ids
+        if self.bos_id is None:
+            raise RequestError("the model has no BOS token: leave bos out, or give bos=False")
+        return [self.bos_id, *ids]
+
+    def decode(
+        self, ids: Iterable[int], *, skip_special: bool = True, is_start: bool = True
+    ) -> str:
+        """The text of the ids; bytes that are not UTF-8 become U+FFFD.
+
+        `is_start` says that the ids begin a text, so that the space which SentencePiece models put
+        there is taken away; text that follows other text keeps it.
+        """
+        stream = TextStream(self, skip_special=skip_special, is_start=is_start)
+        return stream.push(ids) + stream.flush()
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes a token stands for; None for an id the tokenizer does not know (padding)."""
+        pieces = self._encoding.pieces
+        return pieces[token_id] if 0 <= token_id < len(pieces) else None
+
+    def is_special(self, token_id: int) -> bool:
+        """True for a control token, which is no part of the text."""
+        return token_id in self._encoding.special_ids
+
+    @property
+    def adds_space(self) -> bool:
+        """True if encoding puts a space before a text."""
+        return self._encoding.adds_space
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Tools | None = None,
+        chat_template: str | None = None,
+        **variables: object,
+    ) -> str:
+        """The conversation as the model was trained to read it; encode it with `bos=False`.
+
+        `chat_template` takes the place of the model's own; `variables` are what it reads besides. Raises RequestError
+        if there is no template, or it refuses the messages.
+        """
+        template = self._chat_template if chat_template is None else self._template(chat_template)
+        return template.render(messages, add_generation_prompt, tools, **variables)
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text, one of `eos_ids`."""
+        return self._encoding.eos_id
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's template, None if it has none."""
+        return self._encoding.chat_template
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max((len(piece) for piece in self._encoding.pieces if piece), default=1)
+
+    @cached_property
+    def _special_texts(self) -> tuple[str, ...]:
+        return tuple(text for i in self._encoding.special_ids if (text := self.text_of(i)))
+
+    @cached_property
+    def _plain_encoder(self) -> tokenizers.Tokenizer:
+        """Reads control tokens as text. It takes as much memory again, and few texts need it.
+
+        To switch the other one would make each text wait for every other one.
+        """
+        encoder = tokenizers.Tokenizer.from_str(self._encoding.encoder.to_str())
+        encoder.encode_special_tokens = True
+        return encoder
+
+    def use_chat_template(self, source: str) -> None:
+        """Take another template in place of the model's own. Raises RequestError if it is not valid Jinja."""
+        template = self._template(source)
+        self._encoding = replace(self._encoding, chat_template=source)
+        self.__dict__["_chat_template"] = template
+
+    @cached_property
+    def fill_in(self) -> FillIn | None:
+        """The tokens for filling text in; None if the model has none."""
+        return FillIn.find(self._encoding.pieces, self._encoding.fill_ids)
+
+    @property
+    def reads_tools(self) -> bool:
+        """True if the model's template has a place for tools. Raises RequestError if there is no template."""
+        return self._chat_template.reads_tools
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        if self.chat_template is None:
+            raise RequestError(
+                "the model has no chat template: complete the text as it is (--raw, llm.generate), "
+                "or use an instruction-tuned model"
+            )
+        return self._template(self.chat_template)
+
+    def _template(self, source: str) -> ChatTemplate:
+        return ChatTemplate(source, self.text_of(self.bos_id), self.text_of(self.eos_id))
+
+    def text_of(self, token_id: int | None) -> str:
+        """The text of one token by itself, control tokens too; empty for None."""
+        return (
+            ""
+            if token_id is None
+            else (self.token_bytes(token_id) or b"").decode("utf-8", "replace")
+        )
+
+
+def _encode(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The ids of a text. A long one is a batch of one: that lets Python's other threads run meanwhile."""
+    if len(text) < LONG_TEXT:
+        return list(encoder.encode(text, add_special_tokens=False).ids)
+    return list(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+
+class TextStream:
+    """Text from tokens, as it becomes final: an incomplete character is held back.
+
+    What `push` returned and `flush` returns makes up `Tokenizer.decode` of all ids with the same
+    settings.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special: bool = True, is_start: bool = False
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._drop_space = is_start and tokenizer.adds_space
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        """The text that these tokens make final, after those pushed before."""
+        return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
+
+    def flush(self) -> str:
+        """The rest of the text: no token will follow."""
+        return self._decoder.decode(b"", final=True)
+
+    def _bytes(self, token_id: int) -> bytes:
+        if self._skip_special and self._tokenizer.is_special(token_id):
+            return b""
+        piece = self._tokenizer.token_bytes(token_id) or b""
+        if self._drop_space and piece:
+            self._drop_space = False
+            return piece.removeprefix(b" ")
+        return piece

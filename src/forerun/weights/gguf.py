@@ -1,0 +1,125 @@
+"""GGUF files (llama.cpp's format): one file with metadata, tokenizer and weights, memory-mapped.
+
+Parsing the header is `gguf_header.py`, the tokenizer `gguf_tokenizer.py`; here they become a
+Checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core.errors import LoadError
+from forerun.core.files import open_to_read
+from forerun.core.params import SamplingParams
+from forerun.text import generation
+from forerun.text.gguf_tokenizer import tokenizer_from_gguf
+from forerun.text.tokenizer import Tokenizer
+from forerun.weights.base import Checkpoint
+from forerun.weights.gguf_blocks import BlockTensor
+from forerun.weights.gguf_header import Header, TensorInfo, read_header
+from forerun.weights.stored import FORMATS, StoredTensor, WeightFormat
+
+_TYPES: Mapping[int, str] = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
+
+IDS = WeightFormat("i64", 64, block_nbytes=8)
+"""Token ids of a drafter's head; no weights."""
+
+
+class GgufCheckpoint(Checkpoint):
+    """An open GGUF file; `metadata` is all of it. Raises LoadError naming the file if it cannot be read."""
+
+    kind = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            header, data = _open(path)
+            self.metadata = header.metadata
+            self._tensors = _tensors(header, data)
+        except LoadError as error:
+            raise LoadError(f"{path}: {error}") from error
+        architecture = self.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise LoadError(f"{path}: the metadata has no general.architecture")
+        self.architecture = architecture
+        self.config: Mapping[str, object] = {
+            key: value
+            for key, value in self.metadata.items()
+            if not (key.startswith("tokenizer.") and isinstance(value, list))
+        }
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the metadata. Raises LoadError."""
+        try:
+            tokenizer = tokenizer_from_gguf(self.metadata)
+        except LoadError as error:
+            raise LoadError(f"{self.path}: {error}") from error
+        embedding = self._tensors.get("token_embd.weight")
+        num_rows = None if embedding is None else embedding.shape[0]
+        return self._checked(tokenizer, "'token_embd.weight'", num_rows)
+
+    def default_params(self) -> SamplingParams:
+        """What `general.sampling.*` says. Raises LoadError."""
+        return generation.from_gguf(self.metadata, str(self.path))
+
+
+def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
+    """The header and the bytes of the whole file, read from disk as they are used."""
+    try:
+        with open_to_read(path) as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        reason = "the file is empty" if isinstance(error, ValueError) else error.strerror
+        raise LoadError(f"{reason}") from error
+    return read_header(mapped), np.frombuffer(mapped, np.uint8)
+
+
+def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]:
+    alignment = header.metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise LoadError(f"the file is corrupt: general.alignment is {alignment!r}")
+    start = stop = -(-header.stop // alignment) * alignment
+    tensors: dict[str, StoredTensor] = {}
+    for info in header.tensors:
+        if info.name in tensors:
+            raise LoadError(f"the file is corrupt: two tensors are called '{info.name}'")
+        # Tensors lie in the order of the header, each at the next multiple of the alignment.
+        if start + info.offset != stop:
+            raise LoadError(
+                f"the file is corrupt: tensor '{info.name}' has offset {info.offset}, "
+                f"but the tensor before it ends at {stop - start}"
+            )
+        tensors[info.name] = tensor = _tensor(info, data, stop)
+        stop += -(-tensor.nbytes // alignment) * alignment
+    if stop + alignment <= len(data):
+        raise LoadError(
+            f"the file is corrupt: it has {len(data)} bytes, but its last tensor ends at {stop}"
+        )
+    return tensors
+
+
+def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:
+    type_name = _TYPES.get(info.type_id, f"type {info.type_id}")
+    format = IDS if type_name == "I64" else FORMATS.get(type_name.lower())
+    if format is None:
+        raise LoadError(
+            f"tensor '{info.name}' is stored as {type_name}, which is not supported "
+            f"(allowed: {', '.join(FORMATS)})"
+        )
+    if min(info.shape) < 1 or info.shape[-1] % format.block:
+        raise LoadError(f"the file is corrupt: tensor '{info.name}' has shape {info.shape}")
+    stop = first + math.prod(info.shape) // format.block * format.block_nbytes
+    if stop > len(data):
+        raise LoadError(
+            f"the file is truncated: it has {len(data)} bytes, tensor '{info.name}' ends at {stop}"
+        )
+    num_rows = info.shape[0] if len(info.shape) > 1 else 1
+    kind = StoredTensor if format.group is None else BlockTensor
+    return kind(info.name, info.shape, format, data[first:stop].reshape(num_rows, -1))

@@ -1,0 +1,126 @@
+"""Hugging Face folders: config.json, memory-mapped safetensors files, the tokenizer's files."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+import numpy as np
+import safetensors
+
+from forerun.core.errors import LoadError
+from forerun.core.files import open_to_read
+from forerun.core.params import SamplingParams
+from forerun.text import generation
+from forerun.text.hf_tokenizer import read_json, tokenizer_from_folder
+from forerun.text.tokenizer import Tokenizer
+from forerun.weights.base import Checkpoint
+from forerun.weights.hf_quantized import join, quantization_config
+from forerun.weights.stored import FORMATS, StoredTensor, WeightFormat
+
+_FORMATS: Mapping[str, WeightFormat] = {
+    name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
+}
+
+
+class HfCheckpoint(Checkpoint):
+    """An open folder. Raises LoadError naming the file in question if it cannot be read."""
+
+    kind = "hf"
+
+    def __init__(self, path: Path) -> None:
+        if not (path / "config.json").is_file():
+            found = sorted(each.name for each in path.glob("*.gguf"))
+            hint = (
+                f"did you mean {path / found[0]}?" if found else "give a GGUF file or such a folder"
+            )
+            raise LoadError(
+                f"{path} has no config.json: it is no Hugging Face model folder; {hint}"
+            )
+        self.path = path
+        self.config: Mapping[str, object] = read_json(path / "config.json")
+        architectures = self.config.get("architectures")
+        if not isinstance(architectures, list) or not architectures:
+            raise LoadError(f"{path / 'config.json'} names no architectures")
+        self.architecture = str(architectures[0])
+        self._tensors: dict[str, StoredTensor] = {}
+        for file, names in _weight_files(path).items():
+            stored = _read_tensors(file, names)
+            lacking = names - stored.keys()
+            if lacking:
+                raise LoadError(
+                    f"{file} has no tensor '{min(lacking)}', which the index says it has"
+                )
+            self._tensors |= stored
+        quantization = quantization_config(self.config, read_json(path / "quant_config.json"))
+        if quantization is not None:
+            self._tensors = join(path, quantization, self._tensors)
+
+    def tensor(self, name: str) -> StoredTensor:
+        """One tensor as stored. Raises LoadError with the closest names, or naming its type."""
+        tensor = super().tensor(name)
+        if tensor.format.name not in FORMATS:
+            raise LoadError(
+                f"{self.path}: tensor '{name}' is stored as {tensor.format.name}, "
+                f"which is not supported (allowed: {', '.join(_FORMATS)})"
+            )
+        return tensor
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer beside the weights. Raises LoadError."""
+        tokenizer, num_rows = tokenizer_from_folder(self.path), self.config.get("vocab_size")
+        return self._checked(tokenizer, "the embedding ('vocab_size' of config.json)", num_rows)
+
+    def default_params(self) -> SamplingParams:
+        """What generation_config.json says. Raises LoadError."""
+        path = self.path / "generation_config.json"
+        return generation.from_hf(read_json(path), str(path))
+
+
+def _weight_files(folder: Path) -> dict[Path, set[str]]:
+    """The safetensors files: those of the index with the tensors it says they have, or the single one."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise LoadError(f"{index} has no weight_map")
+        files: dict[Path, set[str]] = {}
+        for name, file in weight_map.items():
+            files.setdefault(folder / str(file), set()).add(name)
+        return files
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return {single: set()}
+    if any(folder.glob("pytorch_model*.bin")):
+        raise LoadError(
+            f"{folder} holds pytorch_model.bin, which can run code when it is read: convert it to "
+            "safetensors with transformers' AutoModelForCausalLM.from_pretrained(...)"
+            ".save_pretrained(...)"
+        )
+    raise LoadError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
+
+
+def _read_tensors(path: Path, names: Set[str]) -> dict[str, StoredTensor]:
+    """The tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
+    try:
+        with safetensors.safe_open(path, framework="np"):  # checks the header
+            pass
+        with open_to_read(path) as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, safetensors.SafetensorError) as error:
+        lost = f" (the index says it has '{min(names)}' and {len(names) - 1} more)" if names else ""
+        raise LoadError(f"{path} cannot be read: {error}{lost}") from error
+    start = 8 + int.from_bytes(mapped[:8], "little")
+    header = json.loads(mapped[8:start])
+    header.pop("__metadata__", None)
+    data = np.frombuffer(mapped, np.uint8)[start:]
+    tensors = {}
+    for name, entry in header.items():
+        format = _FORMATS.get(entry["dtype"]) or WeightFormat(entry["dtype"], bits=0)
+        shape = tuple(entry["shape"])
+        num_rows = max(shape[0], 1) if len(shape) > 1 else 1
+        rows = data[slice(*entry["data_offsets"])].reshape(num_rows, -1)
+        tensors[name] = StoredTensor(name, shape, format, rows)
+    return tensors

@@ -1,0 +1,125 @@
+"""Rounded matrices as the tensors of a Hugging Face layout: the reverse of `hf_quantized.py`.
+
+N outputs, K inputs, g inputs share a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from forerun.core.errors import ConfigError, unknown
+from forerun.weights.coded import Parts
+from forerun.weights.flat import FlatParts, Split
+from forerun.weights.int_words import pack, pack_awq
+
+Layout = Literal["awq", "compressed-tensors"]
+LAYOUTS: tuple[Layout, ...] = ("awq", "compressed-tensors")
+
+
+def layout_for(name: str | None, bits: int, group: int | None) -> Layout:
+    """What a user asks for, or else what fits: AWQ `gemm` has 4 bits in groups. Raises ConfigError."""
+    fits_awq = bits == 4 and group is not None
+    if name is None:
+        return "awq" if fits_awq else "compressed-tensors"
+    if name not in LAYOUTS:
+        raise ConfigError(unknown("format", name, LAYOUTS))
+    if name == "awq" and not fits_awq:
+        raise ConfigError(
+            "format awq holds 4 bits in groups of 32, 64 or 128: give --format compressed-tensors"
+        )
+    return "awq" if name == "awq" else "compressed-tensors"
+
+
+def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str, np.ndarray]:
+    """The tensors of a linear layer. Raises ConfigError for a matrix that the layout cannot hold."""
+    num_out, num_in = parts.codes.shape
+    scales = parts.scales.astype(np.float16)
+    zeros = parts.zeros.astype(np.uint8)
+    named: dict[str, np.ndarray]
+    if layout == "awq":
+        if num_out % 8:
+            raise ConfigError(
+                f"'{layer}' has {num_out} outputs, but format awq needs a multiple of 8: "
+                "give --format compressed-tensors"
+            )
+        named = {
+            "qweight": pack_awq(parts.codes.T),
+            "qzeros": pack_awq(zeros.T),
+            "scales": np.ascontiguousarray(scales.T),
+        }
+    elif bits == 8:
+        named = {"weight": (parts.codes ^ np.uint8(128)).view(np.int8), "weight_scale": scales}
+    else:
+        named = {
+            "weight_packed": pack(parts.codes, bits),
+            "weight_scale": scales,
+            "weight_shape": np.array([num_out, num_in], np.int64),
+            "weight_zero_point": np.ascontiguousarray(pack(zeros.T, bits).T),
+        }
+    return {f"{layer}.{part}": array for part, array in named.items()}
+
+
+def flat_tensors(layer: str, parts: FlatParts) -> dict[str, np.ndarray]:
+    """The tensors of a flattened layer; codes within -7..7 are packed as 4 bits."""
+    rows = parts.rows
+    named: dict[str, np.ndarray] = {
+        "weight_scale": parts.scales,
+        "input_step": rows.steps.copy(),  # matrices share them
+        "input_pieces": rows.pieces.astype(np.int32),
+        "input_limit": np.array([rows.limit], np.int32),
+    }
+    if np.abs(parts.codes).max(initial=0) <= 7 and parts.codes.shape[1] % 8 == 0:
+        named["weight_packed"] = pack((parts.codes + np.int8(8)).view(np.uint8), 4)
+    else:
+        named["weight"] = parts.codes
+    return {f"{layer}.{part}": array for part, array in named.items()}
+
+
+def flat_config(split: Split, left_alone: Sequence[str]) -> dict[str, object]:
+    """The `quantization_config` of a folder of flattened layers."""
+    return {
+        "quant_method": "flatten",
+        "split": split,
+        "modules_to_not_convert": list(left_alone) or None,
+    }
+
+
+def config_of(
+    layout: Layout, bits: int, group: int | None, left_alone: Sequence[str]
+) -> dict[str, object]:
+    """The `quantization_config` of config.json; linear layers that keep their precision are `left_alone`."""
+    if layout == "awq":
+        return {
+            "quant_method": "awq",
+            "version": "gemm",
+            "bits": bits,
+            "group_size": group,
+            "zero_point": True,
+            "modules_to_not_convert": list(left_alone) or None,
+        }
+    weights = {
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": bits == 8,
+        "strategy": "channel" if group is None else "group",
+        "group_size": group,
+        "dynamic": False,
+    }
+    format = "int-quantized" if bits == 8 else "pack-quantized"
+    scheme = {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+        "format": format,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": format,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": scheme},
+        "ignore": list(left_alone),
+    }

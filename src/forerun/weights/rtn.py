@@ -1,0 +1,87 @@
+"""Round to nearest: full-precision weights become GGUF's blocks of 32 weights.
+
+8 bits come with a scale, 4 bits with a scale and a minimum. There is no calibration: each block's grid
+spans its own range. Weights that take no more bits already keep their grid.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from forerun.core.errors import ConfigError, unknown
+from forerun.weights.gguf_blocks import BlockTensor, quantize
+from forerun.weights.stored import FORMATS, StoredTensor, WeightFormat
+
+Scheme = Literal["none", "int8", "int4"]
+
+SCHEMES: tuple[str, ...] = get_args(Scheme)
+
+HEAD_BITS = (4, 8)
+"""What `requantize` can make of a head."""
+
+_FORMATS = {"int8": FORMATS["q8_0"], "int4": FORMATS["q4_1"]}
+_VOCABULARY = frozenset({"embed", "head"})
+_LEFT_ALONE = frozenset({"positions"})
+_ROWS_AT_A_TIME = 512
+
+
+def quantize_weight(name: str, stored: StoredTensor, scheme: Scheme) -> StoredTensor:
+    """A weight, by its canonical name, in the scheme's blocks if that takes fewer bits; else as it is.
+
+    Raises ConfigError for an unknown scheme.
+    """
+    format = quantized_format(name, stored.shape, stored.format, scheme)
+    return stored if format == stored.format else _round(stored, format)
+
+
+def quantized_format(
+    name: str, shape: tuple[int, ...], stored: WeightFormat, scheme: Scheme
+) -> WeightFormat:
+    """How `quantize_weight` stores a weight.
+
+    Vectors, position tables and rows whose width is not a multiple of 32 stay. The embedding and the
+    head, which decide between close tokens, keep 8 bits. Raises ConfigError for an unknown scheme.
+    """
+    if scheme not in SCHEMES:
+        raise ConfigError(unknown("quantization", scheme, SCHEMES))
+    is_matrix = len(shape) == 2 and shape[1] % 32 == 0
+    if scheme == "none" or name in _LEFT_ALONE or not is_matrix:
+        return stored
+    rounded = _FORMATS["int8" if name in _VOCABULARY else scheme]
+    return min(rounded, stored, key=lambda format: format.bits_per_weight)
+
+
+def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
+    """A matrix stored in any way, in blocks of 4 or 8 bits: its values change, even if they were quantized.
+
+    Raises ConfigError for other bits or a width that is not a multiple of 32.
+    """
+    format = rounded_format(bits)
+    if len(stored.shape) != 2 or stored.shape[1] % 32:
+        raise ConfigError(f"'{stored.name}' {stored.shape} has no rows in blocks of 32")
+    return _round(stored, format)
+
+
+def rounded_format(bits: int) -> WeightFormat:
+    """How `requantize` stores a matrix. Raises ConfigError for other bits than 4 and 8."""
+    if bits not in HEAD_BITS:
+        raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
+    return _FORMATS["int4" if bits == 4 else "int8"]
+
+
+def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:
+    """In parallel, some rows at a time: a large vocabulary needs no fp32 copy of itself."""
+    starts = range(0, stored.shape[0], _ROWS_AT_A_TIME)
+    stored = stored.plain()
+
+    def rounded(start: int) -> np.ndarray:
+        rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME))
+        return quantize(rows.dequantize().numpy(), format)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        data = np.concatenate(list(pool.map(rounded, starts)))
+    return BlockTensor(stored.name, stored.shape, format, data)

@@ -1,0 +1,128 @@
+"""A network beside tables: one tree of both, where it is asked, and that the native one is the oracle's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from forerun.drafters.mlp_speculator.drafting import NativeNetwork, TorchNetwork
+from forerun.drafting.base import Target
+from forerun.drafting.joined import Joined
+from forerun.drafting.networks.best_first import SHARE
+from forerun.drafting.ngram import guess_tree
+from forerun.drafting.ngram.guess_tree import Evidence, text_evidence
+from forerun.drafting.ngram.suffix_index import new_index
+from forerun.drafting.ngram.token_table import new_live_table
+from forerun.drafting.spec import DrafterSpec
+from forerun.drafting.union import Union
+from forerun.model.kernels import native
+from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
+from tests.tiny import tiny_model
+
+TEXTS = [[1, 4, 7, 1, 4, 9, 2, 1, 4], [3, 3, 5, 8, 3, 3, 5, 0, 3], [2, 2, 2, 2, 7]]
+SPEC = "mlp_speculator:model=untrained,min_chance=0++recycling:table=none,min_chance=0.001"
+MODEL = tiny_model(3, sharpness=3.0)
+
+
+def beside(patch=None):
+    """What is known of `TEXTS`, natively or, with a patch, by the oracles; and what was asked to learn."""
+    if patch is not None:
+        patch.setattr(native, "available", lambda: False)
+    live, shared, own = new_live_table(3, 1 << 16), new_index(8, 100), []
+    for number, text in enumerate(TEXTS):
+        for i in range(len(text) - 1):
+            live.learn(text[: i + 1], [text[i + 1], (text[i + 1] + 3) % 11], [0.7, 0.2])
+        shared.extend(number, text[:5])
+        index = new_index(8)
+        index.extend(0, text)
+        own.append(index)
+    return text_evidence(own, shared, None, live), (own, shared, None, live)
+
+
+def network(kind=NativeNetwork):
+    from tests.native.test_draft_network import target, weights_of
+
+    weights, model = weights_of(is_lstm=True), target()
+    return kind(weights, model, 32) if kind is NativeNetwork else kind(weights, model)
+
+
+def draft(net, evidence, doubt, num_nodes=9):
+    from tests.native.test_draft_network import hidden
+
+    tokens = [text[-1] for text in TEXTS]
+    rows = hidden(len(TEXTS))
+    return net.draft(rows, tokens, [num_nodes] * len(TEXTS), 4, 0.01, evidence, doubt)
+
+
+needs_native = pytest.mark.skipif(not native.available(), reason="no native kernels")
+
+
+@needs_native
+@pytest.mark.parametrize("doubt", [0.0, 0.3, 0.6])
+def test_the_native_tree_is_the_oracles(doubt, monkeypatch):
+    found = draft(network(), beside()[0], doubt)
+    expected = draft(network(TorchNetwork), beside(monkeypatch)[0], doubt)
+    for tree, other in zip(found, expected, strict=True):
+        assert tree[:2] == other[:2]
+        assert tree[2] == pytest.approx(other[2], abs=1e-4)
+
+
+@needs_native
+def test_without_doubt_the_tables_guess_alone_and_with_any_the_network_adds():
+    evidence, (own, shared, file, live) = beside()
+    alone = guess_tree.grower(live)(own, shared, file, live, [9] * 3, 0.01)
+    assert draft(network(), evidence, 1.0) == alone
+    assert draft(network(), evidence, 0.0) != alone
+
+
+@needs_native
+def test_a_text_gets_the_same_tree_alone_and_in_company():
+    evidence, (own, shared, file, live) = beside()
+    together = draft(network(), evidence, 0.2)
+    from tests.native.test_draft_network import hidden
+
+    rows, net = hidden(3), network()
+    for i, text in enumerate(TEXTS):
+        one = text_evidence([own[i]], shared, file, live)
+        assert net.draft(rows[i : i + 1], [text[-1]], [9], 4, 0.01, one, 0.2) == [together[i]]
+
+
+def test_a_chance_is_the_mean_of_both(monkeypatch):
+    monkeypatch.setattr(native, "available", lambda: False)
+    net, (evidence, _) = network(TorchNetwork), beside()
+    (context, known), *_ = evidence
+    assert isinstance(known, Evidence)
+    tables = known.next(known.root(context))
+    tokens, parents, chances = draft(net, evidence, 0.0, 40)[0]
+    alone = net.draft(torch.stack([*_hidden()]), [text[-1] for text in TEXTS], [40] * 3, 1, 0.0)[0]
+    says = {t: p for t, parent, p in zip(*alone, strict=True) if parent < 0}
+    roots = {t: p for t, parent, p in zip(tokens, parents, chances, strict=True) if parent < 0}
+    assert len(roots) > 3
+    for token, p in roots.items():
+        mean = SHARE * says.get(token, 0.0) + (1 - SHARE) * tables.get(token, 0.0)
+        assert p == pytest.approx(mean)
+
+
+def _hidden():
+    from tests.native.test_draft_network import hidden
+
+    return hidden(len(TEXTS))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_greedy_tokens_stay_and_the_two_are_one(order):
+    target = Target(MODEL, None, max_num_seqs=4, max_len=256)
+    spec = "++".join(SPEC.split("++")[::order])
+    drafter = DrafterSpec.of(spec).build(target)
+    assert isinstance(drafter, Joined)
+    engine = engine_for(MODEL, drafter)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(plain(MODEL, LOOPING, GREEDY))
+    assert 0 < engine.stats.accepted < engine.stats.drafted
+
+
+@needs_native
+def test_what_is_not_both_native_is_a_union_of_trees(monkeypatch):
+    monkeypatch.setattr(native, "available", lambda: False)  # of the tables; the target is built
+    target = Target(MODEL, None, max_num_seqs=4, max_len=256)
+    assert type(DrafterSpec.of(SPEC).build(target)) is Union

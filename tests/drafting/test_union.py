@@ -1,0 +1,145 @@
+"""Uniond drafters: the tree of two trees, how they are spelled, and that tokens stay the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.core import tree
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT, Draft
+from forerun.drafters import draft_model
+from forerun.drafters.suffix import Options, Suffix
+from forerun.drafting.base import Target
+from forerun.drafting.spec import DrafterSpec
+from forerun.drafting.union import Union, by_chance, unite
+from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
+from tests.tiny import tiny_model
+
+MODEL = tiny_model(3, sharpness=3.0)
+NOISY = tiny_model(3, sharpness=3.0, noise=0.15)
+ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
+TARGET = Target(MODEL, None, max_num_seqs=4, max_len=256)
+
+
+def drafts():
+    paths = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=4)
+    return paths.map(lambda found: Draft(*tree.from_paths(found)))
+
+
+def said(draft: Draft) -> set[tuple[int, ...]]:
+    """Every path from the root, in tokens."""
+    paths = (tree.path_to(i, draft.parents) for i in range(len(draft)))
+    return {tuple(draft.tokens[i] for i in path) for path in paths}
+
+
+@given(drafts(), drafts())
+def test_a_union_says_what_either_says_and_nothing_twice(first, second):
+    both = unite(first, second)
+    assert said(both) == said(first) | said(second)
+    assert len(said(both)) == len(both)
+    assert both.trim(len(first)) == first if len(first) else both == second
+
+
+def with_chances(draft: Draft, seed: int) -> Draft:
+    chances = torch.rand(len(draft), generator=torch.Generator().manual_seed(seed)).tolist()
+    return Draft(draft.tokens, draft.parents, None, tuple(chances))
+
+
+@given(drafts(), drafts())
+def test_by_chance_the_node_that_is_likeliest_to_be_reached_comes_first(first, second):
+    first, second = with_chances(first, 1), with_chances(second, 2)
+    both = by_chance(first, second)
+    assert said(both) == said(first) | said(second)
+    reach = []
+    for parent, p in zip(both.parents, both.confidence, strict=True):
+        reach.append(p * (reach[parent] if parent >= 0 else 1.0))
+    assert reach == sorted(reach, reverse=True)
+    assert set(both.confidence) <= {*first.confidence, *second.confidence}
+    again = by_chance(both, first)
+    assert (again.tokens, again.confidence) == (both.tokens, both.confidence)
+
+
+def test_drawn_nodes_keep_their_rows():
+    row = torch.full((24,), 1 / 24)
+    both = unite(Draft((5,), (-1,), (row,)), Draft.chain([5, 6]))
+    assert both.tokens == (5, 6)
+    assert both.probs == (row, None)
+
+
+def union(model=NOISY, **options) -> Union:
+    second = draft_model.DraftModel(model, draft_model.Options(model="tiny", **options), TARGET)
+    return Union(Suffix(Options()), second)
+
+
+@pytest.mark.parametrize("branch", [(), (2, 2, 1)])
+def test_greedy_output_equals_plain_decoding(branch):
+    engine = engine_for(MODEL, union(branch=branch))
+    runs = complete(engine, LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
+    assert 0 < engine.stats.accepted < engine.stats.drafted
+
+
+def test_together_they_accept_at_least_as_much_as_either():
+    tau = {}
+    for name, drafter in (
+        ("suffix", Suffix(Options())),
+        ("draft", union().second),
+        ("both", union()),
+    ):
+        engine = engine_for(MODEL, drafter)
+        complete(engine, LOOPING, GREEDY)
+        tau[name] = engine.stats.tau
+    assert tau["both"] >= max(tau["suffix"], tau["draft"])
+
+
+def test_a_seed_repeats_itself():
+    params = SamplingParams(seed=5, max_tokens=30)
+    runs = [complete(engine_for(MODEL, union()), LOOPING, params) for _ in range(2)]
+    assert [r.seq.generated for r in runs[0]] == [r.seq.generated for r in runs[1]]
+
+
+def test_a_window_reads_its_own_rows_beside_the_nodes_of_another():
+    """The n-grams lookahead collects do not depend on what is added to its tree."""
+    spec = "lookahead:window=3,ngram=3"
+    wrong = Scripted(ANSWERS, lambda step: 0)
+    pools = []
+    for drafter in (
+        DrafterSpec.of(spec).build(TARGET),
+        Union(wrong, DrafterSpec.of(spec).build(TARGET)),
+    ):
+        engine = engine_for(MODEL, drafter)
+        run = engine.add(LOOPING[0], SamplingParams(temperature=0, seed=1, max_tokens=40))
+        states = getattr(drafter, "second", drafter).states
+        while len(run.seq.generated) < 20:
+            engine.step()
+        pools.append(states[run.seq.id].pool)
+    assert pools[0].ngrams == pools[1].ngrams
+
+
+def test_a_budget_holds_for_both_together():
+    engine = engine_for(MODEL, union(), draft_budget=4)
+    runs = complete(engine, LOOPING, GREEDY)
+    assert all(run.stats.drafted <= 4 * run.stats.passes for run in runs)
+
+
+def test_spelling():
+    spec = DrafterSpec.of("suffix:num_draft=3++lookahead:window=3,ngram=3")
+    assert spec.name == "suffix++lookahead"
+    assert spec.is_union
+    built = spec.build(TARGET)
+    assert isinstance(built, Union)
+    assert isinstance(built.first, Suffix)
+    assert not DrafterSpec.of("suffix+lookahead").is_union
+    assert DrafterSpec.of("draft_model:model=a++b.gguf").parts == ()
+    with pytest.raises(ConfigError, match=r"both \+ and \+\+"):
+        DrafterSpec.of("suffix+lookahead++prompt_lookup")
+    with pytest.raises(ConfigError, match="put it last"):
+        Union(union().second, Suffix(Options()))
+
+
+def test_the_union_of_nothing_and_nothing_is_nothing():
+    assert unite(EMPTY_DRAFT, EMPTY_DRAFT) == EMPTY_DRAFT

@@ -1,0 +1,62 @@
+"""Measurements with chosen figures, and a byte tokenizer, for the tests of the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from forerun.engine.stats import SpecStats
+from forerun.lab.bench import summary
+from forerun.lab.bench.measurement import Measurement, Round
+from forerun.lab.bench.pass_costs import PassCosts
+
+ORIGIN = {"model": "tiny", "quant": "F32", "task": "toy", "threads": 1, "temperature": 0}
+COUNTS = {field.name for field in fields(SpecStats)}
+
+
+def measured(system: str, group: str, decode_s: float, **given: object) -> Round:
+    """A round of one system: ten decoded tokens in `decode_s` seconds, in category `group[0]`."""
+    number, category = given.pop("round", 0), given.pop("category", group[0])
+    counts = {"passes": 10, "emitted": 10} | {k: given.pop(k) for k in COUNTS & given.keys()}
+    figures: dict[str, object] = {
+        "token_ids": [[*range(11)]],
+        "decode_tokens": 10,
+        "prefill_s": 0.5,
+        "decode_s": decode_s,
+        "ttft_s": [0.5],
+        "peak_rss_mb": 1.0,
+        "stats": SpecStats(**counts),
+    }
+    return Round(group, category, number, 1, [Measurement(system, **{**figures, **given})])
+
+
+def together(rounds: Sequence[Round]) -> list[Round]:
+    """One round a group and number, with everyone in it."""
+    found: dict[str, Round] = {}
+    for each in rounds:
+        known = found.setdefault(each.key, Round(each.group, each.category, each.round, 1, []))
+        known.measurements.extend(each.measurements)
+    return [*found.values()]
+
+
+def rows(rounds: Sequence[Round], origin: dict[str, object]) -> list[summary.Row]:
+    """The rows of these rounds."""
+    return summary.rows(together(rounds), origin)
+
+
+class Bytes:
+    """A tokenizer whose ids are bytes."""
+
+    adds_space = False
+
+    def is_special(self, token_id: int) -> bool:
+        return False
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
+
+def costs(ms: dict[int, float], peer: str | None = None) -> PassCosts:
+    """Pass costs of the model of `ORIGIN`."""
+    known = {} if peer else {"bandwidth_gb_s": 10.0, "weights_mb": 20.0, "mflop_row": 40.0}
+    return PassCosts(ORIGIN, ms, peer, **known)

@@ -1,0 +1,77 @@
+"""Saved pass costs: any number of rows has a cost, and a file that holds none says so."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.core.errors import ConfigError
+from forerun.lab.bench.pass_costs import PassCosts, read
+from forerun.lab.bench.report import markdown, markdown_of_passes, rows_a_pass
+from tests.lab.bench.samples import ORIGIN, costs, measured, rows
+
+
+def test_what_kernels_saves_is_read_back(tmp_path):
+    path = tmp_path / "kernels.json"
+    saved = {"k": 4, "ms": 3.0}, {"k": 1, "ms": 2.0}
+    path.write_text(json.dumps({"provenance": {"model": "m"}, "weights_mb": 8.0, "rows": saved}))
+    (found,) = read(path)
+    assert (found.model, found.ms, found.weights_mb, found.peer) == (
+        "m",
+        {1: 2.0, 4: 3.0},
+        8.0,
+        None,
+    )
+
+
+WIDTHS = st.dictionaries(st.integers(2, 64), st.floats(0.1, 100), min_size=1, max_size=6)
+
+
+@given(WIDTHS, st.floats(0.1, 100))
+def test_a_measured_width_has_its_own_price_and_others_lie_between(slower, one):
+    ms = dict(sorted({1: one, **slower}.items()))
+    cost = PassCosts({}, ms)
+    assert cost.v(1) == 1
+    assert all(cost.v(k) == pytest.approx(ms[k] / one) for k in ms)
+    for (a, low), (b, high) in zip([*ms.items()][:-1], [*ms.items()][1:], strict=True):
+        assert cost.v((a + b) / 2) == pytest.approx((low + high) / 2 / one)
+
+
+def test_beyond_the_widest_the_last_stretch_goes_on():
+    assert PassCosts({}, {1: 2.0, 8: 4.0, 16: 8.0}).v(32) == pytest.approx(8.0)
+    assert PassCosts({}, {1: 2.0}).v(32) == 1, "nothing is known of its slope"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"provenance": {}, "rows": []}', '{"provenance": {}, "rows": [{"k": 2, "ms": 1}]}',
+     '{"provenance": {}, "rows": [{"k": 1, "ms": 0}]}'],
+)  # fmt: skip
+def test_a_file_without_prices_is_named(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.json holds no pass costs"):
+        read(path)
+
+
+DRAFTED = measured("suffix", "a1", 0.5, passes=4, emitted=10, drafted=12, accepted=6)
+ROWS = rows([measured("none", "a1", 1.0), DRAFTED], ORIGIN)
+
+
+def test_tau_over_the_price_of_its_rows_is_the_speed_up_by_arithmetic():
+    drafted = next(row for row in ROWS if row["drafter"] == "suffix")
+    assert rows_a_pass(drafted) == 4.0
+    assert rows_a_pass(ROWS[0]) is None, "plain decoding drafts nothing"
+    assert "| suffix | 4.0 | 2.50 | 2.50 |" in markdown(ORIGIN, ROWS)
+    cheap = costs({1: 1.0, 4: 1.25})
+    assert "| suffix | 4.0 | 1.25 | 2.50 (2.00x) |" in markdown(ORIGIN, ROWS, costs=cheap)
+    narrow = costs({1: 1.0, 2: 1.5})
+    assert "| suffix | 4.0 | (2.50) | 2.50 (1.00x) |" in markdown(ORIGIN, ROWS, costs=narrow)
+
+
+def test_pass_costs_stand_side_by_side():
+    text = markdown_of_passes([costs({1: 2.0, 2: 3.0}), costs({1: 4.0, 8: 8.0}, peer="other")])
+    assert "| rows | tiny, ms | v | other, tiny, ms | v |" in text
+    assert "| 2 | 3.00 | 1.50 | – | – |" in text
+    assert "| 8 | – | – | 8.00 | 2.00 |" in text

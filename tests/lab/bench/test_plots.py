@@ -1,0 +1,139 @@
+"""Pictures are drawn from any rows there can be, deterministically, and only what has figures."""
+
+import sys
+
+import pytest
+
+from forerun.core.errors import ConfigError
+from forerun.lab.bench.plots import drafters, draw, draw_passes, draw_training
+from forerun.lab.bench.plots.drafters import scaling, speedups
+from forerun.lab.bench.plots.passes import roofline
+from forerun.lab.bench.plots.style import looks
+from tests.lab.bench.samples import ORIGIN, costs, measured, rows
+
+DRAFTED = {
+    "drafted": 8,
+    "accepted": 6,
+    "drafted_by_depth": (4, 4),
+    "accepted_by_depth": (4, 2),
+    "passes": 4,
+}
+ROWS = rows(
+    [
+        *(measured("none", unit, 1.0) for unit in ("a1", "a2", "b1")),
+        *(measured("suffix", unit, 0.5, **DRAFTED) for unit in ("a1", "a2", "b1")),
+        *(measured("peer plain", unit, 2.0, peer="peer") for unit in ("a1", "a2", "b1")),
+        measured("peer lookup", "a1", 0.0, peer="peer", error="broke"),
+    ],
+    ORIGIN,
+)
+
+
+SETTINGS = rows(
+    [
+        measured(name, unit, 1.0, **counts)
+        for unit in ("a1", "b1")
+        for name, counts in {
+            "none": {},
+            **{f"lookahead:window={w}": {**DRAFTED, "drafted": 8 * w} for w in (1, 2, 4)},
+        }.items()
+    ],
+    ORIGIN,
+)
+COSTS, PEER = costs({1: 1.0, 2: 1.25, 8: 3.0}), costs({1: 2.0, 4: 6.0}, peer="other")
+
+
+def names_of(drawn, tmp_path):
+    for name in drawn.values():
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / name).with_suffix(".svg").read_text()
+    return [name.removeprefix("toy-").removesuffix(".png") for name in drawn.values()]
+
+
+def test_every_picture_is_written_as_png_and_svg(tmp_path):
+    pytest.importorskip("matplotlib")
+    drawn = draw(ROWS, tmp_path, "toy", COSTS)
+    assert names_of(drawn, tmp_path) == ["speedup", "acceptance", "tau", "cost"]
+
+
+@pytest.mark.parametrize(
+    ("picture", "is_drawn"),
+    [
+        (lambda axes: scaling(axes, SETTINGS), True),
+        (lambda axes: scaling(axes, ROWS), False),
+        (lambda axes: scaling(axes, []), False),
+        (lambda axes: drafters.costs(axes, SETTINGS, None), True),
+        (lambda axes: roofline(axes, [PEER]), False),
+    ],
+)
+def test_a_picture_without_figures_says_so(picture, is_drawn):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    figure, axes = pyplot.subplots()
+    assert picture(axes) == is_drawn
+    pyplot.close(figure)
+
+
+def test_the_slope_is_written_in_the_legend():
+    """Settings of 4, 8 and 16 rows a pass with taus of 2, 3 and 4: one token more for each doubling."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    counts = [{**DRAFTED, "emitted": 4 * tau, "drafted": 4 * (2**tau - 1)} for tau in (2, 3, 4)]
+    settings = [measured(f"lookahead:window={i}", "a1", 1.0, **c) for i, c in enumerate(counts)]
+    figure, axes = pyplot.subplots()
+    assert scaling(axes, rows([measured("none", "a1", 1.0), *settings], ORIGIN))
+    assert axes.get_legend_handles_labels()[1] == ["a  +1.00 a doubling"]
+    pyplot.close(figure)
+
+
+def test_pass_costs_are_drawn_with_the_peers(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert names_of(draw_passes([COSTS, PEER], tmp_path, "toy"), tmp_path) == ["v", "roofline"]
+    assert draw_passes([], tmp_path, "toy") == {}
+
+
+def test_a_training_run_is_drawn_with_or_without_a_measurement(tmp_path):
+    pytest.importorskip("matplotlib")
+    steps = [{"step": i, "tokens": 1000 * i, "loss": 9 / i} for i in range(1, 5)]
+    assert draw_training([], tmp_path, "toy") == {}
+    assert names_of(draw_training(steps[:1], tmp_path, "toy"), tmp_path) == ["training"]
+    before = (tmp_path / "toy-training.svg").read_text()
+    steps[-1] |= {"tau": 1.5, "tau_sampled": 1.4}
+    draw_training(steps, tmp_path, "toy")
+    assert (tmp_path / "toy-training.svg").read_text() != before
+
+
+def test_no_two_of_many_systems_look_alike():
+    """Also not those of one family, which a legend has to tell apart."""
+    found = [tuple(look.values()) for look in looks([False] * 49 + [True] * 4)]
+    assert len(set(found)) == 53
+
+
+def test_the_same_figures_give_the_same_file(tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "b").mkdir()
+    for folder in (tmp_path, tmp_path / "b"):
+        draw_passes([COSTS], folder, "toy")
+    assert (tmp_path / "toy-v.svg").read_bytes() == (tmp_path / "b" / "toy-v.svg").read_bytes()
+
+
+def test_plain_decoding_alone_draws_nothing(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert draw(rows([measured("none", "a1", 1.0)], ORIGIN), tmp_path, "toy") == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ConfigError, match=r"forerun\[plots\]"):
+        draw(ROWS, tmp_path, "toy")
+
+
+@pytest.mark.parametrize(("num_systems", "bands"), [(8, ["all", "a", "b"]), (9, ["all"])])
+def test_a_crowd_is_compared_over_all_prompts_only(num_systems, bands):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    names = ["none", *(f"suffix:num_draft={k}" for k in range(1, num_systems + 1))]
+    figure, axes = plt.subplots()
+    assert speedups(axes, rows([measured(n, u, 1.0) for n in names for u in ("a1", "b1")], ORIGIN))
+    assert [label.get_text() for label in axes.get_yticklabels()] == bands
+    plt.close(figure)

@@ -1,0 +1,216 @@
+"""`forerun bench` and its second words, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forerun.core.errors import ConfigError
+from forerun.decoding.verify import _Walk
+from forerun.drafting.spec import split_list
+from forerun.lab.bench import pass_costs
+from forerun.lab.commands.bench import _prompts, _second
+from tests.cli.helpers import the_json
+from tests.mutants import accepting_everything
+
+KEYS = {
+    *("model", "quant", "drafter", "task", "category", "prompts", "tokens", "seconds", "tok_s"),
+    *("speedup", "speedup_lo", "speedup_hi", "tau", "overhead", "acceptance_rate"),
+    *("acceptance_by_depth", "drafted", "accepted", "rejected", "draft_ms", "verify_ms", "ttft_ms"),
+    *("identical", "peak_rss_mb", "threads"),
+}
+
+
+@pytest.fixture
+def bench(forerun, default_model):
+    short = ("-m", default_model, "-n", 8, "--limit", 2, "-c", 512)
+    return lambda *more: forerun("bench", *short, *more)
+
+
+def test_bench_prints_tables_and_one_document_and_does_not_measure_twice(bench, forerun, tmp_path):
+    out = tmp_path / "run.jsonl"
+    code, text, _ = bench("-d", "prompt_lookup:num_draft=3,ngram_max=2", "--out", out, "--json")
+    document = the_json(text)
+    assert code == 0
+    assert {row["drafter"] for row in document["rows"]} == {
+        "none",
+        "prompt_lookup:num_draft=3,ngram_max=2",
+    }
+    for row in document["rows"]:
+        assert row.keys() >= KEYS
+        assert row["identical"] == row["prompts"]
+    written = out.read_text()
+    code, _, _ = bench("-d", "prompt_lookup:num_draft=3,ngram_max=2", "--out", out)
+    assert (code, out.read_text()) == (0, written)
+    code, text, _ = forerun("bench", "report", out, "--no-plots", "--json")
+    assert code == 0
+    assert the_json(text)["rows"] == document["rows"]
+    assert "### Speed-up by category" in (tmp_path / "report.md").read_text()
+
+
+def test_figures_of_another_precision_of_keys_and_values_are_not_taken_for_these(bench, tmp_path):
+    out = tmp_path / "run.jsonl"
+    once = ("-d", "none", "--limit", 1, "-n", 2, "--out", out, "--json")
+    assert bench(*once)[0] == 0
+    code, _, err = bench(*once, "--kv", "fp32")
+    assert code == 2
+    assert "kv None there, 'fp32' here" in err
+
+
+def test_bench_fails_loudly_when_drafting_changes_tokens(bench, monkeypatch):
+    monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
+    code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24, "--no-controller")
+    assert code == 1
+    assert "0/1" in text, "the table is printed all the same"
+    assert "changed the tokens of 1 prompts" in err
+
+
+def test_a_peer_that_is_not_there_is_a_line_of_the_table(bench, tmp_path):
+    code, text, _ = bench(
+        "-d", "none", "--limit", 1, "--peers", "llama.cpp", "--peers-dir", tmp_path
+    )
+    assert code == 0
+    assert text.count("could not run: llama.cpp is not installed: run make peers") == 2
+
+
+def test_peers_draft_with_the_first_draft_model_we_draft_with(tmp_path):
+    small, other = tmp_path / "small.gguf", tmp_path / "other.gguf"
+    small.touch()
+    other.touch()
+    specs = ["none", f"suffix+draft_model:model={small}", f"draft_model:model={other}"]
+    assert _second(specs, "draft_model") == [str(small), str(other)]
+    assert _second(["none", "suffix"], "draft_model") == []
+
+
+def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp_path):
+    out = tmp_path / "new" / "kernels.json"
+    code, text, _ = forerun(
+        "bench", "kernels", "-m", default_model, "--context", 16, "--repeats", 1, "--out", out, "--json"
+    )  # fmt: skip
+    document = the_json(text)
+    assert code == 0
+    assert {"bandwidth_gb_s", "weights_mb", "stream_ms", "step_over_stream"} <= document.keys()
+    assert [row["k"] for row in document["rows"]] == [1, 2, 4, 8, 16, 32]
+    keys = {"k", "ms", "v", "gb_s", "bandwidth_share", "peak_share"}
+    assert all(keys <= row.keys() for row in document["rows"])
+    assert json.loads(out.read_text()) == document
+    (found,) = pass_costs.read(out)
+    assert found.ms == {row["k"]: row["ms"] for row in document["rows"]}
+    assert found.mflop_row == pytest.approx(2 * 134.5, rel=0.05), "SmolLM2-135M: two a weight"
+
+
+def test_a_report_prices_the_rows_of_the_same_model(bench, forerun, default_model, tmp_path):
+    run, costs = tmp_path / "run.jsonl", tmp_path / "kernels.json"
+    bench("-d", "lookahead:window=3", "--no-controller", "--categories", "code", "--out", run)
+    model = json.loads(run.read_text().splitlines()[0])["origin"]["model"]
+    written = {"provenance": {"model": model}, "rows": [{"k": 1, "ms": 1.0}, {"k": 2, "ms": 3.0}]}
+    costs.write_text(json.dumps(written))
+    code, text, _ = forerun("bench", "report", run, costs, "--no-plots")
+    assert code == 0
+    assert "*v*: what a pass of so many rows costs" in text
+    assert "## What passes cost" in text
+    costs.write_text(json.dumps({**written, "provenance": {"model": "another"}}))
+    _, text, _ = forerun("bench", "report", run, costs, "--no-plots")
+    assert "*v*: what a pass of so many rows costs" not in text
+
+
+def test_without_the_controller_every_step_drafts_up_to_the_budget(bench):
+    asked = ("-d", "lookahead", "--categories", "chat", "--limit", 1, "-n", 16, "--json")
+
+    def drafted(*more):
+        _, text, _ = bench(*asked, "--no-controller", *more)
+        document = the_json(text)
+        row = document["rows"][-1]
+        return document["provenance"]["draft_budget"], row["drafted"] / row["passes"]
+
+    (default, wide), (three, narrow) = drafted(), drafted("--draft-budget", 3)
+    assert (default, three) == (63, 3)
+    assert wide > 8
+    assert narrow <= 3
+
+
+def test_a_task_is_found_by_name_in_a_folder(tmp_path):
+    (tmp_path / "toy.jsonl").write_text('{"id": "t", "turns": ["hi"]}\n')
+    assert [prompt.id for prompt in _prompts("toy", tmp_path)] == ["t"]
+    with pytest.raises(ConfigError, match="did you mean 'toy'"):
+        _prompts("tow", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "drafters"),
+    [
+        ("none,suffix", ["none", "suffix"]),
+        ("suffix:num_draft=3,factor=2,none", ["suffix:num_draft=3,factor=2", "none"]),
+        ("draft_model:model=a.gguf,branch=2,2,1", ["draft_model:model=a.gguf,branch=2,2,1"]),
+        (
+            "draft_model:model=a,suffix+lookahead:window=3,none",
+            ["draft_model:model=a", "suffix+lookahead:window=3", "none"],
+        ),
+        (
+            "suffix:factor=2, prompt_lookup:num_draft=3",
+            ["suffix:factor=2", "prompt_lookup:num_draft=3"],
+        ),
+    ],
+)
+def test_a_comma_ends_a_drafter_unless_an_option_follows(given, drafters):
+    assert split_list(given) == drafters
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "gsm8k"], "--tasks-dir"),
+        (["--task", "/no/such.jsonl"], "no such file: /no/such.jsonl"),
+        (["--categories", "cod"], "did you mean 'code'"),
+        (["--draft-budget", "0"], "--draft-budget must be at least 1"),
+        (["--limit", "0"], "limit must be at least 1"),
+        (["--batch", "0"], "batch must be at least 1"),
+        (["-d", "sufix"], "did you mean 'suffix'"),
+        (["--peers", "lama.cpp"], "did you mean 'llama.cpp'"),
+        (["--peers", "llama.cpp", "--temp", "1"], "temperature 0, batch 1"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(bench, arguments, message):
+    code, _, err = bench(*arguments)
+    assert code == 2
+    assert message in err.strip().splitlines()[-1]
+
+
+def test_two_drafters_are_compared_with_each_other(bench):
+    code, text, _ = bench("-d", "prompt_lookup", "--baseline", "suffix", "--json")
+    rows = [row for row in the_json(text)["rows"] if row["category"] == "all"]
+    ratios = {row["drafter"]: row["over_baseline"] for row in rows}
+    speeds = {row["drafter"]: row["speedup"] for row in rows}
+    assert code == 0
+    assert ratios["suffix"] == 1
+    assert {*ratios} == {"none", "prompt_lookup", "suffix"}
+    assert ratios["prompt_lookup"] == pytest.approx(
+        speeds["prompt_lookup"] / speeds["suffix"], rel=0.01
+    )
+    for row in rows:
+        assert row["over_baseline_lo"] <= row["over_baseline"] <= row["over_baseline_hi"]
+    _, shown, _ = bench("-d", "prompt_lookup", "--baseline", "suffix", "--limit", 1)
+    assert "over suffix" in shown
+
+
+def test_sampling_options_reach_the_requests_and_the_provenance(bench, forerun):
+    code, text, _ = bench("--top-p", "0.9", "--temp", "0.8", "-d", "suffix", "--json")
+    assert code == 0
+    assert the_json(text)["provenance"]["sampling"] == {"top_p": 0.9}
+    code, text, _ = bench("--stop", "the", "-n", "40", "-d", "none", "--json")
+    tokens = next(row["tokens"] for row in the_json(text)["rows"])
+    assert code == 0
+    assert tokens < 80, "the answers end at the first 'the'"
+    code, _, err = forerun("bench", "--url", "http://localhost:1/v1", "--top-p", "0.9")
+    assert code == 2
+    assert "--top-p is for a model of this machine" in err
+
+
+def test_the_default_is_what_requests_get_by_default(bench, default_model, forerun):
+    code, text, _ = forerun("bench", default_model, "-n", 4, "--limit", 1, "-c", 512, "--json")
+    assert code == 0
+    assert [row["drafter"] for row in the_json(text)["rows"] if row["category"] == "all"] == [
+        "none",
+        "mlp_speculator++recycling",
+    ]

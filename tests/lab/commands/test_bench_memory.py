@@ -1,0 +1,32 @@
+"""`forerun bench memory` measures, writes and draws."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forerun.core.errors import ConfigError
+from forerun.lab.commands.bench_memory import _percents
+
+
+@pytest.mark.slow
+def test_the_command_measures_and_draws(forerun, default_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "memory.json"
+    few = ("--limit", 1, "--together", 1, "--batch", 1, "-n", 6, "-c", 512, "--cuts", "60")
+    code, printed, _ = forerun("bench", "memory", "-d", "suffix", *few, "--out", out, "--json")
+    assert code == 0
+    document = json.loads(printed)
+    assert document == json.loads(out.read_text())
+    assert [row["cut"] for row in document["rows"]] == [0, 60]
+    assert all(row["identical"] == row["prompts"] for row in document["rows"])
+    assert document["rows"][1]["generation_bytes"] < 0.41 * document["rows"][0]["generation_bytes"]
+    assert out.with_name("memory-kept.png").exists()
+
+
+def test_wrong_cuts_are_refused() -> None:
+    assert _percents("65,10") == [0, 10, 65]
+    for wrong in ("100", "-1", "some", "10,,20"):
+        with pytest.raises(ConfigError, match="cuts must be percents from 0 to 99"):
+            _percents(wrong)

@@ -1,0 +1,213 @@
+"""`forerun eval` and its second words, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forerun.decoding.verify import _Walk
+from tests.cli.helpers import the_json
+from tests.mutants import accepting_everything
+
+PROMPT = "red green blue red green blue red green"
+DISTRIBUTION = (
+    "eval",
+    "distribution",
+    "--prompt",
+    PROMPT,
+    "--temp",
+    0.7,
+    "--top-p",
+    0.9,
+    "--length",
+    2,
+)
+TEXT = "The sea is calm tonight. The tide is full, the moon lies fair upon the straits. " * 4
+GSM8K = {"id": "a", "category": "math", "turns": ["What is 2 + 3?"], "reference": "so #### 5"}
+HUMANEVAL = {
+    "id": "HumanEval/x",
+    "category": "coding",
+    "turns": ['def add(a, b):\n    """ Return the sum of a and b. """\n'],
+    "reference": {
+        "entry_point": "add",
+        "test": "def check(f):\n    assert f(2, 3) == 5\n",
+    },
+}
+
+
+@pytest.fixture
+def forerun(forerun, default_model):
+    """Run a command in this process, on the default model if none is named: (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        on_model = () if "-m" in arguments else ("-m", default_model, "-t", 1)
+        return forerun(*arguments, *(on_model if len(arguments) > 1 else ()))
+
+    return run
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    (tmp_path / "gsm8k.jsonl").write_text(json.dumps(GSM8K) + "\n")
+    (tmp_path / "humaneval.jsonl").write_text(json.dumps(HUMANEVAL) + "\n")
+    return tmp_path
+
+
+def test_eval_alone_lists_its_words(forerun):
+    code, out, _ = forerun("eval")
+    assert code == 0
+    assert all(word in out for word in ("ppl", "tasks", "distribution", "fidelity"))
+
+
+def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
+    sizes = ("--window", 32, "--limit-tokens", 60, "--out", tmp_path / "run.jsonl")
+    code, out, _ = forerun("eval", "ppl", text, *sizes, "--json")
+    document = the_json(out)
+    assert code == 0
+    assert 1 < document["ppl"] < 100
+    expected = {"tokens": 59, "window": 32, "stride": 16, "limit_tokens": 60, "quant": "Q4_1"}
+    assert expected.items() <= document.items()
+    written = (tmp_path / "run.jsonl").read_text()
+    code, out, _ = forerun("eval", "ppl", text, *sizes, "--json")
+    assert the_json(out)["ppl"] == document["ppl"]
+    assert (tmp_path / "run.jsonl").read_text() == written
+    code, _, err = forerun("eval", "ppl", text, *sizes, "--stride", 8)
+    assert code == 2
+    assert "stride 16 there, 8 here" in err
+
+
+@pytest.mark.slow
+def test_native_and_torch_agree_closely(forerun, text):
+    found = [
+        the_json(
+            forerun("eval", "ppl", text, "--limit-tokens", 48, "--backend", backend, "--json")[1]
+        )["ppl"]
+        for backend in ("auto", "torch")
+    ]
+    assert found[0] == pytest.approx(found[1], rel=0.03)
+
+
+def test_ctrl_c_says_how_far_it_came(forerun, text, monkeypatch):
+    from forerun.lab.eval import perplexity
+
+    score, calls = perplexity._score, iter(range(100))
+
+    def interrupted(*args):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return score(*args)
+
+    monkeypatch.setattr(perplexity, "_score", interrupted)
+    code, _, err = forerun("eval", "ppl", text, "--window", 16, "--limit-tokens", 60)
+    assert code == 130
+    assert "after 2 of 7 windows; give --out FILE" in err
+
+
+def test_tasks_scores_answers(forerun, tasks):
+    common = ("--tasks-dir", tasks, "--max-tokens", 64, "-c", 256)
+    code, out, _ = forerun("eval", "tasks", "--task", "gsm8k", *common, "--json")
+    document = the_json(out)
+    assert code == 0
+    assert {
+        "task": "gsm8k",
+        "prompts": 1,
+        "drafter": "mlp_speculator++recycling",
+    }.items() <= document.items()
+    assert document["right"] in (0, 1)
+    code, out, _ = forerun("eval", "tasks", "--task", "humaneval", "--run-code", *common)
+    assert code == 0
+    assert "humaneval: 1 of 1 right" in out
+
+
+def test_the_distribution_holds_and_says_so(forerun):
+    code, out, _ = forerun(*DISTRIBUTION, "--samples", 40, "--json")
+    document = the_json(out)
+    assert code == 0
+    assert document["holds"] is True
+    assert document["threshold"] == pytest.approx(1e-4 / 2)
+    assert [row["length"] for row in document["rows"]] == [1, 2]
+    assert all(row["drafted"] > row["accepted"] > 0 for row in document["rows"])
+
+
+def test_the_distribution_test_exits_1_when_verification_is_broken(forerun, monkeypatch):
+    monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
+    code, out, _ = forerun(*DISTRIBUTION, "--samples", 100)
+    assert code == 1
+    assert "FAILS" in out
+
+
+def test_profile_and_trace_of_one_request(forerun, tmp_path):
+    path = tmp_path / "trace.json"
+    code, out, err = forerun(
+        "generate", "Say yes yes yes.", "-n", 6, "-c", 64, "--profile", "--trace", path, "--json"
+    )
+    document = the_json(out)
+    assert code == 0
+    assert all(phase in err for phase in ("propose", "process", "other", "all ("))
+    assert document["profile"]["prompt"]["steps"] == 1
+    assert document["profile"]["decode"]["steps"] > 0
+    assert len(json.loads(path.read_text())["traceEvents"]) > 10
+
+
+MISTAKES = [
+    (["ppl", "/no/such/file"], "no such file: /no/such/file"),
+    (["ppl", "{text}", "--limit-tokens", 1], "--limit-tokens must be at least 2, got 1"),
+    (["tasks", "--task", "gsm9k"], "did you mean 'gsm8k'"),
+    (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
+    (["tasks", "--tasks-dir", "/no/such"], "no such file: /no/such/gsm8k.jsonl"),
+    (["distribution", "--batch", 0], "batch must be at least 1, got 0"),
+    (["law", "--false-alarm", 0], "above 0 and below 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=lambda value: str(value)[-24:])
+def test_a_mistake_is_answered_in_one_line(forerun, text, arguments, message):
+    code, _, err = forerun("eval", *(str(word).format(text=text) for word in arguments))
+    assert code == 2
+    assert message in err.strip().splitlines()[-1]
+
+
+def test_a_trace_that_cannot_be_written_is_told(forerun):
+    code, _, err = forerun("generate", "Hi", "-n", 1, "-c", 64, "--trace", "/no/such/t.json")
+    assert code == 2
+    assert "cannot write the trace" in err.strip().splitlines()[-1]
+
+
+def test_fidelity_compares_with_fp32_on_texts_of_ones_own(forerun, text, tmp_path):
+    sizes = ("--limit-tokens", 24, "--window", 16, "--peers-dir", tmp_path)
+    code, out, _ = forerun("eval", "fidelity", "--text", text, *sizes, "--json")
+    assert code == 0
+    document = json.loads(out)
+    exact, ours = document["rows"]
+    assert (exact["system"], ours["system"]) == ("fp32 (torch)", "forerun")
+    assert (exact["kl"], exact["agreement"]) == (0, 1)
+    assert 0 < ours["kl"] < 0.05
+    assert ours["agreement"] > 0.8
+    assert 1 < ours["ppl"] < 2 * exact["ppl"]
+    assert document["tokens"] == 15 + 7
+    code, _, err = forerun("eval", "fidelity", "--text", tmp_path / "none.txt", *sizes)
+    assert code == 2
+    assert "none.txt" in err
+
+
+def test_a_peer_that_does_not_start_is_left_out(forerun, text, tiny_gguf, tmp_path):
+    home = tmp_path / "llama.cpp"
+    (home / "bin").mkdir(parents=True)
+    python = home / "bin" / "python"
+    python.write_text("#!/bin/sh\necho broken library >&2; exit 3\n")
+    python.chmod(0o755)
+    (home / "requirements.txt").touch()
+    sizes = ("--limit-tokens", 8, "--peers-dir", tmp_path, "-m", tiny_gguf)
+    code, out, err = forerun("eval", "fidelity", "--text", text, *sizes)
+    assert code == 0
+    assert "llama.cpp is left out" in err
+    assert "broken library" in err
+    assert "same likeliest token" in out

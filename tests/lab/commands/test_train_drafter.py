@@ -1,0 +1,195 @@
+"""`forerun train drafter` and `train data`, as a user meets them: a drafter from replies, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from forerun.drafting.ngram import table_file
+from forerun.lab.commands._training import Data, Interrupts
+from forerun.lab.store import Store
+from forerun.lab.train import answers
+from forerun.weights.checkpoint import open_checkpoint
+from tests.cli.helpers import the_json
+
+
+@pytest.fixture
+def store(default_model, tmp_path):
+    """Replies of no sense: enough to learn from."""
+    vocabulary = table_file.fingerprint(open_checkpoint(default_model).tokenizer())
+    origin = {"model": "smollm2-135m-instruct", "vocabulary": vocabulary, "max_tokens": 256}
+    store = Store(origin, tmp_path / "a.jsonl")
+    tokens = torch.randint(400, (40, 24), generator=torch.Generator().manual_seed(0)).tolist()
+    for i, row in enumerate(tokens):
+        kind = {"category": "ab"[i % 2], "temperature": float(i % 2)}
+        store.add(f"p{i}/0", {**kind, "prompt": row[:4], "answer": row[4:]})
+    return store.path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
+def test_a_drafter_is_trained_and_says_where_it_is(
+    forerun, default_model, store, tmp_path, kind
+) -> None:
+    out_folder = tmp_path / "out"
+    given = ("-m", default_model, "--answers", store, "--kind", kind, "-o", out_folder)
+    small = ("--tokens", 400, "--eval-every", 200, "--batch", 100, "--draft-vocab", 200)
+    code, out, err = forerun("train", "drafter", *given, *small, "--json")
+    assert code == 0, err
+    assert "replies held out" in err
+    assert "MB on disk" in err
+    document = the_json(out)
+    assert {*document["held_out"]} == {"a", "b", "all"} or {*document["held_out"]} > {"all"}
+    assert document["held_out"]["all"]["tau"] >= 1
+    config = json.loads((out_folder / "config.json").read_text())
+    assert config["model_type"] == kind
+    assert config["target"]["hidden_size"] == 576
+    assert len(config["temperature"]) == 3
+    record = json.loads((out_folder / "train.json").read_text())
+    assert record["tokens"] >= 400
+    assert {*record["in_engine"]["tau"]} == {*document["held_out"]}
+    assert record["in_engine"] == document["in_engine"]
+    assert err.count("in the engine tau") == 2  # after each measurement
+    words = shlex.split(record["command"])
+    assert words[:5] == ["forerun", "train", "drafter", "-m", "smollm2-135m-instruct"]
+    assert words[words.index("--answers") + 1] == "a.jsonl"
+    assert words[words.index("--tokens") + 1] == "400"
+    assert (out_folder / "out-training.png").stat().st_size > 10_000
+    assert (out_folder / "metrics.csv").read_text().startswith("step,tokens,rate,cpu_s,loss")
+    code, again, _ = forerun("train", "drafter", *given, *small, "--json")  # all is done
+    assert code == 0
+    assert the_json(again)["held_out"] == document["held_out"]
+    answer = ("generate", "-m", default_model, "-n", 12, "--temp", 0, "The capital of France is")
+    _, plain, _ = forerun(*answer, "-d", "none")
+    code, drafted, err = forerun(*answer, "-d", f"{kind}:model={out_folder}")
+    assert (code, drafted) == (0, plain), err
+
+
+def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monkeypatch) -> None:
+    folder = resources.files("forerun.drafters") / "networks" / "smollm2-135m-instruct"
+    record = json.loads((folder / "train.json").read_text())
+    seen = {}
+
+    def new_trainer(llm, learner, data, depth, settings, hold_gb, out, origin):
+        seen.update(origin, settings=asdict(settings) | {"bf16": True})  # the machine's
+        raise KeyboardInterrupt
+
+    data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], torch.arange(3))
+    monkeypatch.setattr("forerun.cli.options.load", lambda config, **_: SimpleNamespace(model=None))
+    monkeypatch.setattr("forerun.lab.commands.train_drafter.read_data", lambda *_: data)
+    monkeypatch.setattr("forerun.lab.train.learners.new_learner", lambda *_: None)
+    monkeypatch.setattr("forerun.lab.commands.train_drafter.new_trainer", new_trainer)
+    name, *words = shlex.split(record["command"])
+    assert name == "forerun"
+    assert "--int8" in words
+    forerun(*words)
+    assert json.loads(json.dumps(seen["settings"])) == record["settings"]
+    assert seen["model"] == record["model"]
+    assert record["kind"].items() <= seen["kind"].items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kind", "eagle"), "unknown --kind 'eagle': did you mean 'eagle3'?"),
+        (("--loss", "mse"), "unknown --loss 'mse'"),
+        (("--optimizer", "sgd"), "unknown --optimizer 'sgd'"),
+        (("--tokens", "many"), "--tokens must be a count"),
+        (("--depth", "0"), "--depth must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line_before_anything_is_loaded(
+    forerun, monkeypatch, arguments, message
+) -> None:
+    monkeypatch.setattr(
+        "forerun.cli.options.load", lambda config, **_: pytest.fail("it was loaded")
+    )
+    code, out, err = forerun("train", "drafter", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_no_replies_and_those_of_another_model_are_a_line(forerun, default_model, tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    given = ("train", "drafter", "-m", default_model, "--answers", path)
+    code, _, err = forerun(*given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "make replies with forerun train data" in err
+    path.write_text('{"origin": {"model": "another"}}\n')
+    code, _, err = forerun(*given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "another run's results" in err
+
+
+def test_data_is_made_once(forerun, default_model, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(answers, "MAX_TOKENS", 12)
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "a.jsonl"
+    prompts.write_text('{"id": "x", "category": "talk", "prompt": "Say hello."}\n')
+    given = ("train", "data", "-m", default_model, "-c", 256, "--answers", path, "--tokens", 24)
+    code, out, err = forerun(*given, "--prompts", prompts, "--json")
+    assert code == 0, err
+    assert the_json(out)["tokens"] >= 24
+    held = path.read_text()
+    assert json.loads(held.splitlines()[1])["category"] == "talk"
+    assert forerun(*given, "--prompts", prompts)[0] == 0
+    assert path.read_text() == held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [(), ("--from",)])
+def test_a_draft_is_cut_from_the_model_and_drafts(
+    forerun, default_model, store, tmp_path, source
+) -> None:
+    out_folder = tmp_path / "out"
+    given = ("-m", default_model, "--answers", store, "-o", out_folder)
+    given += (*source, default_model) if source else ()
+    small = ("--tokens", 400, "--eval-every", 200, "--batch", 100, "--draft-vocab", 200)
+    code, out, err = forerun("train", "draft-model", *given, *small, "--json")
+    assert code == 0, err
+    document = the_json(out)
+    assert document["layers"] == [0, 14, 29]  # 0.0799 of a pass with so small a head
+    assert 0.04 < document["held_out"]["cost"] <= 0.08
+    assert 0 < document["held_out"]["measured_cost"] < 1
+    assert document["held_out"]["all"]["tau"] >= 1
+    answer = ("generate", "-m", default_model, "-n", 12, "--temp", 0, "The capital of France is")
+    _, plain, _ = forerun(*answer, "-d", "none")
+    code, drafted, err = forerun(*answer, "-d", f"draft_model:model={out_folder}")
+    assert code == 0, err
+    assert drafted == plain
+
+
+@pytest.mark.parametrize("cost", [0, 1, -2])
+def test_a_draft_cannot_cost_more_than_a_pass(forerun, monkeypatch, cost) -> None:
+    monkeypatch.setattr(
+        "forerun.cli.options.load", lambda config, **_: pytest.fail("it was loaded")
+    )
+    code, _, err = forerun("train", "draft-model", "--max-cost", cost)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--max-cost must be between 0 and 1" in err
+
+
+def test_ctrl_c_waits_for_the_end_of_a_step() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    interrupts = Interrupts()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with interrupts:
+            interrupts.check()
+            signal.raise_signal(signal.SIGINT)  # in a step: it goes on
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert not interrupts.is_between_steps
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.check()
+            assert interrupts.is_between_steps
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

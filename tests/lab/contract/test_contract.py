@@ -1,0 +1,203 @@
+"""The contract, checked over every file in `drafters/`: a new one is tested by being there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from forerun.core import registry
+from forerun.core.errors import ConfigError
+from forerun.core.random import Stream, uniform
+from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.drafters.prompt_lookup import Options, PromptLookup
+from forerun.drafting.base import BaseDrafter
+from forerun.lab.contract import contract
+from forerun.lab.contract.candidate import Candidate, ContractError
+from forerun.lab.contract.contract import CHECKS, run
+from tests.tiny import tiny_model
+
+DRAFTERS = [
+    *(name for name in registry.names("drafters") if name != "none"),
+    "draft_model:branch=2,2,1",
+    "draft_model:branch=2,2,1,draft_vocab=3",
+    "suffix:shared_tokens=0",
+    "suffix++draft_model",
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_contract(drafter: str, check: Callable[[Candidate], None]) -> None:
+    check(Candidate.of(drafter, tiny_model))
+
+
+class Lookup(PromptLookup):
+    """A drafter that keeps the contract, to be broken in one way each."""
+
+    def __init__(self, target):
+        super().__init__(Options())
+
+
+class IgnoresBudgets(Lookup):
+    def propose(self, seqs, budgets):
+        return super().propose(seqs, [7 for _ in budgets])
+
+
+class ForgetsASequence(Lookup):
+    def propose(self, seqs, budgets):
+        return super().propose(seqs, budgets)[:2]
+
+
+class ReturnsTokens(Lookup):
+    def propose(self, seqs, budgets):
+        return [list(draft.tokens) for draft in super().propose(seqs, budgets)]
+
+
+class MakesCycles(Lookup):
+    def propose(self, seqs, budgets):
+        return [Draft((1, 2), (1, 0)) if budget > 1 else EMPTY_DRAFT for budget in budgets]
+
+
+class InventsTokens(Lookup):
+    def propose(self, seqs, budgets):
+        drafts = super().propose(seqs, budgets)
+        return [Draft(tuple(t + 24 for t in draft.tokens), draft.parents) for draft in drafts]
+
+
+class IsTooSure(Lookup):
+    def propose(self, seqs, budgets):
+        drafts = super().propose(seqs, budgets)
+        return [Draft(d.tokens, d.parents, None, (1.5,) * len(d)) for d in drafts]
+
+
+class Raises(Lookup):
+    def observe(self, seqs, drafts, outcomes):
+        raise KeyError("lost")
+
+
+class NeverEnds(Lookup):
+    def end(self, seq):
+        pass
+
+
+class KeepsIds(Lookup):
+    """Neither `end` nor `begin` resets the index of an id."""
+
+    def begin(self, seq, outcome):
+        if seq.id not in self.indexes:
+            super().begin(seq, outcome)
+
+    def end(self, seq):
+        pass
+
+
+class MixesSequences(Lookup):
+    """Copies from the sequence that began first, whichever is asked about."""
+
+    running: Sequence[Seq] = ()
+
+    def begin(self, seq, outcome):
+        super().begin(seq, outcome)
+        self.running = [*self.running, seq]
+
+    def end(self, seq):
+        super().end(seq)
+        self.running = [other for other in self.running if other is not seq]
+
+    def propose(self, seqs, budgets):
+        return [super(MixesSequences, self).propose(self.running[:1], [b])[0] for b in budgets]
+
+
+class HoldsMore(Lookup):
+    def nbytes(self, num_seqs, max_len):
+        return super().nbytes(num_seqs, max_len) // 8
+
+
+class Silent(Lookup):
+    def propose(self, seqs, budgets):
+        return [EMPTY_DRAFT for _ in seqs]
+
+
+class Drawing(BaseDrafter):
+    """Draws a token with half of the mass on token 1, and says so."""
+
+    draws = True
+    said = 0.5
+
+    def __init__(self, target):
+        self.vocab_size = target.model.config.vocab_size
+
+    def propose(self, seqs, budgets):
+        return [self._draw(seq) if b else EMPTY_DRAFT for seq, b in zip(seqs, budgets, strict=True)]
+
+    def _row(self, mass):
+        row = torch.full((self.vocab_size,), (1 - mass) / (self.vocab_size - 1))
+        row[1] = mass
+        return row
+
+    def _draw(self, seq):
+        u = uniform(seq.seed, Stream.DRAFT, len(seq.tokens), 0)
+        token = int((self._row(0.5).cumsum(0) > u).nonzero()[0])
+        return Draft((token,), (-1,), (self._row(self.said),))
+
+
+class DrawsOtherwise(Drawing):
+    """Claims less for token 1 than it was drawn with."""
+
+    said = 0.1
+
+
+class HidesProbs(Drawing):
+    draws = False
+
+
+BROKEN = [
+    (IgnoresBudgets, contract.check_budgets, "nodes, its budget was"),
+    (ForgetsASequence, contract.check_batch, "propose returned 2 drafts for 3 sequences"),
+    (ReturnsTokens, contract.check_greedy, "propose returned a list instead of a Draft"),
+    (MakesCycles, contract.check_greedy, "propose raised ValueError: node 0 has parent 1"),
+    (InventsTokens, contract.check_greedy, "not in the vocabulary of 24"),
+    (IsTooSure, contract.check_greedy, "a confidence is not from 0 to 1"),
+    (Raises, contract.check_greedy, "observe raised KeyError: 'lost'"),
+    (NeverEnds, contract.check_end, "`end` must forget"),
+    (KeepsIds, contract.check_end, "gets other drafts than one with an id of its own"),
+    (MixesSequences, contract.check_batch_acceptance, "does one sequence see another's state"),
+    (HoldsMore, contract.check_nbytes, "nbytes says"),
+    (Silent, contract.check_greedy, "no token was drafted"),
+    (DrawsOtherwise, contract.check_distribution, "do not follow the target's distribution"),
+    (HidesProbs, contract.check_greedy, "draws = False"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "message"), BROKEN, ids=lambda x: getattr(x, "__name__", "")
+)
+def test_a_broken_drafter_is_caught_and_told_how(broken, check, message):
+    with pytest.raises(ContractError) as caught:
+        check(Candidate(broken, tiny_model))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_ones_that_are_broken_keep_the_contract_otherwise(check):
+    """What is caught is the one thing that is wrong."""
+    check(Candidate(Lookup, tiny_model))
+
+
+def test_drawing_right_follows_the_distribution():
+    contract.check_distribution(Candidate(Drawing, tiny_model))
+
+
+def test_every_check_is_reported_and_one_that_fails_stops_no_other():
+    found = list(run(Candidate(IgnoresBudgets, tiny_model)))
+    assert len(found) == len(CHECKS)
+    assert [what for what, broken in found if broken] == [
+        "Drafts are trees of known tokens within their budgets"
+    ]
+
+
+def test_options_that_must_be_given_are_named():
+    with pytest.raises(ConfigError, match="unknown option 'wide'"):
+        contract.check_greedy(Candidate.of("suffix:wide=3", tiny_model))

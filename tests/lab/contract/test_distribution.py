@@ -1,0 +1,146 @@
+"""The report on the sampling distribution: right engines pass, wrong ones are caught, p-values mean what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
+from forerun.core.types import EMPTY_DRAFT
+from forerun.decoding import verify
+from forerun.decoding.processors import LogitsPipeline
+from forerun.drafters import draft_model, suffix
+from forerun.drafting.base import Target
+from forerun.lab.contract import distribution
+from tests.engine.harness import engine_for
+from tests.mutants import accepting_everything
+from tests.tiny import tiny_model
+
+MODEL = tiny_model(8, vocab_size=4, num_layers=1, sharpness=1.5)
+NOISY = tiny_model(8, vocab_size=4, num_layers=1, sharpness=1.5, noise=0.6)
+PROMPT = [0, 1, 2, 0, 1, 2, 0, 1]
+WARM, NUCLEUS = SamplingParams(temperature=1.5), SamplingParams(temperature=2.0, top_p=0.95)
+NUM = 400
+FALSE_ALARM = 1e-6
+
+
+def engine(drafter: str):
+    target = Target(MODEL, None, max_num_seqs=32, max_len=64)
+    built = (
+        suffix.build(suffix.Options(), target)
+        if drafter == "suffix"
+        else draft_model.DraftModel(NOISY, draft_model.Options(model="tiny", branch=(2, 1)), target)
+    )
+    return engine_for(MODEL, built, max_num_seqs=32, max_len=64)
+
+
+def report(drafter: str, *settings: SamplingParams) -> distribution.Report:
+    steps = distribution.run(engine(drafter), [PROMPT], settings, length=3, num_samples=NUM)
+    return distribution.Report(tuple(check for checks in steps for check in checks), FALSE_ALARM)
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "draft_model"])
+def test_a_right_engine_holds(drafter):
+    found = report(drafter, WARM, NUCLEUS)
+    assert found.was_tested
+    assert found.failed == ()
+    assert [check.length for check in found.checks] == [1, 2, 3] * 2
+    assert found.checks[2].cells > 6
+    assert found.threshold == pytest.approx(FALSE_ALARM / 6)
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "draft_model"])
+def test_a_verifier_that_accepts_everything_is_caught(drafter, monkeypatch):
+    monkeypatch.setattr(verify._Walk, "descend", accepting_everything(verify._Walk.descend))
+    broken = report(drafter, WARM).failed
+    assert {check.length for check in broken} == {2, 3}, "the first token is never drafted"
+
+
+def test_a_wrong_residual_is_caught(monkeypatch):
+    monkeypatch.setattr(verify, "_subtract", lambda target, draft: target)
+    assert report("draft_model", WARM).failed
+
+
+def test_tokens_of_chance_zero_fail_at_once(monkeypatch):
+    honest = LogitsPipeline.choose
+    monkeypatch.setattr(
+        LogitsPipeline,
+        "choose",
+        lambda self, *args: honest(LogitsPipeline(WARM, PROMPT, seed=self.seed), *args),
+    )
+    checks = report("suffix", NUCLEUS).checks
+    assert all(check.impossible and check.p_value == 0 for check in checks)
+
+
+def enumerated(model, prompt, length, temperature) -> dict[tuple[int, ...], float]:
+    """The distribution of the next `length` tokens: one pass a prefix, softmax in fp64."""
+    found = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for prefix, mass in found.items():
+            cache = model.new_cache(1, 64)
+            batch = Batch((Segment.of(0, 0, [*prompt, *prefix], EMPTY_DRAFT),))
+            logits = model.head(model.forward(batch, cache).last[-1:])[0].double() / temperature
+            for token, p in enumerate(torch.softmax(logits, 0).tolist()):
+                longer[(*prefix, token)] = mass * p
+        found = longer
+    return found
+
+
+def test_the_exact_distribution_is_the_product_of_the_softmax_rows():
+    found = distribution.exact_distribution(MODEL, PROMPT, WARM, 3, floor=0.0)
+    whole = {tokens: mass for tokens, mass in found.mass.items() if len(tokens) == 3}
+    assert whole == pytest.approx(enumerated(MODEL, PROMPT, 3, WARM.temperature), rel=1e-4)
+
+
+def test_a_floor_leaves_out_the_rare_and_nothing_else():
+    every = distribution.exact_distribution(MODEL, PROMPT, WARM, 2, floor=0.0).mass
+    likely = distribution.exact_distribution(MODEL, PROMPT, WARM, 2, floor=0.05).mass
+    assert 1 < len(likely) < len(every)
+    assert likely == {tokens: mass for tokens, mass in every.items() if mass >= 0.05}
+
+
+def test_p_values_are_fair():
+    """Samples drawn from the distribution itself: p-values are uniform, so alarms come as often as they should."""
+    known = distribution.exact_distribution(
+        MODEL, PROMPT, WARM, 2, floor=distribution.MIN_EXPECTED / NUM
+    )
+    full = distribution.exact_distribution(MODEL, PROMPT, WARM, 2, floor=0.0).mass
+    pairs = [tokens for tokens in full if len(tokens) == 2]
+    mass = np.array([full[tokens] for tokens in pairs])
+    generator = np.random.default_rng(0)
+    found = []
+    for counts in generator.multinomial(NUM, mass / mass.sum(), size=500):
+        sequences = [t for t, n in zip(pairs, counts, strict=True) for _ in range(n)]
+        statistic, cells, impossible = distribution.compare(known, sequences, 2)
+        assert impossible == 0
+        found.append(distribution.chi_square_tail(statistic, cells - 1))
+    assert stats.kstest(found, "uniform").pvalue > 1e-4
+
+
+@given(st.floats(0, 500), st.integers(1, 200))
+def test_the_tail_is_scipys(statistic, freedom):
+    wanted = stats.chi2.sf(statistic, freedom)
+    assert distribution.chi_square_tail(statistic, freedom) == pytest.approx(
+        wanted, rel=1e-6, abs=1e-12
+    )
+
+
+def test_every_sample_is_counted_once():
+    row = torch.tensor([0.5, 0.3, 0.2])
+    known = distribution.Distribution({(): 1.0, (0,): 0.5, (1,): 0.3}, {(): row})
+    sample = [(0,)] * 50 + [(1,)] * 25 + [(2,)] * 25
+    statistic, cells, impossible = distribution.compare(known, sample, 1)
+    assert (cells, impossible) == (3, 0)
+    assert statistic == pytest.approx(0 + 25 / 30 + 25 / 20)
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(ConfigError, match="at least 20 samples"):
+        list(distribution.run(engine("suffix"), [PROMPT], [WARM], length=2, num_samples=19))

@@ -1,0 +1,51 @@
+"""What a quantizing job states and what it takes, in a process of its own: run by a test.
+
+    python quantize_resident.py MODEL METHOD OUT
+
+prints one line of JSON: stated and measured bytes over a bare `import torch`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+
+def main(model: str, method: str, out: str) -> dict[str, int]:
+    gc.collect()
+    from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
+
+    bare = resident_nbytes()
+    from forerun.lab.quantize.flatten_job import FlattenJob
+    from forerun.lab.quantize.quantize_job import QuantizeJob, Recipe
+    from forerun.weights.checkpoint import open_checkpoint
+    from forerun.weights.grid import Grid
+
+    checkpoint = open_checkpoint(Path(model))
+    random = torch.Generator().manual_seed(0)
+    texts = torch.randint(0, 256, (12, 512), generator=random).tolist()
+    job: QuantizeJob | FlattenJob
+    if method == "flatten":
+        job = FlattenJob(checkpoint, texts[:8], texts[8:], Path(out), {})
+    else:
+        recipe = Recipe(
+            "awq" if method.startswith("awq") else "rtn", Grid(4, 64), "awq", gptq=method == "awq"
+        )
+        calibration = [] if method == "rtn" else texts[:8]
+        job = QuantizeJob(checkpoint, calibration, texts[8:], Path(out), {}, recipe=recipe)
+    return_at_once()
+    return_freed()
+    stated = resident_nbytes() + job.peak_nbytes()
+    for _ in job.run():
+        pass
+    job.finish()
+    return {"stated": stated - bare, "measured": peak_nbytes() - bare}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(main(*sys.argv[1:])))

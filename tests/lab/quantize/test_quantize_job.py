@@ -1,0 +1,192 @@
+"""A model rounded block by block is the same model with other weights, in a folder that anyone can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from forerun.core.errors import ConfigError, LoadError
+from forerun.lab.quantize.outside import Outside
+from forerun.lab.quantize.quantize_job import QuantizeJob, Recipe
+from forerun.lab.quantize.whole_block import WholeBlock
+from forerun.model.decoder import Decoder
+from forerun.model.loader import load_model, read_config, stored_weights
+from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.grid import Grid
+from forerun.weights.hf_layouts import Layout, layout_for
+from tests.model.tiny import FAMILIES, VOCAB, hf_model, load_torch, prefill
+
+TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()
+WIDER: dict[str, dict[str, Any]] = {"opt": {"ffn_dim": 64}, "gpt_bigcode": {}}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {}
+    for family in FAMILIES:
+        model = hf_model(family, **WIDER.get(family, {"intermediate_size": 64}))
+        made[family] = tmp_path_factory.mktemp(family)
+        model.save_pretrained(made[family])
+    return made
+
+
+def job(
+    source: Path, out: Path, grid: Grid, method: str = "awq", layout: Layout | None = None
+) -> QuantizeJob:
+    chosen = layout or layout_for(None, grid.bits, grid.group)
+    recipe = Recipe("awq" if method == "awq" else "rtn", grid, chosen)
+    checkpoint = open_checkpoint(source)
+    calibration = TEXTS[:4] if method == "awq" else []
+    origin = {"recipe": repr(recipe)}
+    return QuantizeJob(checkpoint, calibration, TEXTS[4:], out, origin, recipe=recipe)
+
+
+def finished(*arguments: Any) -> tuple[Path, dict[str, float], QuantizeJob]:
+    made, shares = job(*arguments), list[float]()
+    made.on_matrix = shares.append
+    steps = list(made.run())
+    assert steps == list(range(made.config.num_layers + 1))
+    num = (
+        len(shares) // made.config.num_layers
+    )  # matrices of a block: progress never waits for a whole one
+    assert num > 1
+    assert shares == pytest.approx([(i % num + 1) / num for i in range(len(shares))])
+    return made.folder, made.finish(), made
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whole_blocks_are_the_decoders_blocks(folders: dict[str, Path], family: str) -> None:
+    checkpoint = open_checkpoint(folders[family])
+    config, arch = read_config(checkpoint)
+    decoder = load_torch(checkpoint)
+    x = Outside(checkpoint, arch, config).embed([TEXTS[0]])[0]
+    for layer in range(config.num_layers):
+        start = f"layers.{layer}."
+        stored = stored_weights(checkpoint, arch, config, start)
+        weights = {name.removeprefix(start): tensor.dequantize() for name, tensor in stored}
+        x, _ = WholeBlock(config, weights)(x)
+    expected = prefill(decoder, TEXTS[0]).log_softmax(-1)[:-1]
+    goal = torch.tensor(TEXTS[0])
+    loss = -expected[torch.arange(39), goal[1:]].mean()
+    outside = Outside(checkpoint, arch, config)
+    assert outside.loss(x[None], goal[None]) == pytest.approx(loss.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_eight_bits_keep_the_model_with_awqs_scales_in_it(
+    folders: dict[str, Path], tmp_path: Path, family: str
+) -> None:
+    out, figures, made = finished(folders[family], tmp_path / "out", Grid(8, 32))
+    before, after = (
+        prefill(load_torch(open_checkpoint(p)), TEXTS[5]) for p in (folders[family], out)
+    )
+    assert 0 < (after - before).std() < 0.1 * before.std()
+    assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=0.05)
+    assert max(made.errors.values()) < 1e-3
+    norm = "layers.0.attn_norm"
+    assert not torch.allclose(*(weights_of(p)[norm] for p in (folders[family], out)))
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    checkpoint = open_checkpoint(folder)
+    config, arch = read_config(checkpoint)
+    return {name: t.dequantize() for name, t in stored_weights(checkpoint, arch, config)}
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "layout"),
+    [
+        (4, 32, "awq"),
+        (4, 32, "compressed-tensors"),
+        (4, None, "compressed-tensors"),
+        (3, 32, "compressed-tensors"),
+        (8, None, "compressed-tensors"),
+    ],
+)
+def test_what_was_rounded_is_read_back(
+    folders: dict[str, Path], tmp_path: Path, bits: int, group: int | None, layout: Layout
+) -> None:
+    grid = Grid(bits, group)
+    out, _, _ = finished(folders["llama"], tmp_path / "out", grid, "rtn", layout)
+    before, after = weights_of(folders["llama"]), weights_of(out)
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        short = name.rpartition(".")[2]
+        is_rounded = len(weight.shape) == 2 and short != "embed" and short != "head"
+        expected = grid.nearest(weight) if is_rounded else weight.half().float()
+        torch.testing.assert_close(after[name], expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_awq_errs_less_than_rounding_to_nearest(
+    folders: dict[str, Path], tmp_path: Path, bits: int
+) -> None:
+    grid = Grid(bits, 32)
+    _, _, awq = finished(folders["mistral"], tmp_path / "a", grid)
+    plain = job(folders["mistral"], tmp_path / "b", grid)
+    plain.recipe = Recipe("rtn", grid, plain.recipe.layout)  # with calibration: the same measure
+    list(plain.run())
+    assert awq.errors.keys() == plain.errors.keys()
+    assert sum(awq.errors.values()) < 0.9 * sum(plain.errors.values())
+
+
+def test_a_job_that_was_killed_goes_on_to_the_same_bytes(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    grid = Grid(4, 32)
+    whole, figures, _ = finished(folders["llama"], tmp_path / "whole", grid)
+    killed = job(folders["llama"], tmp_path / "out", grid)
+    for done in killed.run():
+        if done == 1:
+            break
+    assert not killed.folder.exists()
+    again = job(folders["llama"], tmp_path / "out", grid)
+    assert list(again.run()) == [1, 2]
+    assert again.finish() == figures
+    files = sorted(path.name for path in whole.iterdir())
+    assert files == sorted(path.name for path in again.folder.iterdir())
+    assert all((whole / n).read_bytes() == (again.folder / n).read_bytes() for n in files)
+    assert not again.partial.exists()
+
+
+def test_other_options_do_not_continue_a_job(folders: dict[str, Path], tmp_path: Path) -> None:
+    next(job(folders["llama"], tmp_path / "out", Grid(4, 32)).run())
+    other = job(folders["llama"], tmp_path / "out", Grid(3, 32))
+    with pytest.raises(ConfigError, match=r"out.partial is an unfinished job with other options"):
+        next(other.run())
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigError, match="exists: choose another folder"):
+        job(folders["llama"], tmp_path / "out", Grid(4, 32))
+
+
+def test_awq_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
+    recipe = Recipe("awq", Grid(4, 32), "awq")
+    with pytest.raises(ConfigError, match="give --calib FILE"):
+        QuantizeJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {}, recipe=recipe)
+
+
+def test_weights_that_are_no_numbers_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    model = hf_model("llama", intermediate_size=64)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 4] = torch.nan
+    model.save_pretrained(tmp_path / "m")
+    with pytest.raises(LoadError, match=r"model.layers.1.mlp.up_proj.weight' holds NaN"):
+        list(job(tmp_path / "m", tmp_path / "out", Grid(4, 32)).run())
+
+
+def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_path: Path) -> None:
+    out, _, _ = finished(folders["mistral"], tmp_path / "out", Grid(4, 32))
+    try:
+        model = load_model(open_checkpoint(out), backend="native")
+    except LoadError as error:
+        pytest.skip(str(error))
+    assert not isinstance(model, Decoder)
+    reference = load_torch(open_checkpoint(out))
+    hidden = torch.randn(4, 32)
+    torch.testing.assert_close(model.head(hidden), reference.head(hidden), rtol=0.05, atol=0.1)
+    forms = {name: form for name, form, _, _ in model.packed()}  # type: ignore[attr-defined]
+    assert forms["layers.1.down"] == "q4_z"

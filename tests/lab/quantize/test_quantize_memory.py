@@ -1,0 +1,33 @@
+"""The memory that quantizing states before it starts is what it takes at most, and not much more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.model.tiny import hf_model
+
+SCRIPT = Path(__file__).with_name("quantize_resident.py")
+SIZES = {"vocab_size": 512, "hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 3}
+SIZES |= {"num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 512}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    hf_model("llama", **SIZES).half().save_pretrained(path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system tells no peak")
+@pytest.mark.parametrize("method", ["awq", "awq without gptq", "rtn", "flatten"])
+def test_the_memory_that_is_stated_holds(model: Path, tmp_path: Path, method: str) -> None:
+    arguments = [sys.executable, SCRIPT, model, method, tmp_path / "out"]
+    printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    found = json.loads(printed.splitlines()[-1])
+    assert found["measured"] <= found["stated"] <= 1.15 * found["measured"], found

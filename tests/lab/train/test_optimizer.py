@@ -1,0 +1,49 @@
+"""Muon steps by matrices of equal singular values; the rate rises, stays and falls; a state goes on where it was."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from forerun.lab.train.optimizer import LEAST, Optimizer, orthogonal, rate
+
+
+@pytest.mark.parametrize("shape", [(40, 10), (10, 40), (20, 20)])
+def test_singular_values_become_nearly_equal(shape) -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonal(torch.randn(shape) * 100))
+    values = values / max(1.0, shape[0] / shape[1]) ** 0.5
+    assert 0.5 < values.min() <= values.max() < 1.35
+
+
+def test_the_rate_rises_stays_and_falls() -> None:
+    shares = [rate(done / 100, 0.1, 0.4) for done in range(101)]
+    assert shares[0] < shares[5] < shares[10] == shares[60] == 1 > shares[80] > shares[100]
+    assert shares[100] == pytest.approx(LEAST)
+    assert rate(0.99, 0, 0) == 1
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_a_problem_is_solved_and_a_state_goes_on_bit_for_bit(name) -> None:
+    torch.manual_seed(0)
+    wanted, x = torch.randn(6, 8), torch.randn(64, 8)
+
+    def run(net: nn.Linear, optimizer: Optimizer, steps: int) -> float:
+        for _ in range(steps):
+            loss = (net(x) - x @ wanted.T).square().mean()
+            loss.backward()
+            optimizer.step(0.3)
+        return float(loss.detach())
+
+    net = nn.Linear(8, 6)
+    optimizer = Optimizer(net, name, 0.1, 0.05)
+    first = run(net, optimizer, 20)
+    again = nn.Linear(8, 6)
+    again.load_state_dict(net.state_dict())
+    other = Optimizer(again, name, 0.1, 0.05)
+    other.load(copy.deepcopy(optimizer.state()))  # as a file is
+    assert run(net, optimizer, 30) == run(again, other, 30) < first
+    assert torch.equal(net.weight, again.weight)

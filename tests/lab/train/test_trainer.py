@@ -1,0 +1,251 @@
+"""A run learns, goes on bit for bit after a kill, shares its work, and says in a line what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from forerun.core import files
+from forerun.core.errors import CapacityError, ConfigError, ForerunError
+from forerun.drafting.base import Target
+from forerun.drafting.spec import DrafterSpec
+from forerun.lab.contract.random_model import random_config, random_weights
+from forerun.lab.store import Store
+from forerun.lab.train import batches, replies, trained, trainer
+from forerun.lab.train.learners import Kind, new_learner
+from forerun.lab.train.replies import Reply
+from forerun.lab.train.states import StateReader
+from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
+from forerun.model.decoder import Decoder
+from tests.tiny import tiny_model
+
+VOCAB, LENGTH, FIRST, DEPTH = 48, 60, 10, 2
+TARGET = tiny_model(1, sharpness=3.0, vocab_size=VOCAB, num_layers=3)
+
+
+def counting_model() -> Decoder:
+    """Says token x + 1 after token x, nearly surely: its layers add nothing to the embedding."""
+    shape = replace(random_config(VOCAB, 3), tied_head=False)
+    weights = random_weights(0, shape, sharpness=2.0)
+    for name, weight in weights.items():
+        if name.endswith((".o", ".down")):
+            weight.zero_()
+    weights["head"] = weights["embed"].roll(1, 0)
+    return Decoder(shape, weights)
+
+
+IDS = torch.arange(0, VOCAB, 1)[:-4]
+SETTINGS = TrainSettings(
+    tokens=6000, batch=100, eval_every=2000, bf16=False, lr=0.05, vector_lr=0.01
+)
+
+
+def texts(num: int, seed: int = 0) -> list[Reply]:
+    tokens = torch.randint(VOCAB, (num, LENGTH), generator=torch.Generator().manual_seed(seed))
+    return [
+        Reply(f"r{seed}.{i}/0", "ab"[i % 2], tuple(row), FIRST, float(i % 2))
+        for i, row in enumerate(tokens.tolist())
+    ]
+
+
+def new(folder, kind="mlp_speculator", settings=SETTINGS, target=TARGET, **more) -> Trainer:
+    torch.manual_seed(0)
+    what = Kind(kind, DEPTH, **more)
+    learner = new_learner(what, target, IDS, {})
+    read = StateReader(
+        target, learner.layers, whole=learner.piece is None, max_len=64, max_nbytes=1 << 20
+    )
+    return Trainer(learner, target, IDS, DEPTH, settings, read, folder, origin={"kind": kind})
+
+
+def counted(num: int) -> list[Reply]:
+    rows = [tuple((start * 5 + i) % VOCAB for i in range(LENGTH)) for start in range(num)]
+    return [Reply(f"c{i}/0", "count", row, FIRST, 0.0) for i, row in enumerate(rows)]
+
+
+def run(trained_: Trainer, limit: int | None = None, make=texts) -> Trainer:
+    for _ in itertools.islice(trained_.run((), make(60), make(8)), limit):
+        pass
+    return trained_
+
+
+@pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
+def test_it_learns_and_a_shift_by_one_shows(kind, tmp_path, monkeypatch) -> None:
+    done = run(new(tmp_path, kind, target=counting_model()), make=counted)
+    losses = [line["loss"] for line in done.progress.history]
+    assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
+    found = done.acceptance(counted(8))
+    assert found.rows == 8 * (LENGTH - FIRST - DEPTH)
+    assert found.match[0] > 0.3
+    assert 1 < found.tau < 1 + DEPTH
+    pack = batches.pack
+
+    def shifted(*given):
+        batch = pack(*given)
+        return replace(batch, best=batch.best.roll(1), log_normaliser=batch.log_normaliser)
+
+    monkeypatch.setattr(batches, "pack", shifted)
+    assert max(done.acceptance(counted(8)).match) < 0.05
+
+
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path) -> None:
+    whole = run(new(tmp_path / "whole"))
+    run(new(tmp_path / "parts"), 25)  # some steps after the checkpoint
+    parts = run(new(tmp_path / "parts"))
+    assert whole.progress.tokens == parts.progress.tokens >= SETTINGS.tokens
+    weights = parts.learner.net.state_dict()
+    for name, weight in whole.learner.net.state_dict().items():
+        assert torch.equal(weight, weights[name])
+    assert [line["loss"] for line in whole.progress.history] == [
+        line["loss"] for line in parts.progress.history
+    ]
+    assert run(new(tmp_path / "parts")).progress.step == whole.progress.step  # nothing is left
+
+
+def test_states_are_the_same_whether_they_were_held_or_not() -> None:
+    held = StateReader(TARGET, (0, 2), whole=True, max_len=64, max_nbytes=1 << 20)
+    dropped = StateReader(TARGET, (0, 2), whole=True, max_len=64, max_nbytes=0)
+    few = texts(3)
+    for reply in (*few, *few):
+        for name in ("last", "taps", "best", "log_normaliser"):
+            assert torch.equal(getattr(held(reply), name), getattr(dropped(reply), name))
+    assert held.num_computed == 3 * LENGTH
+    assert dropped.num_computed == 6 * LENGTH
+    with pytest.raises(CapacityError, match="60 tokens does not fit 16"):
+        StateReader(TARGET, (), whole=False, max_len=16, max_nbytes=0)(few[0])
+
+
+def test_an_epoch_has_every_row_once_and_its_seed_decides() -> None:
+    few = texts(5)
+    for width in (16, None):
+        plans = [[*batches.epoch(few, DEPTH, width, 40, (0, seed))] for seed in (1, 1, 2)]
+        assert plans[0] == plans[1] != plans[2]
+        rows = [
+            (piece.reply.key, row)
+            for pieces in plans[0]
+            for piece in pieces
+            for row in range(piece.start, piece.stop)
+        ]
+        assert len(rows) == len({*rows}) == batches.lengths(few, DEPTH)
+        assert {row for _, row in rows} == {*range(FIRST - 1, LENGTH - 1 - DEPTH)}
+
+
+def test_two_stages_share_the_steps(tmp_path) -> None:
+    settings = replace(SETTINGS, tokens=2100, stages=(5, 2), batch=100, eval_every=10_000)
+    both = new(tmp_path, settings=settings)
+    stages = [p.stage for p in both.run(texts(9, 7), texts(9), texts(3, 1))]
+    assert stages == sorted(stages)
+    assert stages.count(0) == pytest.approx(5 / 7 * len(stages), abs=1.5)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_the_checkpoint_stays(tmp_path) -> None:
+    broken = new(tmp_path, settings=replace(SETTINGS, eval_every=20))
+    steps = broken.run((), texts(60), texts(8, 1))
+    next(steps)
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    with torch.no_grad():
+        next(iter(broken.learner.net.parameters())).fill_(torch.nan)
+    with pytest.raises(ForerunError, match="not a number after"):
+        next(steps)
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_worse_than_token_pairs_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(trainer, "GATE_TOKENS", 100)
+    monkeypatch.setattr(trainer.Bigrams, "match", lambda *_: 0.99)
+    with pytest.raises(ForerunError, match=r"table of token pairs 0\.990"):
+        run(new(tmp_path))
+
+
+def test_it_stops_when_nothing_is_gained(tmp_path) -> None:
+    settings = replace(SETTINGS, tokens=60_000, lr=0.0, vector_lr=0.0, patience=2, eval_every=500)
+    done = run(new(tmp_path, settings=settings)).progress
+    assert done.is_over
+    assert done.num_worse == 2
+    assert done.tokens < 4000
+
+
+def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path) -> None:
+    run(new(tmp_path, settings=replace(SETTINGS, eval_every=20)), 5)
+    with pytest.raises(ConfigError, match="of a run with another settings"):
+        new(tmp_path, settings=replace(SETTINGS, lr=0.5)).resume()
+    (tmp_path / CHECKPOINT).write_bytes(b"no checkpoint")
+    with pytest.raises(ConfigError, match="is damaged"):
+        new(tmp_path).resume()
+
+
+def test_a_full_disk_is_a_line_and_leaves_what_was_there(tmp_path, monkeypatch) -> None:
+    done = new(tmp_path)
+    done.save()
+    before = (tmp_path / CHECKPOINT).read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "replace", full)
+    with pytest.raises(ForerunError, match="No space left"):
+        done.save()
+    with pytest.raises(ForerunError, match="No space left"):
+        trained.write(tmp_path, {}, done.best, IDS, {}, [])
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_a_folder_has_weights_in_fp16_and_a_line_a_step(tmp_path) -> None:
+    net = nn.Linear(3, 2, bias=False)
+    lines = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25, "tau": 1.5}]
+    trained.write(tmp_path, {"model_type": "x"}, net.state_dict(), IDS, {"tokens": 7}, lines)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(stored["weight"], net.weight.detach().half())
+    assert torch.equal(stored["draft_ids"], IDS)
+    assert (tmp_path / "metrics.csv").read_text() == "step,loss,tau\n1,2.5,\n2,2.25,1.5\n"
+    assert json.loads((tmp_path / "config.json").read_text()) == {"model_type": "x"}
+
+
+def test_int8_is_what_eight_bits_run_and_smaller(tmp_path) -> None:
+    net = nn.Linear(64, 8, bias=False)
+    for name, int8 in (("fp16", False), ("int8", True)):
+        trained.write(tmp_path / name, {}, net.state_dict(), IDS, {}, [], int8=int8)
+    codes = load_file(tmp_path / "int8" / "model.safetensors")
+    assert codes["weight"].dtype == torch.int8
+    assert torch.equal(codes["draft_ids"], IDS)
+    half = load_file(tmp_path / "fp16" / "model.safetensors")["weight"].float()
+    again = codes["weight"].unflatten(1, (-1, 32)) * codes["weight.scales"].float()[..., None]
+    assert (again.flatten(1) - half).abs().max() <= half.abs().max() / 127
+
+
+def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> None:
+    store = Store({})
+    rows = {f"p{i}/0": [i, *range(i, i + 12)] for i in range(100)}
+    rows |= {"twice/0": rows["p3/0"], "loop/0": [1, *([5, 6, 7, 8] * 12)], "short/0": [1, 2, 3]}
+    for key, (first, *answer) in rows.items():
+        row = {"prompt": [first], "answer": answer, "category": key[0], "temperature": 0.0}
+        store.add(key, row)
+    found = replies.of_store(store)
+    assert {reply.key for reply in found} == {f"p{i}/0" for i in range(100)}
+    train, held_out = replies.split(found)
+    assert 0 < len(held_out) < 15
+    assert len(train) + len(held_out) == 100
+    assert replies.split(found[:60])[1] == [r for r in held_out if r in found[:60]]
+    with pytest.raises(ConfigError, match="replies to 100 prompts or more"):
+        replies.split(found[:1])
+    with pytest.raises(ConfigError, match="no replies"):
+        replies.of_store(Store({}))
+
+
+@pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
+@pytest.mark.parametrize("more", [{}, {"inner_dim": 32, "num_layers": 2, "for_gguf": True}])
+def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
+    trainer_ = new(tmp_path, kind, **more)
+    config = trainer_.learner.config() | {
+        "draft_vocab_size": len(IDS),
+        "temperature": [1.0] * DEPTH,
+    }
+    trained.write(tmp_path, config, trainer_.learner.net.state_dict(), IDS, {}, [])
+    drafter = DrafterSpec.of(f"{kind}:model={tmp_path}").build(Target(TARGET, None, 1, 64))
+    assert drafter.nbytes(1, 64) > 0

@@ -1,0 +1,150 @@
+"""A plan runs what it names and nothing else; native as in torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache as memo
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from forerun.core.batch import Batch, Segment
+from forerun.model.backends.native import load as load_native
+from forerun.model.cache.base import KVCache
+from forerun.model.config import RopeConfig
+from forerun.model.decoder import Decoder
+from forerun.model.kernels import native as kernels
+from forerun.model.model import LayerPlan, Model
+from tests.native.models import GATED, random_weights, reference, same_bits, text
+
+CONFIG = replace(GATED, num_layers=4, head_dim=16, rope=RopeConfig(10_000.0, 16))
+"""Heads this narrow have a phase more in the native kernels."""
+WEIGHTS = random_weights(CONFIG)
+TORCH = reference(CONFIG, WEIGHTS)
+PREFIX = text(70)
+DRAFT = Segment(0, len(PREFIX), text(6, seed=1), (-1, 0, 0, 1, 2, 2))
+
+needs_kernels = pytest.mark.skipif(kernels.reason() is not None, reason="no native kernels")
+both = pytest.mark.parametrize("kind", ["torch", pytest.param("native", marks=needs_kernels)])
+few = settings(max_examples=15, deadline=None)
+plans = st.sets(st.integers(0, 7)).map(lambda chosen: LayerPlan(tuple(sorted(chosen))))
+
+
+@memo
+def model_of(kind: str) -> Model:
+    """The torch decoder, or a native one, with quantized weights or the torch decoder's."""
+    if kind == "torch":
+        return TORCH
+    if kind == "float":
+        return load_native(CONFIG, WEIGHTS, num_threads=2)
+    return load_native(CONFIG, random_weights(CONFIG, "q8_0"), num_threads=2)
+
+
+def cache_of(model: Model) -> KVCache:
+    """A cache that holds the prefix in all layers."""
+    cache = model.new_cache(1, 128, "fp32")
+    model.forward(Batch((Segment(0, 0, PREFIX),)), cache)
+    cache.keep(0, range(len(PREFIX)))
+    return cache
+
+
+used_cache_of = memo(cache_of)
+"""The same, but other tests have left their scratch rows above the prefix."""
+
+
+def rows(
+    model: Model,
+    plan: LayerPlan | None,
+    cache: KVCache,
+    *segments: Segment,
+    taps: tuple[int, ...] = (),
+) -> Tensor:
+    """Final states and taps, side by side."""
+    hidden = model.forward(Batch(segments), cache, taps, plan)
+    return torch.cat([hidden.last, *hidden.taps], dim=-1)
+
+
+def test_plans_are_spelled_by_layers() -> None:
+    assert LayerPlan.of(3).sublayers == (0, 1, 2, 3, 4, 5)
+    assert LayerPlan.of(3, exit=1).sublayers == (0, 1)
+    assert LayerPlan.of(3, exit=2, skip_attn=[0, 2], skip_mlp=[1]).sublayers == (1, 2)
+
+
+@both
+def test_a_plan_of_all_is_no_plan(kind: str) -> None:
+    model = model_of(kind)
+    plain = rows(model, None, cache_of(model), DRAFT, taps=(0, 3))
+    assert same_bits(rows(model, LayerPlan.of(4), cache_of(model), DRAFT, taps=(0, 3)), plain)
+
+
+@both
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_exit_is_the_norm_of_the_layers_output(kind: str, depth: int) -> None:
+    model, batch = model_of(kind), Batch((DRAFT,))
+    tap = model.forward(batch, cache_of(model), (depth - 1,)).taps[0]
+    plan = LayerPlan.of(4, exit=depth)
+    hidden = model.forward(batch, cache_of(model), (depth - 1, 3), plan)
+    assert same_bits(hidden.taps[0], tap)
+    assert same_bits(hidden.taps[1], tap)
+    weight = WEIGHTS["norm"].dequantize()
+    normed = torch.nn.functional.rms_norm(tap, weight.shape, weight, CONFIG.norm_eps)
+    torch.testing.assert_close(hidden.last, normed)
+
+
+@both
+@given(plan=plans, cut=st.integers(1, 5))
+@few
+def test_the_row_law_holds_within_a_plan(kind: str, plan: LayerPlan, cut: int) -> None:
+    model = model_of(kind)
+    cache = used_cache_of(model)
+    whole = rows(model, plan, cache, DRAFT, taps=(1,))
+    pieces = replace(DRAFT, stop=cut), replace(DRAFT, first=cut)
+    parts = [rows(model, plan, cache, piece, taps=(1,)) for piece in pieces]
+    assert same_bits(torch.cat(parts), whole)
+
+
+@both
+@given(plan=plans)
+@few
+def test_what_a_plan_leaves_in_the_cache_changes_no_later_pass(kind: str, plan: LayerPlan) -> None:
+    model = model_of(kind)
+    cache = used_cache_of(model)
+    expected = rows(model, None, cache, DRAFT)
+    rows(model, plan, cache, replace(DRAFT, tokens=text(6, seed=2)))
+    assert same_bits(rows(model, None, cache, DRAFT), expected)
+
+
+@needs_kernels
+@given(plan=plans)
+@few
+def test_native_plans_equal_the_torch_decoders(plan: LayerPlan) -> None:
+    model = model_of("float")
+    ours, theirs = (rows(m, plan, used_cache_of(m), DRAFT, taps=(0, 2, 3)) for m in (model, TORCH))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-3)
+
+
+@needs_kernels
+def test_plans_taking_turns_on_late_threads_change_nothing() -> None:
+    """More threads than cores: some come back to a pass when the next, of another plan, has begun."""
+    model = load_native(CONFIG, WEIGHTS, num_threads=6)
+    turns = [LayerPlan.of(4, exit=1), None, LayerPlan(()), LayerPlan.of(4, skip_mlp=[0, 3])]
+    cache = cache_of(model)
+    expected = [rows(model, plan, cache, DRAFT) for plan in turns]
+    for _ in range(50):
+        for plan, states in zip(turns, expected, strict=True):
+            assert same_bits(rows(model, plan, cache, DRAFT), states)
+
+
+def test_a_plan_skips_what_it_says() -> None:
+    """Equal to weights whose skipped sublayers add nothing."""
+    silent = dict(TORCH.weights)
+    for name in ("layers.1.o", "layers.2.down"):
+        silent[name] = torch.zeros_like(silent[name])
+    other = Decoder(CONFIG, silent)
+    prefix = Segment(0, 0, PREFIX)
+    expected = rows(other, None, other.new_cache(1, 128, "fp32"), prefix)
+    plan = LayerPlan.of(4, skip_attn=[1], skip_mlp=[2])
+    assert torch.equal(rows(TORCH, plan, TORCH.new_cache(1, 128, "fp32"), prefix), expected)

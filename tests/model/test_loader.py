@@ -1,0 +1,203 @@
+"""What cannot be loaded is refused in one clear line; what can is loaded from real folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Type
+
+from forerun.core.errors import ConfigError, LoadError
+from forerun.lab.contract.random_model import random_config
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.kernels import native
+from forerun.model.loader import (
+    choose_backend,
+    load_model,
+    read_config,
+    stored_weights,
+    weights_nbytes,
+)
+from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.rtn import quantize_weight
+from tests.model.test_families import TOKENS, assert_close
+from tests.model.tiny import (
+    FAMILIES,
+    MemoryCheckpoint,
+    checkpoint_of,
+    hf_logits,
+    hf_model,
+    load_torch,
+    prefill,
+)
+
+
+def changed(checkpoint: MemoryCheckpoint, **config: Any) -> MemoryCheckpoint:
+    return replace(checkpoint, config={**checkpoint.config, **config})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_folder_gives_the_same_logits(family: str, tmp_path: Path) -> None:
+    model = hf_model(family)
+    model.save_pretrained(tmp_path)
+    decoder = load_torch(open_checkpoint(tmp_path))
+    assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
+
+
+def test_unknown_architecture_lists_the_known() -> None:
+    checkpoint = replace(checkpoint_of(hf_model("llama")), architecture="LlamaForCasualLM")
+    with pytest.raises(LoadError, match=r"did you mean 'LlamaForCausalLM'.*OPTForCausalLM"):
+        load_torch(checkpoint)
+    with pytest.raises(LoadError, match=r"unknown architecture 'mamba'.*starcoder"):
+        load_torch(MemoryCheckpoint("gguf", "mamba", {}, {}))
+
+
+def test_missing_tensor_is_named() -> None:
+    checkpoint = checkpoint_of(hf_model("qwen2"))
+    del checkpoint.tensors["model.layers.1.mlp.up_proj.weight"]  # type: ignore[attr-defined]
+    with pytest.raises(LoadError, match=r"no tensor 'model\.layers\.1\.mlp\.up_proj\.weight'"):
+        load_torch(checkpoint)
+
+
+def test_misshapen_tensor_is_named_with_both_shapes() -> None:
+    checkpoint = checkpoint_of(hf_model("phi3"))
+    name = "model.layers.0.self_attn.qkv_proj.weight"
+    checkpoint.tensors[name] = torch.zeros(60, 32)  # type: ignore[index]
+    with pytest.raises(
+        LoadError, match=r"qkv_proj.weight' should be \(64, 32\), but is \(60, 32\) \('num_att"
+    ):
+        load_torch(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "message"),
+    [
+        ("opt", {"word_embed_proj_dim": 16}, "word_embed_proj_dim=16 is not supported"),
+        ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before=False is not supported"),
+        ("opt", {"layer_norm_elementwise_affine": False}, "elementwise_affine=False"),
+        ("gpt_bigcode", {"multi_query": False}, "multi_query=False is not supported"),
+        ("llama", {"hidden_act": "mish"}, "activation 'mish' is not supported"),
+        ("llama", {"rms_norm_eps": None}, "lacks 'rms_norm_eps'"),
+        ("llama", {"num_key_value_heads": 3}, "4 query heads cannot share 3"),
+        ("llama", {"head_dim": 6}, "head dimension must be a multiple of 4"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope scaling 'dynamic' is not supported: linear, llama3, longrope, yarn are",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}},
+            "rope scaling 'llama3': 'low_freq_factor' is missing",
+        ),
+        (
+            "qwen2",
+            {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}
+            | {"layer_types": ["full_attention", "sliding_attention"]},
+            "sliding window in some layers only",
+        ),
+    ],
+)
+def test_what_is_not_supported_says_so(family: str, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(LoadError, match=message):
+        read_config(changed(checkpoint_of(hf_model(family)), **config))
+
+
+def test_mixture_of_experts_is_refused() -> None:
+    config = {"llama.expert_count": 8}
+    with pytest.raises(LoadError, match="expert_count=8 is not supported"):
+        read_config(MemoryCheckpoint("gguf", "llama", config, {}))
+
+
+def test_progress_ends_at_the_total() -> None:
+    seen: list[tuple[int, int]] = []
+    load_torch(
+        checkpoint_of(hf_model("qwen2")), progress=lambda done, all_: seen.append((done, all_))
+    )
+    assert seen[-1][0] == seen[-1][1]
+    assert seen == sorted(seen)
+
+
+QUANTS = {"int8": (Type.Q8_0, Type.Q8_0), "int4": (Type.Q4_1, Type.Q8_0)}
+"""How the matrices, and the embedding and the head, are stored after it."""
+
+
+def half_model() -> transformers.PreTrainedModel:
+    """A random model, wide enough for blocks and for the native kernels."""
+    return hf_model("llama", hidden_size=64, intermediate_size=96, head_dim=16)
+
+
+def rounded(quant: str) -> transformers.PreTrainedModel:
+    """The reference: that model with the values that the blocks of its bfloat16 values stand for."""
+    model = half_model()
+    body, vocabulary = QUANTS[quant]
+    for name, weight in model.named_parameters():
+        values = weight.detach().bfloat16().float()
+        if weight.ndim == 2:
+            dtype = vocabulary if "embed" in name or "lm_head" in name else body
+            blocks = gguf.quantize(values.numpy(), dtype)
+            values = torch.from_numpy(gguf.dequantize(blocks, dtype))
+        weight.data = values
+    return model
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_a_rounded_folder_is_the_reference_over_its_values(quant: str, tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    expected = hf_logits(rounded(quant), TOKENS)
+    checkpoint = open_checkpoint(tmp_path)
+    assert_close(prefill(load_torch(checkpoint, quant=quant), TOKENS), expected)
+    assert not torch.allclose(prefill(load_torch(checkpoint), TOKENS), expected, atol=1e-3)
+
+
+@pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
+@pytest.mark.parametrize("quant", QUANTS)
+def test_rounded_weights_are_the_same_in_the_native_kernels(quant: str, tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    reference = load_torch(checkpoint, quant=quant)
+    model = load_model(checkpoint, backend="native", quant=quant)
+    assert isinstance(model, NativeDecoder)
+    for name in ("embed", "layers.0.q", "layers.1.down"):
+        expected = reference.weights[name]
+        out = np.empty(expected.shape, np.float32)
+        model._native.unpack(name, out)
+        np.testing.assert_array_equal(out, expected.numpy())
+    ours, theirs = prefill(model, TOKENS), prefill(reference, TOKENS)
+    assert torch.cosine_similarity(ours, theirs, dim=-1).min() > 0.99  # activations have 8 bits
+
+
+@pytest.mark.parametrize("quant", ["none", *QUANTS])
+def test_bytes_are_known_without_reading_weights(quant: str, tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    config, arch = read_config(checkpoint)
+    nbytes = sum(
+        quantize_weight(name, stored, quant).nbytes
+        for name, stored in stored_weights(checkpoint, arch, config)
+        if not name.endswith(".bias")
+    )
+    assert weights_nbytes(checkpoint, quant) == nbytes
+
+
+def test_an_unknown_rounding_is_refused(tmp_path: Path) -> None:
+    half_model().bfloat16().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="unknown quantization 'int5': did you mean 'int"):
+        load_torch(open_checkpoint(tmp_path), quant="int5")
+
+
+def test_auto_takes_the_native_kernels_on_a_cpu_and_torch_elsewhere() -> None:
+    config = random_config()
+    chosen = choose_backend("auto", config, torch.device("cpu"))
+    assert chosen.__name__.endswith("torch" if native.reason() else "native")
+    assert choose_backend("auto", config, torch.device("cuda")).__name__.endswith("torch")
+    with pytest.raises(LoadError, match=r"backend native cannot run this model on cuda: .* CPU"):
+        choose_backend("native", config, torch.device("cuda"))
+    with pytest.raises(ConfigError, match="unknown backend 'nativ': did you mean 'native'"):
+        choose_backend("nativ", config, torch.device("cpu"))

@@ -1,0 +1,328 @@
+"""Packed weights on disk: the next start reads them, and whatever is wrong with them costs only time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forerun.core.errors import ConfigError
+from forerun.model import packed, packed_folder
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.kernels import native
+from forerun.model.loader import load_model, read_config
+from forerun.weights.checkpoint import open_checkpoint
+from tests.model.tiny import hf_model, prefill
+from tests.native.models import same_bits
+
+pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
+
+TOKENS = (3, 1, 4, 1, 5, 9, 2, 6)
+FAMILIES = {
+    "llama": {"head_dim": 16},  # biases
+    "qwen3": {},  # norms of heads
+    "opt": {"num_attention_heads": 2},  # layer norms, positions
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """A cache of the test's own, which takes small models, too."""
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(packed, "LEAST_NBYTES", 0)
+    return tmp_path / "cache" / "packed"
+
+
+def saved(folder: Path, family: str = "llama") -> Path:
+    hf_model(family, **FAMILIES[family]).save_pretrained(folder / family)
+    return folder / family
+
+
+def load(folder: Path, **options) -> NativeDecoder:
+    options = {"weight_cache": True, **options}
+    model = load_model(open_checkpoint(folder), backend="native", **options)
+    assert isinstance(model, NativeDecoder)
+    return model
+
+
+def files() -> list[Path]:
+    """What lies in the cache, sorted by name."""
+    return sorted(entry.path for entry in packed.folder().entries())
+
+
+def only_file() -> Path:
+    (path,) = files()
+    return path
+
+
+def serves(folder: Path, path: Path) -> bool:
+    """Whether the file gives a decoder all its weights."""
+    config, _ = read_config(open_checkpoint(folder))
+    file = packed.PackedFile.of(folder, quant="none", head_bits=None)
+    return replace(file, name=path.name).load(NativeDecoder(config, num_threads=1))
+
+
+@pytest.mark.parametrize("rounding", [{}, {"quant": "int4"}, {"head_bits": 4}])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_second_start_packs_nothing_and_says_the_same(
+    family, rounding, tmp_path, monkeypatch
+) -> None:
+    folder = saved(tmp_path, family)
+    first = load(folder, **rounding)
+    plain = load(folder, **rounding, weight_cache=False)
+    monkeypatch.setattr(NativeDecoder, "add", None)
+    seen: list[tuple[int, int]] = []
+    second = load(folder, **rounding, progress=lambda done, all_: seen.append((done, all_)))
+    expected = prefill(plain, TOKENS)
+    assert same_bits(prefill(first, TOKENS), expected)
+    assert same_bits(prefill(second, TOKENS), expected)
+    assert second.nbytes() == first.nbytes()
+    assert len(seen) == 1
+    assert seen[0][0] == seen[0][1]
+
+
+@given(st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_changed_byte_goes_unnoticed(written, data) -> None:
+    file, decoder, whole = written
+    assert file.load(decoder)
+    at = data.draw(st.one_of(st.integers(0, 1500), st.integers(0, len(whole) - 1)))
+    broken = bytearray(whole)
+    broken[at] ^= data.draw(st.integers(1, 255))
+    file.path.write_bytes(broken)
+    assert not file.load(decoder)
+    file.path.write_bytes(whole)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[packed.PackedFile, NativeDecoder, bytes]:
+    """A packed file, the decoder that it is of, and its bytes."""
+    folder = saved(tmp_path_factory.mktemp("models"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORERUN_CACHE", str(folder / "cache"))
+        patch.setattr(packed, "LEAST_NBYTES", 0)
+        decoder = load(folder)
+        file = packed.PackedFile.of(folder, quant="none", head_bits=None)
+        return file, decoder, file.path.read_bytes()
+
+
+@pytest.mark.parametrize("size", [0, 10, 30, 200, -1])
+def test_a_truncated_file_is_packed_again_and_written_over(size, tmp_path) -> None:
+    folder = saved(tmp_path)
+    expected = prefill(load(folder), TOKENS)
+    path = only_file()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:size])
+    assert not serves(folder, path)
+    assert same_bits(prefill(load(folder), TOKENS), expected)
+    assert only_file().read_bytes() == whole
+
+
+def test_a_longer_file_does_not_serve(written) -> None:
+    file, decoder, whole = written
+    file.path.write_bytes(whole + bytes(64))
+    assert not file.load(decoder)
+    file.path.write_bytes(whole)
+
+
+def test_a_model_that_changed_is_packed_again(tmp_path) -> None:
+    folder = saved(tmp_path)
+    before = prefill(load(folder), TOKENS)
+    model = hf_model("llama", **FAMILIES["llama"])
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)
+    model.save_pretrained(folder)
+    after = prefill(load(folder), TOKENS)
+    assert not same_bits(after, before)
+    assert same_bits(after, prefill(load(folder, weight_cache=False), TOKENS))
+    only_file()
+
+
+def test_a_pipe_in_the_place_of_a_copy_is_written_over(tmp_path) -> None:
+    """Without waiting for somebody who writes to it."""
+    model = saved(tmp_path)
+    first = load(model)
+    (path,) = files()
+    path.unlink()
+    os.mkfifo(path)
+    assert same_bits(prefill(first, TOKENS), prefill(load(model), TOKENS))
+    assert path.is_file()
+
+
+def test_what_other_code_has_packed_is_not_used(tmp_path, monkeypatch) -> None:
+    folder = saved(tmp_path)
+    load(folder)
+    assert serves(folder, only_file())
+    monkeypatch.setattr(packed, "_code_digest", lambda: "other")
+    assert not serves(folder, only_file())
+
+
+def test_each_way_of_rounding_has_its_file(tmp_path) -> None:
+    folder = saved(tmp_path)
+    for rounding in ({}, {"quant": "int8"}, {"quant": "int4"}, {"quant": "int4", "head_bits": 4}):
+        load(folder, **rounding)
+    assert len(files()) == 4
+
+
+def test_without_the_cache_nothing_is_written(tmp_path, cache) -> None:
+    load(saved(tmp_path), weight_cache=False)
+    assert not cache.exists()
+
+
+def test_small_models_are_not_kept(tmp_path, monkeypatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    load(saved(tmp_path))
+    assert files() == []
+
+
+def test_a_folder_that_cannot_be_made_stops_nothing(tmp_path, cache) -> None:
+    cache.parent.write_text("a file, where the folder should be")
+    load(saved(tmp_path))
+
+
+def test_a_nearly_full_disk_is_left_alone(tmp_path, monkeypatch) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(packed_folder.shutil, "disk_usage", lambda path: usage(1 << 16))
+    load(saved(tmp_path))
+    assert files() == []
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch) -> None:
+    def full(*paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(packed_folder.os, "replace", full)
+    load(saved(tmp_path))
+    assert files() == []
+
+
+def test_what_a_killed_start_left_goes_and_a_write_of_now_stays(tmp_path) -> None:
+    folder = saved(tmp_path)
+    load(folder)
+    path = only_file()
+    left, writing = (path.with_name(f"{path.name}.{name}") for name in ("left", "writing"))
+    for unfinished in (left, writing):
+        unfinished.write_bytes(b"half")
+    path.unlink()
+    with writing.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        load(folder)
+        assert files() == [path, writing]
+
+
+def test_starts_at_the_same_time_do_not_disturb_each_other(tmp_path) -> None:
+    folder = saved(tmp_path)
+    expected = prefill(load(folder, weight_cache=False), TOKENS)
+    with ThreadPoolExecutor(4) as pool:
+        models = list(pool.map(lambda _: load(folder), range(8)))
+    assert all(same_bits(prefill(model, TOKENS), expected) for model in models)
+    assert serves(folder, only_file())
+
+
+def test_clearing_frees_what_was_taken_and_stops_no_one(tmp_path) -> None:
+    model = load(saved(tmp_path))
+    expected = prefill(model, TOKENS)
+    size = only_file().stat().st_size
+    load(tmp_path / "llama")
+    assert packed.remove(packed.folder().entries()) == size
+    assert files() == []
+    assert same_bits(prefill(model, TOKENS), expected)
+
+
+def test_a_copy_whose_model_is_gone_or_changed_goes_with_the_next_write(tmp_path) -> None:
+    for family in FAMILIES:
+        load(saved(tmp_path, family))
+    assert len(files()) == 3
+    (tmp_path / "opt" / "config.json").unlink()
+    load(tmp_path / "llama", quant="int4")
+    assert [model for _, model in packed.copies()] == [
+        tmp_path / name for name in ("llama", "qwen3", "llama")
+    ]
+
+
+def test_the_limit_is_kept_and_the_longest_unused_goes_first(tmp_path, monkeypatch) -> None:
+    folders = [saved(tmp_path, family) for family in FAMILIES]
+    for folder in folders:
+        load(folder)
+    sizes = {model: entry.nbytes for entry, model in packed.copies()}
+    load(folders[0])  # used again: the second is the longest unused now
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", str(sum(sizes.values())))
+    load(folders[0], head_bits=4)
+    left = [model for _, model in packed.copies()]
+    assert folders[1] not in left
+    assert left.count(folders[0]) == 2
+    assert sum(entry.nbytes for entry, _ in packed.copies()) <= sum(sizes.values())
+
+
+def test_what_other_code_has_packed_goes_first(tmp_path, monkeypatch) -> None:
+    used, unused = saved(tmp_path, "qwen3"), saved(tmp_path, "opt")
+    load(unused)
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "_code_digest", lambda: "other")
+        load(used)
+    total = sum(entry.nbytes for entry, _ in packed.copies())
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", str(total))
+    load(unused, quant="int4")
+    assert [model for _, model in packed.copies()] == [unused, unused]
+
+
+@pytest.mark.parametrize(("limit", "says"), [("1kB", "the limit is 1 kB"), ("0", "")])
+def test_a_file_above_the_limit_is_not_written_and_nothing_goes_for_it(
+    limit, says, tmp_path, monkeypatch, caplog
+) -> None:
+    load(saved(tmp_path))
+    before = files()
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", limit)
+    load(tmp_path / "llama", quant="int4")
+    assert files() == before
+    assert says in caplog.text
+
+
+def test_a_limit_that_is_no_size_is_an_error_that_names_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FORERUN_CACHE_LIMIT", "lots")
+    with pytest.raises(ConfigError, match=r"FORERUN_CACHE_LIMIT: a size is .* got 'lots'"):
+        load(saved(tmp_path))
+    load(tmp_path / "llama", weight_cache=False)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_in_the_middle_is_a_word_and_the_model_runs(
+    number, tmp_path, monkeypatch, caplog
+) -> None:
+    def fails(fd: int, length: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    folder = saved(tmp_path)
+    expected = prefill(load(folder, weight_cache=False), TOKENS)
+    monkeypatch.setattr(packed_folder.os, "truncate", fails)
+    assert same_bits(prefill(load(folder), TOKENS), expected)
+    assert files() == []
+    assert "packed weights are not kept" in caplog.text
+    assert os.strerror(number) in caplog.text
+
+
+def test_the_copies_of_one_model_can_be_deleted_alone(tmp_path) -> None:
+    one, other = saved(tmp_path), saved(tmp_path, "opt")
+    for quant in ("none", "int4"):
+        load(one, quant=quant)
+    load(other)
+    assert packed.remove(packed.of_model(one)) > 0
+    assert [model for _, model in packed.copies()] == [other]
+
+
+def test_a_file_that_is_not_ours_to_read_is_listed_and_stops_nothing(tmp_path, cache) -> None:
+    cache.mkdir(parents=True)
+    (cache / "strange.packed").write_bytes(b"what")
+    assert [model for _, model in packed.copies()] == [None]
+    load(saved(tmp_path))
+    assert [model for _, model in packed.copies()] == [tmp_path / "llama"]

@@ -1,0 +1,199 @@
+"""The row law: a row's result is the same bits alone and in any company, prefilled, decoded or drafted."""
+
+from __future__ import annotations
+
+from functools import cache as memo
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from forerun.core import tree
+from forerun.core.batch import Segment
+from forerun.model.config import ModelConfig, RopeConfig
+from forerun.model.decoder import Decoder
+from forerun.model.kernels.reference import KEY_BLOCK
+from tests.model.tiny import logits_of, random_decoder
+
+VOCAB = 61
+MAX_LEN = 2 * KEY_BLOCK + 100
+
+GATED = {
+    "family": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "max_position": 512,
+    "rope": RopeConfig(10000.0, 16),
+}
+ODD_WIDTHS = {"hidden_size": 60, "intermediate_size": 92, "head_dim": 20, "num_heads": 3}
+PLAIN = {"norm": "layer", "gated_mlp": False, "rope": None, "learned_position_offset": 2}
+CONFIGS = {
+    "gated": ModelConfig(**GATED),
+    "window": ModelConfig(**GATED | {"sliding_window": 37, "qk_norm": True}),
+    "odd": ModelConfig(**GATED | ODD_WIDTHS | {"num_kv_heads": 1, "activation": "gelu"}),
+    "plain": ModelConfig(**GATED | PLAIN | {"num_kv_heads": 4, "activation": "gelu_tanh"}),
+}
+
+law = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+kinds = st.sampled_from(sorted(CONFIGS))
+bases = st.one_of(
+    st.integers(0, 40),
+    st.integers(KEY_BLOCK - 12, KEY_BLOCK + 4),
+    st.integers(2 * KEY_BLOCK - 20, 2 * KEY_BLOCK),
+)
+
+
+@memo
+def decoder_of(kind: str) -> Decoder:
+    return random_decoder(CONFIGS[kind])
+
+
+@memo
+def text() -> tuple[int, ...]:
+    generator = torch.Generator().manual_seed(1)
+    return tuple(torch.randint(0, VOCAB, (MAX_LEN,), generator=generator).tolist())
+
+
+@memo
+def plain_logits(kind: str) -> Tensor:
+    """Logits (MAX_LEN, V) of `text`, decoded one row a pass."""
+    decoder = decoder_of(kind)
+    cache = decoder.new_cache(1, MAX_LEN)
+    return torch.cat([decode(decoder, cache, 0, (token,)) for token in text()])
+
+
+def decode(decoder: Decoder, cache, slot: int, tokens: tuple[int, ...]) -> Tensor:
+    """One pass over a chain, all of it kept; logits (n, V)."""
+    logits = logits_of(decoder, cache, Segment(slot, cache.length(slot), tokens))
+    cache.keep(slot, range(len(tokens)))
+    return logits
+
+
+def tokens_of(size: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(0, VOCAB - 1), min_size=size, max_size=size).map(tuple)
+
+
+@st.composite
+def parents_of(draw: st.DrawFn, size: int) -> tuple[int, ...]:
+    return tuple(draw(st.integers(-1, i - 1)) for i in range(size))
+
+
+@law
+@given(kind=kinds, sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_chunked_prefill_equals_step_by_step(kind: str, sizes: list[int]) -> None:
+    decoder = decoder_of(kind)
+    cache = decoder.new_cache(1, MAX_LEN)
+    done = 0
+    for size in sizes:
+        logits = decode(decoder, cache, 0, text()[done : done + size])
+        assert torch.equal(logits, plain_logits(kind)[done : done + size])
+        done += size
+
+
+@law
+@given(data=st.data(), kind=kinds, base=bases, size=st.integers(1, 40))
+def test_a_tree_row_equals_its_path_decoded(data, kind: str, base: int, size: int) -> None:
+    decoder = decoder_of(kind)
+    nodes, parents = data.draw(tokens_of(size)), data.draw(parents_of(size))
+    cache = decoder.new_cache(2, MAX_LEN)
+    for slot in range(2 if base else 0):
+        decode(decoder, cache, slot, text()[:base])
+    logits = logits_of(decoder, cache, Segment(0, base, nodes, parents))
+    for node in data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=3)):
+        path = tree.path_to(node, parents)
+        cache.truncate(1, base)
+        for step in path:
+            alone = decode(decoder, cache, 1, (nodes[step],))
+            assert torch.equal(alone[0], logits[step])
+
+
+@law
+@given(data=st.data(), kind=kinds, base=bases, size=st.integers(2, 20))
+def test_a_tree_grown_in_pieces_equals_one_pass(data, kind: str, base: int, size: int) -> None:
+    decoder = decoder_of(kind)
+    nodes, parents = data.draw(tokens_of(size)), data.draw(parents_of(size))
+    cut = data.draw(st.integers(1, size - 1))
+    cache = decoder.new_cache(1, MAX_LEN)
+    if base:
+        decode(decoder, cache, 0, text()[:base])
+    whole = logits_of(decoder, cache, Segment(0, base, nodes, parents))
+    first = logits_of(decoder, cache, Segment(0, base, nodes, parents, stop=cut))
+    second = logits_of(decoder, cache, Segment(0, base, nodes, parents, first=cut))
+    assert torch.equal(torch.cat((first, second)), whole)
+
+
+@law
+@given(data=st.data(), kind=kinds, lengths=st.lists(bases, min_size=2, max_size=4))
+def test_company_does_not_matter(data, kind: str, lengths: list[int]) -> None:
+    decoder = decoder_of(kind)
+    cache = decoder.new_cache(len(lengths), MAX_LEN)
+    segments = []
+    for slot, base in enumerate(lengths):
+        if base:
+            decode(decoder, cache, slot, text()[:base])
+        size = data.draw(st.integers(1, 12))
+        segments.append(
+            Segment(slot, base, data.draw(tokens_of(size)), data.draw(parents_of(size)))
+        )
+    together = logits_of(decoder, cache, *segments)
+    alone = [logits_of(decoder, cache, segment) for segment in segments]
+    assert torch.equal(together, torch.cat(alone))
+
+
+@law
+@given(data=st.data(), kind=kinds)
+def test_cache_history_does_not_matter(data, kind: str) -> None:
+    """After trees, kept paths, cuts and reuse in any order a slot answers like a fresh one."""
+    decoder = decoder_of(kind)
+    cache = decoder.new_cache(3, MAX_LEN)
+    held: list[tuple[int, ...]] = [(), (), ()]
+    for tokens in held:
+        cache.open(tokens)
+    for _ in range(data.draw(st.integers(1, 8))):
+        slot = data.draw(st.integers(0, 2))
+        verb = data.draw(st.sampled_from(["tree", "tree", "truncate", "reuse"]))
+        if verb == "tree":
+            size = data.draw(st.integers(1, 20))
+            nodes, parents = data.draw(tokens_of(size)), data.draw(parents_of(size))
+            logits_of(decoder, cache, Segment(slot, len(held[slot]), nodes, parents))
+            path = tree.path_to(data.draw(st.integers(-1, size - 1)), parents)
+            cache.keep(slot, path)
+            held[slot] += tuple(nodes[i] for i in path)
+        elif verb == "truncate":
+            length = data.draw(st.integers(0, len(held[slot])))
+            cache.truncate(slot, length)
+            held[slot] = held[slot][:length]
+        else:  # all leave, and three come that go on with what one was
+            begun = (*held[slot], 7)
+            for other in range(3):
+                cache.close(other, held[other])
+            for new, length in (cache.open(begun) for _ in range(3)):
+                held[new] = begun[:length]
+    for slot, tokens in enumerate(held):
+        assert cache.length(slot) == len(tokens)
+        fresh = decode(decoder, decoder.new_cache(1, MAX_LEN), 0, (*tokens, 7))
+        assert torch.equal(decode(decoder, cache, slot, (7,))[0], fresh[-1])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_any_number_of_threads(kind: str) -> None:
+    decoder = decoder_of(kind)
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        cache = decoder.new_cache(1, MAX_LEN)
+        logits = decode(decoder, cache, 0, text()[:20])
+        assert torch.equal(logits, plain_logits(kind)[:20])
+
+
+def test_the_head_obeys_it() -> None:
+    decoder = decoder_of("gated")
+    hidden = torch.randn(21, 32, generator=torch.Generator().manual_seed(3))
+    alone = torch.cat([decoder.head(row[None]) for row in hidden])
+    assert torch.equal(decoder.head(hidden), alone)

@@ -1,0 +1,171 @@
+"""Tiny models for tests: random Hugging Face models of every family, and checkpoints that live in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from forerun.core.batch import Batch, Segment
+from forerun.model.cache.base import KVCache
+from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.decoder import Decoder
+from forerun.model.loader import load_model
+from forerun.weights.checkpoint import Checkpoint
+from forerun.weights.stored import FORMATS, WeightFormat
+
+VOCAB = 61
+
+
+@dataclass(frozen=True)
+class MemoryTensor:
+    """What the loader asks of a stored tensor, over a torch tensor."""
+
+    values: Tensor
+    format: ClassVar[WeightFormat] = FORMATS["f32"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    def rows(self, index: Any) -> MemoryTensor:
+        return MemoryTensor(self.values[index])
+
+    def dequantize(self) -> Tensor:
+        return self.values.float()
+
+    @property
+    def data(self) -> np.ndarray:
+        rows = self.values.float().contiguous().numpy()
+        return rows.reshape(-1, rows.shape[-1]).view(np.uint8)
+
+    def plain(self) -> MemoryTensor:
+        return self
+
+    def release(self) -> None:
+        """Nothing is mapped."""
+
+
+@dataclass(frozen=True)
+class MemoryCheckpoint:
+    """What the loader asks of a checkpoint, over a dictionary."""
+
+    kind: Literal["gguf", "hf"]
+    architecture: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    def names(self) -> Iterable[str]:
+        return self.tensors.keys()
+
+    def tensor(self, name: str) -> MemoryTensor:
+        return MemoryTensor(self.tensors[name])
+
+
+_SHARED = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+_GATED = {**_SHARED, "intermediate_size": 48, "num_key_value_heads": 2}
+
+FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "llama": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {**_GATED, "attention_bias": True, "mlp_bias": True},
+    ),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {**_GATED, "head_dim": 16}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _GATED),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**_GATED, "head_dim": 16}),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", _GATED),
+    "granite": (
+        "GraniteConfig",
+        "GraniteForCausalLM",
+        {
+            **_GATED,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.5,
+        },
+    ),
+    "opt": ("OPTConfig", "OPTForCausalLM", {**_SHARED, "ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "gpt_bigcode": (
+        "GPTBigCodeConfig",
+        "GPTBigCodeForCausalLM",
+        {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+        | {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0},
+    ),
+}
+
+
+def hf_model(family: str, **changes: Any) -> transformers.PreTrainedModel:
+    """A random Hugging Face model of a family in fp32; norms and biases are random, too."""
+    config_class, model_class, settings = FAMILIES[family]
+    config = getattr(transformers, config_class)(
+        **{**settings, **changes}, attn_implementation="eager"
+    )
+    torch.manual_seed(len(family))
+    model = getattr(transformers, model_class)(config).eval().float()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name or "ln_" in name or name.endswith("bias"):
+                weight.copy_(torch.randn_like(weight) * 0.3 + (1.0 if weight.ndim == 1 else 0.0))
+            else:
+                weight.copy_(torch.randn_like(weight) * 0.25)
+    model.tie_weights()
+    return model
+
+
+def checkpoint_of(model: transformers.PreTrainedModel) -> MemoryCheckpoint:
+    """A Hugging Face model as the checkpoint its folder would be."""
+    tensors = dict(model.state_dict())
+    if model.config.tie_word_embeddings:
+        del tensors["lm_head.weight"]
+    return MemoryCheckpoint("hf", type(model).__name__, model.config.to_dict(), tensors)
+
+
+def load_torch(checkpoint: Checkpoint | MemoryCheckpoint, **options: Any) -> Decoder:
+    """The checkpoint's model in torch, whatever native kernels this machine has."""
+    decoder = load_model(cast(Checkpoint, checkpoint), backend="torch", **options)
+    assert isinstance(decoder, Decoder)
+    return decoder
+
+
+def hf_logits(model: transformers.PreTrainedModel, tokens: Iterable[int]) -> Tensor:
+    """Logits (T, V) of a Hugging Face model."""
+    with torch.inference_mode():
+        logits: Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    return logits
+
+
+def random_decoder(config: ModelConfig, seed: int = 0) -> Decoder:
+    """A decoder with random weights; layer norms get biases."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in weight_shapes(config).items():
+        weights[name] = torch.randn(shape, generator=generator) * (0.3 if len(shape) == 2 else 1)
+        if config.norm == "layer" and "norm" in name:
+            weights[f"{name}.bias"] = torch.randn(shape, generator=generator)
+    return Decoder(config, weights)
+
+
+def logits_of(decoder: Decoder, cache: KVCache, *segments: Segment) -> Tensor:
+    """Logits (R, V) of one pass."""
+    return decoder.head(decoder.forward(Batch(segments), cache).last)
+
+
+def prefill(decoder: Decoder, tokens: Iterable[int], max_len: int = 256) -> Tensor:
+    """Logits (T, V) of a whole text in one pass over a fresh cache."""
+    return logits_of(decoder, decoder.new_cache(1, max_len), Segment(0, 0, tuple(tokens)))

@@ -1,0 +1,98 @@
+"""Tool calls are found in any text, however it comes in pieces, and what is none stays text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from forerun.text.tool_calls import Argued, Called, Part, Said, ToolCallParser, described
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}</tool_call>\\"", "b": [{}]}}\n</tool_call>'
+ARGUMENTS = '{"a": "}</tool_call>\\"", "b": [{}]}'
+TWO = '<tool_call>[{"name": "f", "arguments": {}}, {"name": "g"}]</tool_call>'
+OTHER = '<tool_call>{"arguments": {"x": 1}, "name": "h"}</tool_call>'
+
+
+def parts(text: str, cuts: list[int] = ()) -> list[Part]:
+    """What a text is, pieces of the same kind put together."""
+    parser, found, start = ToolCallParser(), list[Part](), 0
+    for stop in [*sorted(cuts), len(text)]:
+        found += parser.push(text[start:stop])
+        start = stop
+    joined = list[Part]()
+    for part in [*found, *parser.flush()]:
+        last = joined[-1] if joined else None
+        if isinstance(part, Said) and isinstance(last, Said):
+            joined[-1] = Said(last.text + part.text)
+        elif isinstance(part, Argued) and isinstance(last, Argued):
+            joined[-1] = Argued(last.text + part.text)
+        else:
+            joined.append(part)
+    return joined
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("  hello < there \n", [Said("  hello < there \n")]),
+        (CALL, [Called("f"), Argued(ARGUMENTS)]),
+        (f"Well.\n\n{CALL}\n", [Said("Well."), Called("f"), Argued(ARGUMENTS)]),
+        (f"{CALL}\n{CALL}", [Called("f"), Argued(ARGUMENTS)] * 2),
+        (TWO, [Called("f"), Argued("{}"), Called("g"), Argued("{}")]),
+        (OTHER, [Called("h"), Argued('{"x": 1}')]),
+        (OTHER.replace("</tool_call>", ""), [Called("h"), Argued('{"x": 1}')]),
+        ("<tool_call>nothing</tool_call>", [Said("<tool_call>nothing</tool_call>")]),
+        ("<tool_call>", [Said("<tool_call>")]),
+        ('<tool_call>{"name": "f", "arguments": {"a', [Called("f"), Argued('{"a')]),
+        ("a <tool_cal", [Said("a <tool_cal")]),
+        (f"{CALL} and more", [Called("f"), Argued(ARGUMENTS), Said(" and more")]),
+    ],
+)
+def test_text_and_calls_are_told_apart(text, expected):
+    assert parts(text) == expected
+
+
+SNIPPETS = st.sampled_from(
+    [CALL, TWO, OTHER, "<tool_call>", "</tool_call>", "{", '"', "a", " ", "\n"]
+)
+
+
+@given(st.lists(SNIPPETS, max_size=6).map("".join), st.data())
+def test_the_parts_do_not_depend_on_the_pieces(text, data):
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8))
+    assert parts(text, cuts) == parts(text)
+
+
+VALUES = st.text(max_size=8) | st.integers() | st.lists(st.text(max_size=3), max_size=2)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(max_size=3), VALUES, max_size=3))
+@example({"</tool_call>": '"\\'})
+def test_arguments_come_through_as_they_were_written(arguments):
+    call = json.dumps({"name": "f", "arguments": arguments})
+    (called, argued) = parts(f"<tool_call>\n{call}\n</tool_call>", [*range(len(call))])
+    assert called == Called("f")
+    assert json.loads(argued.text) == arguments
+
+
+def test_a_conversation_for_a_template_without_tools_is_text():
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    messages = [
+        {"role": "user", "content": "Do it."},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+    ]
+    system, asked, called, answered = described(messages, tools)
+    assert '"name": "f"' in system["content"]
+    assert asked == messages[0]
+    assert parts(called["content"]) == [Called("f"), Argued('{"a": 1}')]
+    assert answered == {"role": "user", "content": "<tool_response>\ndone\n</tool_response>"}
+    own = [{"role": "system", "content": "Be kind."}, *messages]
+    assert described(own, tools)[0]["content"].startswith("Be kind.\n\n# Tools")
+    assert described(messages, None)[0] == messages[0]

@@ -1,0 +1,284 @@
+"""GGUF files: read like the reference reader does, and refused with one line when they are damaged."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.core.errors import LoadError
+from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.gguf_blocks import BlockTensor
+from forerun.weights.gguf_header import read_header
+from forerun.weights.stored import FORMATS, StoredTensor
+from tests.weights.files import matrix, write_gguf
+
+Type = gguf.GGMLQuantizationType
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole model file in little: a matrix, a vector, a tokenizer."""
+    path = tmp_path_factory.mktemp("gguf") / "small.gguf"
+    tensors = {"blk.0.attn_q.weight": matrix(6, 64), "output_norm.weight": matrix(64, seed=1)}
+    return write_gguf(path, tensors, tokenizer="gpt2", chat_template="{{ messages[0].content }}")
+
+
+def test_tensors_come_back_as_they_were_written(small: Path) -> None:
+    checkpoint = open_checkpoint(small)
+    assert checkpoint.kind == "gguf"
+    assert checkpoint.architecture == "llama"
+    assert checkpoint.names() == {"blk.0.attn_q.weight", "output_norm.weight"}
+    weight, norm = (checkpoint.tensor(name) for name in sorted(checkpoint.names()))
+    assert (weight.shape, weight.nbytes, weight.format.name) == ((6, 64), 6 * 64 * 4, "f32")
+    assert (norm.shape, norm.data.shape) == ((64,), (1, 256))
+    assert torch.equal(weight.dequantize(), torch.from_numpy(matrix(6, 64)))
+    assert torch.equal(norm.dequantize(), torch.from_numpy(matrix(64, seed=1)))
+
+
+def test_values_are_in_memory_of_their_own(small: Path) -> None:
+    tensor = open_checkpoint(small).tensor("output_norm.weight")
+    before = tensor.dequantize()
+    tensor.dequantize().zero_()
+    assert torch.equal(tensor.dequantize(), before)
+
+
+def test_a_released_tensor_is_read_again(small: Path) -> None:
+    checkpoint = open_checkpoint(small)
+    for name in sorted(checkpoint.names()):
+        tensor = checkpoint.tensor(name)
+        before = tensor.dequantize()
+        tensor.release()
+        assert torch.equal(tensor.dequantize(), before)
+
+
+def test_only_mapped_memory_is_released() -> None:
+    tensor = stored("q8_0")
+    before = tensor.dequantize()
+    tensor.release()
+    tensor.rows(slice(1, 3)).release()
+    assert torch.equal(tensor.dequantize(), before)
+
+
+def test_the_config_is_the_metadata_without_the_vocabulary(small: Path) -> None:
+    config = open_checkpoint(small).config
+    assert config["llama.block_count"] == 2
+    assert config["llama.rope.freq_base"] == 10000.0
+    assert config["tokenizer.ggml.pre"] == "smollm"
+    assert "tokenizer.ggml.tokens" not in config
+    assert "tokenizer.ggml.merges" not in config
+
+
+def stored(name: str, num_rows: int = 5, width: int = 512) -> StoredTensor:
+    """Random bytes as a tensor; the halves in them are kept finite by clearing their top exponent bit."""
+    format = FORMATS[name]
+    shape = (num_rows, width // format.block * format.block_nbytes)
+    data = np.random.default_rng(7).integers(0, 0xBF, shape, dtype=np.uint8)
+    kind = StoredTensor if format.group is None else BlockTensor
+    return kind("w", (num_rows, width), format, data & 0xBB)
+
+
+BLOCKS = [name for name in FORMATS if not name.endswith("_c")]  # those have scales a row
+READ = [name for name in BLOCKS if not FORMATS[name].has_zero]
+"""The formats that GGUF has."""
+QUANTIZED = [name for name in READ if FORMATS[name].group is not None]
+WRITABLE = {name: FORMATS[name].bits for name in READ if "_k" not in name}
+WRITABLE |= {"f16": 11, "bf16": 8}
+"""Precision of the formats that the reference can write; it only reads the K-quants."""
+
+
+@pytest.mark.parametrize("name", [name for name in WRITABLE if name != "f32"])
+def test_values_come_back_but_for_the_rounding(tmp_path: Path, name: str) -> None:
+    values = matrix(4, 96)
+    path = write_gguf(tmp_path / "q.gguf", {"w": values}, dtype=Type[name.upper()])
+    tensor = open_checkpoint(path).tensor("w")
+    assert tensor.nbytes == values.size * tensor.format.bits_per_weight / 8
+    found = tensor.dequantize()
+    assert found.dtype == torch.float32
+    step = np.abs(values).max() / 2 ** (WRITABLE[name] - 1)
+    assert np.abs(found.numpy() - values).max() <= step
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_format_reads_like_the_reference(name: str) -> None:
+    tensor, dtype = stored(name), Type[name.upper()]
+    assert gguf.GGML_QUANT_SIZES[dtype] == (tensor.format.block, tensor.format.block_nbytes)
+    values = torch.from_numpy(gguf.dequantize(tensor.data, dtype).copy())
+    found = tensor.dequantize()
+    assert torch.equal(found.view(torch.int32), values.view(torch.int32)), "to the last bit"
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_codes_are_what_the_format_says(name: str) -> None:
+    tensor, format = stored(name), FORMATS[name]
+    codes = tensor.codes()
+    assert codes.codes.dtype == np.int8
+    assert codes.codes.shape == tensor.shape
+    assert codes.scales.dtype == np.float32
+    assert codes.scales.shape == (5, 512 // format.group)
+    assert (codes.mins is not None) == format.has_min
+    assert codes.mins is None or codes.mins.shape == codes.scales.shape
+    low = 0 if format.has_min else -(1 << (format.bits - 1))
+    assert codes.codes.min() >= low
+    assert codes.codes.max() < low + (1 << format.bits)
+    as_half = codes.scales.astype(np.float16).astype(np.float32)
+    assert np.array_equal(as_half, codes.scales) == (format.block == 32)
+    scales, mins = (
+        0 if x is None else x.repeat(format.group, 1) for x in (codes.scales, codes.mins)
+    )
+    assert np.array_equal(tensor.dequantize().numpy(), scales * codes.codes + mins)
+
+
+def test_floats_have_no_codes() -> None:
+    with pytest.raises(ValueError, match="'w' is stored as bf16: it has no codes"):
+        stored("bf16").codes()
+
+
+def test_k_quants_come_back_as_their_layout_says() -> None:
+    """One block by hand: scale 2, minimum 1, sub-scales 3 and sub-minima 5, all nibbles 7."""
+    halves = np.array([2.0, 1.0], np.float16).view(np.uint8)
+    # The first four of the eight 6-bit pairs lie whole in a byte; the others' low bits share one.
+    scales = np.array([3] * 4 + [5] * 4 + [3 | 5 << 4] * 4, np.uint8)
+    block = np.concatenate((halves, scales, np.full(128, 0x77, np.uint8)))
+    tensor = BlockTensor("w", (1, 256), FORMATS["q4_k"], block.reshape(1, -1))
+    assert torch.equal(tensor.dequantize(), torch.full((1, 256), 2.0 * 3 * 7 - 1.0 * 5))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("index", [slice(1, 3), np.array([4, 0, 0])], ids=["slice", "array"])
+def test_rows_are_taken_as_stored(name: str, index: slice) -> None:
+    tensor = stored(name)
+    some = tensor.rows(index)
+    assert some.format == tensor.format
+    assert some.nbytes == tensor.nbytes // 5 * some.shape[0]
+    assert torch.equal(some.dequantize(), tensor.dequantize()[index])
+
+
+def test_elements_of_a_vector_are_taken_unless_it_is_quantized() -> None:
+    data = matrix(64).view(np.uint8).reshape(1, -1)
+    vector = StoredTensor("bias", (64,), FORMATS["f32"], data)
+    some = vector.rows(slice(3, 9))
+    assert some.shape == (6,)
+    assert torch.equal(some.dequantize(), vector.dequantize()[3:9])
+    with pytest.raises(LoadError, match="'bias' is a quantized vector"):
+        BlockTensor("bias", (32,), FORMATS["q8_0"], data[:, :34]).rows(slice(0, 1))
+
+
+def test_the_header_is_read_like_the_reference_reader_does(tmp_path: Path) -> None:
+    path = tmp_path / "all.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_uint8("a.u8", 200)
+    writer.add_int8("a.i8", -100)
+    writer.add_uint16("a.u16", 60000)
+    writer.add_int16("a.i16", -30000)
+    writer.add_uint32("a.u32", 4_000_000_000)
+    writer.add_int32("a.i32", -2_000_000_000)
+    writer.add_uint64("a.u64", 2**63 + 1)
+    writer.add_int64("a.i64", -(2**62))
+    writer.add_float32("a.f32", 0.1)
+    writer.add_float64("a.f64", 0.1)
+    writer.add_bool("a.bool", True)
+    writer.add_string("a.text", "wörd 🙂")
+    writer.add_array("a.numbers", [1, 2, 3])
+    writer.add_array("a.floats", [0.5, -1.5])
+    writer.add_array("a.bools", [True, False])
+    writer.add_array("a.texts", ["", "b", "ü"])
+    writer.add_tensor("w", matrix(2, 3, 4))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert_read_like_the_reference(path)
+
+
+@pytest.mark.slow
+def test_the_default_models_header_is_read_like_the_reference_reader_does(
+    default_model: Path,
+) -> None:
+    assert_read_like_the_reference(default_model)
+
+
+def assert_read_like_the_reference(path: Path) -> None:
+    with path.open("rb") as file:
+        header = read_header(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    reference = gguf.GGUFReader(path)
+    fields = {key: field.contents() for key, field in reference.fields.items()}
+    assert header.metadata == {k: v for k, v in fields.items() if not k.startswith("GGUF.")}
+    checkpoint = open_checkpoint(path)
+    for tensor in reference.tensors:
+        ours = checkpoint.tensor(tensor.name)
+        assert ours.shape == tuple(tensor.shape.tolist())[::-1]
+        assert ours.format.name == tensor.tensor_type.name.lower()
+        assert ours.data.tobytes() == tensor.data.tobytes()
+
+
+def test_an_unknown_tensor_gets_the_closest_names(small: Path) -> None:
+    with pytest.raises(LoadError, match=r"no tensor 'blk.0.attn_k.weight'.*blk.0.attn_q.weight"):
+        open_checkpoint(small).tensor("blk.0.attn_k.weight")
+
+
+def test_an_unsupported_type_is_named_with_its_tensor(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "q.gguf", {"w": matrix(2, 256)}, dtype=Type.TQ2_0)
+    with pytest.raises(LoadError, match="tensor 'w' is stored as TQ2_0, which is not supported"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"GGU", "no GGUF file"),
+        (b"PK\x03\x04 a zip archive", "no GGUF file"),
+        (b"GGUF\x01\x00\x00\x00" + bytes(16), "version 1 is not supported"),
+        (b"GGUF\x00\x00\x00\x03" + bytes(16), "version 50331648 is not supported"),
+        (b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "truncated"),
+        (b"GGUF\x03\x00\x00\x00" + bytes(16), "no general.architecture"),
+    ],
+)
+def test_what_is_no_gguf_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(content)
+    with pytest.raises(LoadError, match=message) as caught:
+        open_checkpoint(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="does not exist"):
+        open_checkpoint(tmp_path / "none.gguf")
+
+
+@given(fraction=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_file_is_refused_in_one_line(small: Path, fraction: float) -> None:
+    content = small.read_bytes()
+    path = small.with_name("truncated.gguf")
+    path.unlink(missing_ok=True)  # writing over a file waits for the disk
+    path.write_bytes(content[: int(len(content) * fraction)])
+    with pytest.raises(LoadError) as caught:
+        open_checkpoint(path)
+    assert "\n" not in str(caught.value)
+
+
+@given(data=st.data())
+def test_a_damaged_file_gives_a_load_error_or_works(small: Path, data: st.DataObject) -> None:
+    content = bytearray(small.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at] = data.draw(st.integers(0, 255))
+    path = small.with_name("damaged.gguf")
+    path.unlink(missing_ok=True)  # writing over a file waits for the disk
+    path.write_bytes(content)
+    try:
+        checkpoint = open_checkpoint(path)
+        for name in checkpoint.names():
+            checkpoint.tensor(name).dequantize()
+        checkpoint.tokenizer().encode("hello")
+    except LoadError:
+        return  # Anything else is a bug of ours, and fails the test.

@@ -1,0 +1,336 @@
+"""Quantized Hugging Face layouts: codes where their writers put them, and folders that contradict themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.core.errors import LoadError
+from forerun.weights import int_words
+from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.coded import CodedTensor
+
+NUM_OUT, NUM_IN, GROUP = 16, 64, 32
+LAYER = "model.layers.0.mlp.up_proj"
+RANDOM = np.random.default_rng(0)
+Arrays = dict[str, np.ndarray]
+
+
+# --- words ---
+
+
+def test_words_of_hand_computed_codes() -> None:
+    four = np.arange(8, dtype=np.uint8)[None]
+    assert int_words.pack(four, 4).view(np.uint32).tolist() == [[0x76543210]]
+    assert int_words.pack_awq(four).view(np.uint32).tolist() == [[0x75316420]]
+    three = np.array([[7, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 1]], np.uint8)
+    # Code 10 is bits 30 to 32: 01 ends the first word, 1 begins the second.
+    assert int_words.pack(three, 3).view(np.uint32).tolist() == [[7 | 1 << 6 | 1 << 30, 1 | 1 << 1]]
+    eight = np.array([[255, 1, 0, 128]], np.uint8)
+    assert int_words.pack(eight, 8).view(np.uint32).tolist() == [[0x800001FF]]
+
+
+@given(st.sampled_from([2, 3, 4, 8]), st.integers(1, 70), st.integers(0, 9))
+def test_words_give_their_codes_back(bits: int, count: int, seed: int) -> None:
+    codes = np.random.default_rng(seed).integers(0, 1 << bits, (3, count)).astype(np.uint8)
+    words = int_words.pack(codes, bits)
+    assert words.shape == (3, -(-count * bits // 32))
+    np.testing.assert_array_equal(int_words.unpack(words, bits, count), codes)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_words_are_those_of_compressed_tensors(bits: int) -> None:
+    package = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    codes = RANDOM.integers(0, 1 << bits, (5, 41)).astype(np.uint8)
+    signed = torch.from_numpy(codes.astype(np.int16) - (1 << (bits - 1))).to(torch.int8)
+    theirs = package.pack_to_int32(signed, bits)
+    np.testing.assert_array_equal(int_words.pack(codes, bits), theirs.numpy())
+    along_rows = package.pack_to_int32(signed, bits, packed_dim=0)
+    np.testing.assert_array_equal(int_words.pack(codes.T.copy(), bits).T, along_rows.numpy())
+
+
+# --- folders ---
+
+
+def folder(path: Path, quantization: dict[str, object], parts: Arrays, **config: object) -> Path:
+    path.mkdir(exist_ok=True)
+    whole = {"architectures": ["LlamaForCausalLM"], "quantization_config": quantization} | config
+    (path / "config.json").write_text(json.dumps(whole))
+    tensors = {f"{LAYER}.{part}": np.ascontiguousarray(a) for part, a in parts.items()}
+    tensors["model.norm.weight"] = np.ones(4, np.float32)
+    safetensors.numpy.save_file(tensors, path / "model.safetensors")
+    return path
+
+
+def weight(path: Path) -> CodedTensor:
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.names() == {f"{LAYER}.weight", "model.norm.weight"}
+    tensor = checkpoint.tensor(f"{LAYER}.weight")
+    assert isinstance(tensor, CodedTensor)
+    return tensor
+
+
+def sample(bits: int = 4, num_groups: int = NUM_IN // GROUP) -> tuple[np.ndarray, ...]:
+    """Codes (N, K), zero points and fp16 scales (N, groups)."""
+    codes = RANDOM.integers(0, 1 << bits, (NUM_OUT, NUM_IN))
+    zeros = RANDOM.integers(1, 1 << bits, (NUM_OUT, num_groups))
+    return codes, zeros, RANDOM.uniform(0.01, 2, zeros.shape).astype(np.float16)
+
+
+def expected(codes: np.ndarray, zeros: np.ndarray | int, scales: np.ndarray) -> np.ndarray:
+    group = codes.shape[1] // scales.shape[1]
+    wide = np.repeat(np.broadcast_to(zeros, scales.shape), group, axis=1)
+    return (codes - wide) * np.repeat(scales.astype(np.float32), group, axis=1)
+
+
+def words(values: dict[tuple[int, int], int], shape: tuple[int, int]) -> np.ndarray:
+    """int32 words, each a sum of shifted codes: written apart from the code under test."""
+    out = np.zeros(shape, np.uint32)
+    for place, value in values.items():
+        out[place] |= np.uint32(value)
+    return out.view(np.int32)
+
+
+def nibbles_along_columns(table: np.ndarray, order: list[int]) -> np.ndarray:
+    """Nibble i of word (r, c) is table[r, 8 c + order[i]]."""
+    rows, columns = table.shape
+    out = np.zeros((rows, columns // 8), np.uint32)
+    for i, place in enumerate(order):
+        out |= table[:, place::8].astype(np.uint32) << np.uint32(4 * i)
+    return out.view(np.int32)
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
+
+
+def awq_gemm() -> tuple[dict[str, object], Arrays, np.ndarray]:
+    codes, zeros, scales = sample()
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    parts = {
+        "qweight": nibbles_along_columns(codes.T, order),
+        "qzeros": nibbles_along_columns(zeros.T, order),
+        "scales": scales.T,
+    }
+    return AWQ, parts, expected(codes, zeros, scales)
+
+
+def awq_gemv() -> tuple[dict[str, object], Arrays, np.ndarray]:
+    codes, zeros, scales = sample()
+    padded = np.zeros((NUM_OUT, 32), np.int64)
+    padded[:, : zeros.shape[1]] = zeros
+    wide = np.zeros((NUM_OUT, 32), np.float16)
+    wide[:, : zeros.shape[1]] = scales
+    natural = list(range(8))
+    parts = {
+        "qweight": nibbles_along_columns(codes, natural),
+        "qzeros": nibbles_along_columns(padded, natural),
+        "scales": wide,
+    }
+    return AWQ | {"version": "gemv"}, parts, expected(codes, zeros, scales)
+
+
+def gptq_parts(codes: np.ndarray, stored_zeros: np.ndarray, bits: int) -> Arrays:
+    """One bit stream a column of qweight and a row of qzeros, bit by bit."""
+
+    def stream(row: np.ndarray) -> np.ndarray:
+        value = sum(int(code) << bits * i for i, code in enumerate(row))
+        count = len(row) * bits // 32
+        return np.array([value >> 32 * i & 0xFFFFFFFF for i in range(count)], np.uint32)
+
+    return {
+        "qweight": np.stack([stream(row) for row in codes], axis=1).view(np.int32),
+        "qzeros": np.stack([stream(row) for row in stored_zeros.T]).view(np.int32),
+    }
+
+
+def gptq(
+    bits: int = 4, *, version: int = 1, is_ordered: bool = False
+) -> tuple[dict[str, object], Arrays, np.ndarray]:
+    global NUM_OUT
+    codes, zeros, scales = sample(bits)
+    codes, zeros, scales = (
+        np.tile(x, (2, 1)) for x in (codes, zeros, scales)
+    )  # 32 rows: whole words
+    if bits == 8:
+        zeros[:] = 128
+    parts = gptq_parts(codes, zeros - (version == 1), bits) | {"scales": scales.T}
+    values = expected(codes, zeros, scales)
+    if is_ordered:
+        groups = RANDOM.permutation(np.arange(NUM_IN) // GROUP).astype(np.int32)
+        parts["g_idx"] = groups
+        exact = (codes - zeros[:, groups]) * scales.astype(np.float32)[:, groups]
+        values = exact.astype(np.float16).astype(np.float32)
+    else:
+        parts["g_idx"] = (np.arange(NUM_IN) // GROUP).astype(np.int32)
+    config: dict[str, object] = {"quant_method": "gptq", "bits": bits, "group_size": GROUP}
+    return (
+        config | ({"checkpoint_format": "gptq_v2"} if version == 2 else {}),
+        parts,
+        values,
+    )
+
+
+def scheme(bits: int, strategy: str, **options: object) -> dict[str, object]:
+    weights = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": strategy} | options
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    packed = "int-quantized" if bits == 8 else "pack-quantized"
+    return {
+        "quant_method": "compressed-tensors",
+        "format": packed,
+        "config_groups": {"group_0": group},
+    }
+
+
+def compressed(bits: int, *, is_symmetric: bool) -> tuple[dict[str, object], Arrays, np.ndarray]:
+    """By the package itself: it compresses, and its own decompression is what is expected."""
+    package = pytest.importorskip("compressed_tensors.compressors.pack_quantized.base")
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    codes, zeros, scales = sample(bits)
+    middle = 1 << (bits - 1)
+    options = {"group_size": GROUP, "symmetric": is_symmetric}
+    config = scheme(bits, "group", **options)
+    args = quantization.QuantizationArgs(num_bits=bits, strategy="group", **options)
+    their_scheme = quantization.QuantizationScheme(targets=["Linear"], weights=args)
+    state = {"weight_scale": torch.from_numpy(scales)}
+    if not is_symmetric:
+        state["weight_zero_point"] = torch.from_numpy(zeros - middle).to(torch.int8)
+    values = expected(codes, middle if is_symmetric else zeros, scales)
+    state["weight"] = torch.from_numpy(values)
+    packer = package.PackedQuantizationCompressor
+    packed = packer.compress(state, their_scheme)
+    theirs = packer.decompress(packed, their_scheme)["weight"].float().numpy()
+    return config, {name: x.numpy() for name, x in packed.items()}, theirs
+
+
+def int_quantized() -> tuple[dict[str, object], Arrays, np.ndarray]:
+    codes, _, scales = sample(8, 1)
+    signed = (codes - 128).astype(np.int8)
+    parts = {"weight": signed, "weight_scale": scales}
+    return scheme(8, "channel"), parts, expected(codes, 128, scales)
+
+
+CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]], str]] = {
+    "awq gemm": (awq_gemm, "q4_z"),
+    "awq gemv": (awq_gemv, "q4_z"),
+    "gptq 2": (lambda: gptq(2), "q4_z"),
+    "gptq 3": (lambda: gptq(3), "q4_z"),
+    "gptq 4": (lambda: gptq(4), "q4_z"),
+    "gptq 8": (lambda: gptq(8), "q8_0"),
+    "gptq v2": (lambda: gptq(4, version=2), "q4_z"),
+    "gptq act-order": (lambda: gptq(4, is_ordered=True), "f16"),
+    "compressed 4": (lambda: compressed(4, is_symmetric=True), "q4_0"),
+    "compressed 4 asymmetric": (lambda: compressed(4, is_symmetric=False), "q4_z"),
+    "compressed 3 asymmetric": (lambda: compressed(3, is_symmetric=False), "q4_z"),
+    "int-quantized": (int_quantized, "q8_0"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_those_of_the_layout(tmp_path: Path, case: str) -> None:
+    make, format = CASES[case]
+    config, parts, values = make()
+    tensor = weight(folder(tmp_path / "m", config, parts))
+    assert (tensor.shape, tensor.format.name) == (values.shape, format)
+    # compressed-tensors computes in fp16; the others exactly.
+    tolerance = 1e-3 if case.startswith("compressed") else 0
+    np.testing.assert_allclose(tensor.dequantize().numpy(), values, rtol=tolerance)
+    for index in (slice(3, 9), np.array([5, 1, 1])):
+        np.testing.assert_array_equal(
+            tensor.rows(index).dequantize().numpy(), tensor.dequantize().numpy()[index]
+        )
+    twice = tensor.rows(slice(2, 12)).rows(np.array([4, 0]))
+    np.testing.assert_array_equal(twice.dequantize(), tensor.dequantize()[[6, 2]])
+
+
+def test_the_old_file_of_autoawq_is_read(tmp_path: Path) -> None:
+    _, parts, values = awq_gemm()
+    path = folder(tmp_path / "m", AWQ, parts)
+    (path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    old = {"zero_point": True, "q_group_size": GROUP, "w_bit": 4, "version": "GEMM"}
+    (path / "quant_config.json").write_text(json.dumps(old))
+    np.testing.assert_array_equal(weight(path).dequantize().numpy(), values)
+
+
+def without(parts: Arrays, name: str) -> Arrays:
+    return {key: value for key, value in parts.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "change", "message"),
+    [
+        (awq_gemm, {"quant_method": "bnb"}, {}, "unknown quantization method 'bnb'"),
+        (awq_gemm, {"version": "gemv_fast"}, {}, "unknown version of AWQ 'gemv_fast'"),
+        (awq_gemm, {"bits": 3}, {}, "'bits' of the quantization config is 3, but must be 4"),
+        (awq_gemm, {"group_size": 48}, {}, "'group_size' is 48, but '.*up_proj' has 64 inputs"),
+        (awq_gemm, {"group_size": 16}, {}, "groups of '.*up_proj' must be multiples of 32"),
+        (awq_gemm, {"group_size": 64}, {}, r"up_proj.scales' should be \(1, 16\), but is \(2, 16"),
+        (awq_gemm, {}, {"scales": None}, "no tensor '.*up_proj.scales'"),
+        (awq_gemm, {}, {"qweight": np.zeros((64, 2), np.int64)}, "qweight' is I64, but must be I"),
+        (awq_gemv, {}, {"qzeros": None}, "no tensor '.*up_proj.qzeros'"),
+        (gptq, {"bits": 5}, {}, "'bits' of the quantization config is 5"),
+        (gptq, {}, {"g_idx": np.full(64, 9, np.int32)}, "g_idx' names groups beyond 2"),
+        (int_quantized, {"format": "nvfp4"}, {}, "unknown format of compressed-tensors 'nvfp4'"),
+        (int_quantized, {"config_groups": {}}, {}, "no 'config_groups'"),
+        (
+            int_quantized,
+            {"config_groups": {"a": {"targets": ["re:.*head"]}}},
+            {},
+            "no group of the quantization config targets '.*up_proj'",
+        ),
+        (awq_gemm, {}, {"qweight": None, "qzeros": None}, r"no tensor is called '\*.qweight'"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    tmp_path: Path,
+    make: Callable[[], tuple[dict[str, object], Arrays, np.ndarray]],
+    config: dict[str, object],
+    change: dict[str, np.ndarray | None],
+    message: str,
+) -> None:
+    given_config, parts, _ = make()
+    parts = {k: v for k, v in (parts | change).items() if v is not None}
+    path = folder(tmp_path / "m", given_config | config, parts)
+    with pytest.raises(LoadError, match=message) as caught:
+        open_checkpoint(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_shard_that_is_missing_or_cut_is_named_with_its_tensors(
+    tmp_path: Path, is_cut: bool
+) -> None:
+    config, parts, _ = awq_gemm()
+    path = folder(tmp_path / "m", config, parts)
+    shard = path / "model-00001-of-00001.safetensors"
+    (path / "model.safetensors").rename(shard)
+    weight_map = {f"{LAYER}.{part}": shard.name for part in parts}
+    index = path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert weight(path).shape == (NUM_OUT, NUM_IN)
+    if is_cut:
+        shard.write_bytes(shard.read_bytes()[:-9])
+    else:
+        shard.unlink()
+    with pytest.raises(
+        LoadError, match=r"00001.safetensors cannot be read: .*up_proj.qweight' and"
+    ):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scales_that_are_no_numbers_are_refused_when_read(tmp_path: Path, value: float) -> None:
+    config, parts, _ = awq_gemm()
+    parts["scales"] = parts["scales"].copy()
+    parts["scales"][1, 3] = value
+    tensor = weight(folder(tmp_path / "m", config, parts))
+    with pytest.raises(LoadError, match=r"the scales of '.*up_proj.weight' are not all numbers"):
+        tensor.codes()
