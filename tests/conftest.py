@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from forerun.cli.main import main
 from forerun.core.errors import LoadError
 from forerun.engine import profile
 from forerun.hub import names
@@ -125,3 +127,21 @@ def _read_once(patch: pytest.MonkeyPatch, path: Path) -> None:
 
     patch.setattr(gguf, "_open", lambda each: file() if each == path else read_file(each))
     patch.setattr(gguf.GgufCheckpoint, "tokenizer", own_tokenizer)
+
+
+@pytest.fixture
+def forerun(monkeypatch, capsys):
+    """Run a command in this process; returns (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["forerun", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        else:
+            code = 0
+        printed = capsys.readouterr()
+        return int(code or 0), printed.out, printed.err
+
+    return run

@@ -197,7 +197,7 @@ def test_a_table_is_found_by_its_tokenizer_and_that_of_the_model_is_preferred(ta
     save(tables / "c.table", small, model="tiny", vocabulary=OURS)
     assert build("auto").table.__sizeof__() == small.nbytes
     (tables / "c.table").unlink()
-    packaged = tables.parent / "package" / "tables" / "z.table"
+    packaged = tables.parent / "package" / "shipped" / "z.table"
     save(packaged, small, model="other", vocabulary=OURS)
     assert build("auto").table.__sizeof__() > small.nbytes  # this machine's come first
     (tables / "a.table").unlink()

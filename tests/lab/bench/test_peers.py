@@ -275,7 +275,7 @@ def test_llama_cpp_drafts_with_a_network_only_if_there_is_one(tmp_path):
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_requirement_is_pinned_and_torch_as_everywhere(name):
-    pins = Path(__file__).parents[2].joinpath("constraints.txt").read_text().splitlines()
+    pins = Path(__file__).parents[3].joinpath("constraints.txt").read_text().splitlines()
     for requirement in base.adapter(name).REQUIREMENTS:
         assert "==" in requirement
         assert not requirement.startswith("torch=") or requirement in pins
@@ -300,7 +300,7 @@ def test_an_installation_that_fails_does_not_stop_the_others(monkeypatch, tmp_pa
 @pytest.mark.parametrize("name", ALL)
 def test_the_installed_peers_answer_in_all_their_ways(name, default_model):
     """Needs `make peers`. A model is its own draft: every guess is right, whoever makes it."""
-    folder = Path(__file__).parents[2] / ".peers"
+    folder = Path(__file__).parents[3] / ".peers"
     if not (folder / name / "bin" / "python").exists():
         pytest.skip(f"{name} is not installed: make peers")
     prompt = [1, 4093, 198, 5820, 1296, 14797, 30, 2, 198, 1, 520, 9531, 198]

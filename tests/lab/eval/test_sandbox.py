@@ -81,6 +81,6 @@ def test_a_program_finds_an_empty_folder_and_environment():
 
 
 def test_the_runner_needs_nothing_of_forerun():
-    runner = Path(__file__).parents[2] / "src" / "forerun" / "eval" / "_sandbox_runner.py"
+    runner = Path(__file__).parents[3] / "src" / "forerun" / "lab" / "eval" / "_sandbox_runner.py"
     assert "import forerun" not in runner.read_text()
     assert passes("import sys; assert not any(name.startswith('forerun') for name in sys.modules)")
