@@ -48,14 +48,14 @@ void unpack(const DraftNetwork& self, const std::string& name, const Array2<floa
 }
 
 // What tables and texts say beside a network, of each sequence.
-struct TextEvidence {
+struct TextNGramModel {
     std::vector<const SuffixIndex*> texts;
     const SuffixIndex* shared;
     const FileTable* file;
     const LiveTable* live;
 
-    std::vector<Evidence> each() const {
-        std::vector<Evidence> found;
+    std::vector<NGramModel> each() const {
+        std::vector<NGramModel> found;
         for (const SuffixIndex* text : texts)
             found.push_back({file, *live, std::vector<const SuffixIndex*>{shared, text}});
         return found;
@@ -64,7 +64,7 @@ struct TextEvidence {
 
 std::vector<Question> questions_of(const std::vector<int>& tokens,
                                    const std::vector<int>& num_nodes, std::size_t num_rows,
-                                   const TextEvidence* texts, std::vector<Evidence>& evidence) {
+                                   const TextNGramModel* texts, std::vector<NGramModel>& evidence) {
     need(tokens.size() == num_rows && num_nodes.size() == num_rows,
          "a token and a number of nodes are needed for every row");
     need(!texts || texts->texts.size() == num_rows, "a text is needed for every row");
@@ -89,7 +89,7 @@ nb::list listed(const std::vector<GuessTree>& trees) {
 
 nb::list draft(StateNetwork& self, const Array2<const float>& hidden, const std::vector<int>& tokens,
                const std::vector<int>& num_nodes, int num_steps, double min_chance,
-               const TextEvidence* texts, double min_doubt,
+               const TextNGramModel* texts, double min_doubt,
                const std::optional<std::vector<int>>& rows) {
     const std::size_t width = self.target().shape().hidden_size;
     need(hidden.shape(1) == width, "hidden must be (rows, hidden size)");
@@ -100,7 +100,7 @@ nb::list draft(StateNetwork& self, const Array2<const float>& hidden, const std:
              "a row of hidden is needed for every token");
         states.push_back(hidden.data() + row * width);
     }
-    std::vector<Evidence> evidence;
+    std::vector<NGramModel> evidence;
     std::vector<Question> questions =
         questions_of(tokens, num_nodes, tokens.size(), texts, evidence);
     std::vector<GuessTree> trees;
@@ -122,8 +122,8 @@ void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
 
 nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
                      const std::vector<int>& num_nodes, int num_steps, double min_chance,
-                     const TextEvidence* texts, double min_doubt) {
-    std::vector<Evidence> evidence;
+                     const TextNGramModel* texts, double min_doubt) {
+    std::vector<NGramModel> evidence;
     std::vector<Question> questions =
         questions_of(std::vector<int>(slots.size()), num_nodes, slots.size(), texts, evidence);
     std::vector<GuessTree> trees;
@@ -137,12 +137,12 @@ nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
 }  // namespace
 
 void bind_networks(nb::module_& m) {
-    nb::class_<TextEvidence>(m, "TextEvidence", "What tables and texts say beside a network.")
+    nb::class_<TextNGramModel>(m, "TextNGramModel", "What tables and texts say beside a network.")
         .def(
             "__init__",
-            [](TextEvidence* self, std::vector<const SuffixIndex*> texts, const SuffixIndex& shared,
+            [](TextNGramModel* self, std::vector<const SuffixIndex*> texts, const SuffixIndex& shared,
                const FileTable* file, const LiveTable& live) {
-                new (self) TextEvidence{std::move(texts), &shared, file, &live};
+                new (self) TextNGramModel{std::move(texts), &shared, file, &live};
             },
             "texts"_a, "shared"_a, "file"_a.none(), "live"_a, nb::keep_alive<1, 2>(),
             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());

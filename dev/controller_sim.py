@@ -48,7 +48,7 @@ MACHINES = {
     "vnni": CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6}),
 }
 """What a pass over so many rows costs, in passes over one."""
-MOST_GUESSES = 6
+MAX_GUESSES = 6
 """Recorded guesses a position."""
 
 
@@ -158,7 +158,7 @@ class Recorded(BaseDrafter):
         """A chain."""
         answer, done = self._answers[tuple(seq.tokens[: seq.num_prompt])], len(seq.generated)
         right = int(answer.right[done])
-        coming = answer.tokens[done : done + min(budget, MOST_GUESSES)]
+        coming = answer.tokens[done : done + min(budget, MAX_GUESSES)]
         return Draft.chain([t if i < right else t + 1 for i, t in enumerate(coming)])
 
 
@@ -262,7 +262,7 @@ class Listening(Controller):
         """Everything, of one sequence."""
         (seq,) = seqs
         self._length = len(seq.generated)
-        return {seq.id: MOST_GUESSES}
+        return {seq.id: MAX_GUESSES}
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """Nothing."""

@@ -31,7 +31,7 @@ SETS = {
 }
 """Rows that are taken of each, at most."""
 EXCERPT_WORDS = (60, 150, 300, 500)
-WORDS_AN_EXCERPT, MOST_EXCERPTS = 8000, 12
+WORDS_AN_EXCERPT, MAX_EXCERPTS = 8000, 12
 NUM_TOPICS = 3000
 SHORT_WORDS = 60
 
@@ -108,7 +108,7 @@ def prompts_of(row: dict, rng: random.Random) -> Iterator[tuple[str, str]]:
     tasks = TASKS.get(row.get("category"), OF_A_TEXT)
     if len(words) <= SHORT_WORDS:
         tasks = OF_A_SENTENCE
-    for i in range(min(1 + len(words) // WORDS_AN_EXCERPT, MOST_EXCERPTS)):
+    for i in range(min(1 + len(words) // WORDS_AN_EXCERPT, MAX_EXCERPTS)):
         size = rng.choice(EXCERPT_WORDS)
         begin = rng.randrange(max(1, len(words) - size)) if i else 0
         excerpt = "".join(words[begin : begin + size]).strip()

@@ -78,12 +78,12 @@ CONSTANTS = {
         "TABLE_SPREAD": (1e3,),
         "OUTLIER": (1e9,),
     },
-    "forerun.engine.chances": {
+    "forerun.engine.acceptance": {
         "STATED_CASES": (0.01, 1e6),
         "MEMORY": (0.5,),
         "FIRST_PRECISION": (1e6,),
     },
-    "forerun.engine.worth": {
+    "forerun.engine.node_value": {
         "MEMORY_OF_ONE": (0.5, 1.0),
         "MEMORY_OF_ALL": (0.5,),
         "CASES": (0.01, 1e3),
@@ -95,7 +95,7 @@ CONSTANTS = {
         "QUESTION_MARGIN": (0.5, 3.0),
         "SPEED_MEMORY": (0.5,),
         "EXPLORATION": (0.0, 0.05),
-        "LEAST_EXPLORATION": (0.0, 0.05),
+        "MIN_EXPLORATION": (0.0, 0.05),
         "RESERVE": (-1.0, 20.0),
         "TRIAL_STEPS": (1,),
         "PLAIN_EVERY": (4, 10**9),

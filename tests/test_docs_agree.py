@@ -40,7 +40,7 @@ QUOTED = [
     ("docs/controller.md", f"the median of the last {policy.LAST_PASSES} passes"),
     ("docs/controller.md", f"a plain pass after {policy.PLAIN_EVERY} steps"),
     ("docs/controller.md", f"{100 * policy.EXPLORATION:g} %, halved down to"),
-    ("docs/controller.md", f"halved down to {100 * policy.LEAST_EXPLORATION:g} %"),
+    ("docs/controller.md", f"halved down to {100 * policy.MIN_EXPLORATION:g} %"),
     ("docs/controller.md", f"After {NUMBERS[guard.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),

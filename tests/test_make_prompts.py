@@ -48,7 +48,7 @@ def test_what_users_said_is_asked_and_of_texts_tasks_are_made(prompts) -> None:
     assert sum(key.startswith("g") for key in found) == 5  # no more than were asked for
     assert found["w-0"][0].endswith("A is B .")
     assert sum(key.startswith("o-") for key in found) == 3
-    assert sum(key.startswith("l-") for key in found) == make_prompts.MOST_EXCERPTS
+    assert sum(key.startswith("l-") for key in found) == make_prompts.MAX_EXCERPTS
     assert all(20 < len(found[key][0].split()) < 530 for key in found if key.startswith("l-"))
     topics = [turns[0] for key, turns in found.items() if key.startswith("topic-")]
     assert len(topics) == make_prompts.NUM_TOPICS

@@ -244,7 +244,7 @@ void DraftNetwork::learn_next(int sequence, int step) {
     Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     for (int thread = 1; thread < pool_.size(); ++thread)
         for (int i = 0; i < kNext; ++i) insert(list[thread * stride + i], list, kNext);
-    const Evidence::Chances found = next_tokens(growth);
+    const NGramModel::Chances found = next_tokens(growth);
     open(growth, step, beside_evidence(growth, found));
     if (sees_depth_alone()) {
         growth.by_depth.resize(std::max<std::size_t>(growth.by_depth.size(), growth.next.depth + 1));
@@ -256,8 +256,8 @@ void DraftNetwork::learn_next(int sequence, int step) {
 }
 
 // What the network says may come next in a sequence's row.
-Evidence::Chances DraftNetwork::next_tokens(const Growth& growth) const {
-    Evidence::Chances found;
+NGramModel::Chances DraftNetwork::next_tokens(const Growth& growth) const {
+    NGramModel::Chances found;
     const Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     const double sum = log_sum(growth.row);
     for (int i = 0; i < kNext && list[i].id != kNobody.id; ++i) {
@@ -269,11 +269,11 @@ Evidence::Chances DraftNetwork::next_tokens(const Growth& growth) const {
 }
 
 // The mean with what the evidence said last, its tokens first.
-Evidence::Chances DraftNetwork::beside_evidence(const Growth& growth,
-                                                const Evidence::Chances& found) const {
-    const Evidence* evidence = growth.question.evidence;
+NGramModel::Chances DraftNetwork::beside_evidence(const Growth& growth,
+                                                const NGramModel::Chances& found) const {
+    const NGramModel* evidence = growth.question.evidence;
     if (!evidence) return found;
-    Evidence::Chances next;
+    NGramModel::Chances next;
     for (const auto& [token, p] : evidence->last()) next.push_back({token, (1 - kShare) * p});
     const auto known = static_cast<std::ptrdiff_t>(next.size());
     for (const auto& [token, p] : found) {
@@ -300,7 +300,7 @@ bool DraftNetwork::wants_step(Growth& growth, int step) const {
 }
 
 // Tokens that may follow the node that was taken last.
-void DraftNetwork::open(Growth& growth, int step, const Evidence::Chances& next) {
+void DraftNetwork::open(Growth& growth, int step, const NGramModel::Chances& next) {
     const int parent = static_cast<int>(growth.tree.tokens.size()) - 1;
     for (const auto& [token, p] : next) {
         if (!(growth.reach * p >= limits_.min_chance)) continue;
@@ -319,7 +319,7 @@ bool DraftNetwork::comes_later(const Open& a, const Open& b) {
 // is not stepped over the evidence alone says what may follow.
 void DraftNetwork::take_nodes(Growth& growth, int step) {
     GuessTree& tree = growth.tree;
-    Evidence* evidence = growth.question.evidence;
+    NGramModel* evidence = growth.question.evidence;
     growth.is_active = false;
     while (!growth.heap.empty() && !growth.is_active &&
            static_cast<int>(tree.tokens.size()) < growth.question.num_nodes) {

@@ -29,7 +29,7 @@ inline constexpr double kShare = 0.55;  // of the network in a chance that evide
 // What a draft starts from: the last token, how many nodes are wanted, and what is known of the text beside.
 struct Question {
     int token, num_nodes;
-    Evidence* evidence = nullptr;
+    NGramModel* evidence = nullptr;
     std::vector<int> context;  // of the evidence
 };
 
@@ -88,7 +88,7 @@ class DraftNetwork {
         Next next;
         double reach = 1.0;  // chance that `next` is reached
         std::vector<GuessPlace> places;  // in the evidence: the root's, then the nodes'
-        std::vector<Evidence::Chances> by_depth;  // where a network's guesses depend on nothing else
+        std::vector<NGramModel::Chances> by_depth;  // where a network's guesses depend on nothing else
     };
 
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
@@ -128,10 +128,10 @@ class DraftNetwork {
     void run(Worker& worker);
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
-    Evidence::Chances next_tokens(const Growth& growth) const;
-    Evidence::Chances beside_evidence(const Growth& growth, const Evidence::Chances& found) const;
+    NGramModel::Chances next_tokens(const Growth& growth) const;
+    NGramModel::Chances beside_evidence(const Growth& growth, const NGramModel::Chances& found) const;
     bool wants_step(Growth& growth, int step) const;
-    void open(Growth& growth, int step, const Evidence::Chances& next);
+    void open(Growth& growth, int step, const NGramModel::Chances& next);
     void take_nodes(Growth& growth, int step);
     static bool comes_later(const Open& a, const Open& b);
     float log_sum(int row) const;

@@ -23,7 +23,7 @@ bool comes_later(const Open& a, const Open& b) {
     return a.serial > b.serial;
 }
 
-void add(Evidence::Chances& sums, int token, double value) {
+void add(NGramModel::Chances& sums, int token, double value) {
     for (auto& [known, sum] : sums) {
         if (known == token) {
             sum += value;
@@ -35,7 +35,7 @@ void add(Evidence::Chances& sums, int token, double value) {
 
 }  // namespace
 
-GuessPlace Evidence::root(const std::vector<int>& context) const {
+GuessPlace NGramModel::root(const std::vector<int>& context) const {
     const std::size_t order = std::min(context.size(), static_cast<std::size_t>(live_->order()));
     GuessPlace here{{context.end() - static_cast<std::ptrdiff_t>(order), context.end()}, {}};
     for (const SuffixIndex* index : indexes_)
@@ -43,7 +43,7 @@ GuessPlace Evidence::root(const std::vector<int>& context) const {
     return here;
 }
 
-const Evidence::Chances& Evidence::next(const GuessPlace& here) {
+const NGramModel::Chances& NGramModel::next(const GuessPlace& here) {
     chances_.clear();
     // Memory answers slowly beside the passes of a model: everything is asked for before the first is read.
     hashes_.clear();
@@ -78,7 +78,7 @@ const Evidence::Chances& Evidence::next(const GuessPlace& here) {
     return chances_;
 }
 
-void Evidence::blend() {
+void NGramModel::blend() {
     if (level_.total == 0) return;
     const double scale = kPrior / (level_.total + kPrior);
     for (auto& [token, chance] : chances_) chance *= scale;
@@ -86,7 +86,7 @@ void Evidence::blend() {
         add(chances_, token, seen / (level_.total + kPrior));
 }
 
-GuessPlace Evidence::follow(const GuessPlace& here, int token) const {
+GuessPlace NGramModel::follow(const GuessPlace& here, int token) const {
     GuessPlace there{here.tail, std::vector<std::vector<Occurrence>>(indexes_.size())};
     there.tail.push_back(token);
     if (there.tail.size() > static_cast<std::size_t>(live_->order()))
@@ -98,7 +98,7 @@ GuessPlace Evidence::follow(const GuessPlace& here, int token) const {
     return there;
 }
 
-GuessTree grow_tree(const std::vector<int>& context, Evidence evidence, int num_nodes,
+GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int num_nodes,
                     double min_chance) {
     std::vector<GuessPlace> reached{evidence.root(context)};
     GuessTree tree;

@@ -22,11 +22,11 @@ struct GuessPlace {
 };
 
 // What tables and indexes say may come next.
-class Evidence {
+class NGramModel {
   public:
     using Chances = std::vector<std::pair<int, double>>;  // tokens, each once
 
-    Evidence(const FileTable* file, const LiveTable& live, std::vector<const SuffixIndex*> indexes)
+    NGramModel(const FileTable* file, const LiveTable& live, std::vector<const SuffixIndex*> indexes)
         : file_(file), live_(&live), indexes_(std::move(indexes)) {}
 
     GuessPlace root(const std::vector<int>& context) const;
@@ -46,7 +46,7 @@ class Evidence {
     Chances chances_;
 };
 
-GuessTree grow_tree(const std::vector<int>& context, Evidence evidence, int num_nodes,
+GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int num_nodes,
                     double min_chance);
 
 }  // namespace forerun

@@ -189,7 +189,7 @@ class DraftNetwork:
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
     def nbytes(self) -> int: ...
 
-class TextEvidence:
+class TextNGramModel:
     def __init__(
         self,
         texts: Sequence[SuffixIndex],
@@ -206,7 +206,7 @@ class StateNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        texts: TextEvidence | None = None,
+        texts: TextNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
@@ -254,6 +254,6 @@ class EagleNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        texts: TextEvidence | None = None,
+        texts: TextNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...

@@ -26,7 +26,7 @@ import torch
 from forerun.core import sizes
 from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, return_freed, set_threads
-from forerun.core.errors import ForerunError, RequestError, memory_refused, refuse, shown
+from forerun.core.errors import ForerunError, RequestError, memory_refused, reject, short_repr
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.decoding.guidance import Grammars
@@ -34,7 +34,7 @@ from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import AUTO_CHOICE, DrafterSpec
 from forerun.engine import metrics, profile
 from forerun.engine.engine import Engine
-from forerun.engine.loop import EngineLoop, RequestHandle, Sink, Turns
+from forerun.engine.loop import EngineLock, EngineLoop, RequestHandle, Sink
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
@@ -100,7 +100,7 @@ class LLM:
         self.max_len = max_len_of(config, self.model.config.max_position)
         self.subject = _subject(self.path, config, self.device, self.model)
         self.profile = profile.load(self.subject)
-        self.loop = self._new_loop(Turns())
+        self.loop = self._new_loop(EngineLock())
         del checkpoint
         return_freed()
         if config.learn and not self.drafter_spec.keeps():
@@ -144,7 +144,7 @@ class LLM:
         chat template. Without `sampling_params` the model's own settings hold, with at most 16 tokens
         (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
         """
-        refuse(others, _NEUTRAL, "argument", ("prompts", "sampling_params", "use_tqdm"))
+        reject(others, _NEUTRAL, "argument", ("prompts", "sampling_params", "use_tqdm"))
         encoded = [encode(each, self.tokenizer) for each in split(prompts)]
         return self._answer(encoded, sampling_params, use_tqdm)
 
@@ -166,7 +166,7 @@ class LLM:
         computed again. All else is as in `generate`.
         """
         own = inspect.signature(self.chat).parameters.keys() - {"others"}
-        refuse(others, _NEUTRAL_IN_CHAT, "argument", own)
+        reject(others, _NEUTRAL_IN_CHAT, "argument", own)
         is_many = isinstance(messages, list | tuple) and bool(messages)
         is_one = not is_many or isinstance(messages[0], Mapping | str)
         settings: dict[str, Any] = {"tools": tools, "chat_template": chat_template}
@@ -184,7 +184,7 @@ class LLM:
 
         Chat messages go through the model's template; all else is as in `generate`.
         """
-        refuse(others, _NEUTRAL, "argument", ("prompt", "sampling_params"))
+        reject(others, _NEUTRAL, "argument", ("prompt", "sampling_params"))
         return self.submit(prompt, sampling_params or self.default_params()).events()
 
     def submit(
@@ -298,7 +298,7 @@ class LLM:
             _log.warning("within a memory budget of %s: %s", what, " and ".join(given_up))
         return plan
 
-    def _new_loop(self, turns: Turns) -> EngineLoop:
+    def _new_loop(self, turns: EngineLock) -> EngineLoop:
         config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
         if (plan := self.plan) is not None:
             load, num_blocks = plan.workload, plan.cache_blocks
@@ -378,7 +378,7 @@ def _one_each(
     ):
         raise RequestError(
             "sampling_params must be a SamplingParams or a list of them, "
-            f"got {shown(sampling_params)}"
+            f"got {short_repr(sampling_params)}"
         )
     if len(sampling_params) != num_prompts:
         raise RequestError(f"{num_prompts} prompts but {len(sampling_params)} sampling params")

@@ -11,7 +11,7 @@ from forerun.core import sizes
 
 @given(st.integers(0, 10**14))
 def test_what_is_shown_is_read_back_within_its_digits(nbytes: int) -> None:
-    assert sizes.parse(sizes.shown(nbytes)) == pytest.approx(nbytes, rel=0.006)
+    assert sizes.parse(sizes.format_size(nbytes)) == pytest.approx(nbytes, rel=0.006)
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "5 XB", "1e9", "5 GB more"])

@@ -10,7 +10,7 @@ from forerun.drafting.base import Target
 from forerun.drafting.joined import Joined
 from forerun.drafting.networks.best_first import SHARE
 from forerun.drafting.ngram import guess_tree
-from forerun.drafting.ngram.guess_tree import Evidence, text_evidence
+from forerun.drafting.ngram.guess_tree import NGramModel, text_evidence
 from forerun.drafting.ngram.suffix_index import new_index
 from forerun.drafting.ngram.token_table import new_live_table
 from forerun.drafting.spec import DrafterSpec
@@ -91,7 +91,7 @@ def test_a_chance_is_the_mean_of_both(monkeypatch):
     monkeypatch.setattr(native, "available", lambda: False)
     net, (evidence, _) = network(TorchNetwork), beside()
     (context, known), *_ = evidence
-    assert isinstance(known, Evidence)
+    assert isinstance(known, NGramModel)
     tables = known.next(known.root(context))
     tokens, parents, chances = draft(net, evidence, 0.0, 40)[0]
     alone = net.draft(torch.stack([*_hidden()]), [text[-1] for text in TEXTS], [40] * 3, 1, 0.0)[0]

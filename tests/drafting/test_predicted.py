@@ -12,7 +12,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafters.none import NoDrafter
 from forerun.drafters.prompt_lookup import Options, PromptLookup
-from forerun.drafting.predicted import FIRST_LENGTH, MATCH, MOST_LENGTH, Prediction
+from forerun.drafting.predicted import FIRST_LENGTH, MATCH, MAX_LENGTH, Prediction
 from forerun.engine.engine import Engine
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -92,6 +92,6 @@ def test_a_draft_is_never_shortened_nor_beyond_its_room(tokens, steps, room):
         longer = one.extend(draft, generated, room)
         assert longer.trim(len(draft)) == draft
         assert len(longer) <= max(room, len(draft))
-        assert len(longer) <= len(draft) + MOST_LENGTH
+        assert len(longer) <= len(draft) + MAX_LENGTH
         one.learn(longer, ())
         generated += emitted

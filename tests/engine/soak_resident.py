@@ -2,7 +2,7 @@
 
     python soak_resident.py '{"model": ..., "memory_budget": "180MiB"}' NUM_REQUESTS
 
-prints one line of JSON: the budget, the most that was resident over a bare `import torch`, what the ladder did, and how
+prints one line of JSON: the budget, the most that was resident over a bare `import torch`, what memory pressure did, how
 many answers differ from those of the same model without a budget. What it keeps itself of a request is small.
 """
 
@@ -19,7 +19,7 @@ import torch
 if TYPE_CHECKING:
     from forerun import LLM, SamplingParams
 
-MOST_WAITING = 32
+MAX_WAITING = 32
 WORDS = ("The sea is wide. ", "One two three. ", "A list: a, b, c. ")
 
 
@@ -77,7 +77,7 @@ def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
     answers, aborted, most = {}, set(), resident() - bare
     running = {}
     while len(asked) < num_requests or engine.has_work:
-        room = len(asked) < num_requests and len(engine.scheduler.waiting) < MOST_WAITING
+        room = len(asked) < num_requests and len(engine.scheduler.waiting) < MAX_WAITING
         if room and rng.random() < 0.4:
             first = Request.draw(rng, longest)
             for _ in range(rng.choice((1, 1, 1, 3))):  # n answers to one prompt
@@ -92,7 +92,7 @@ def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
         for i in [i for i, run in running.items() if run.seq.id not in engine.requests]:
             answers[i] = array("i", running.pop(i).seq.generated)
         most = max(most, resident() - bare)
-    taken = dict(engine.ladder.taken)
+    taken = dict(engine.pressure.taken)
     different = num_different(llm, asked, answers, aborted)
     stats = engine.stats
     return {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq
 from forerun.engine.controller import Fixed
-from forerun.engine.policy import LEAST_EXPLORATION, PLAIN_EVERY, Policy
+from forerun.engine.policy import MIN_EXPLORATION, PLAIN_EVERY, Policy
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -138,7 +138,7 @@ def test_trials_in_vain_take_their_share_of_the_time():
     world = World(acceptance=always(0.0), draft_s=lambda n: 1.0)
     world.run(Policy(FULL), 5000)
     asked = [bool(b[0]) for b in world.budgets[500:]]
-    assert 0.5 * LEAST_EXPLORATION < sum(asked) / len(asked) < 1.5 * LEAST_EXPLORATION
+    assert 0.5 * MIN_EXPLORATION < sum(asked) / len(asked) < 1.5 * MIN_EXPLORATION
 
 
 def test_the_same_measurements_give_the_same_budgets():

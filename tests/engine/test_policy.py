@@ -14,7 +14,7 @@ from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.engine.chances import Bias, Chances
+from forerun.engine.acceptance import AcceptanceModel, Bias
 from forerun.engine.controller import DraftResult, Fixed, Prior
 from forerun.engine.policy import MARGIN, Policy
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
@@ -55,7 +55,7 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = tree.path_products(draft.parents, Chances().of(draft, Bias()))
+    chances = tree.path_products(draft.parents, AcceptanceModel().of(draft, Bias()))
     gains = [sum(chances[:k]) - MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
@@ -112,14 +112,16 @@ def test_in_a_batch_even_a_sure_and_cheap_node_of_the_fastest_gives_way():
     assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
 
 
-def told(chances: Chances, draft: Draft, tokens: tuple[int, ...], bias: Bias | None = None) -> None:
+def told(
+    chances: AcceptanceModel, draft: Draft, tokens: tuple[int, ...], bias: Bias | None = None
+) -> None:
     """Let a draft be compared with these tokens."""
     bias = bias or Bias()
     chances.learn(draft, chances.of(draft, bias), tokens, bias)
 
 
 def test_chances_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
-    chances, rng = Chances(), random.Random(3)
+    chances, rng = AcceptanceModel(), random.Random(3)
     assert chances.of(sure(0.9), Bias()) == pytest.approx([0.9])
     for _ in range(400):
         told(chances, sure(0.9), (1,) if rng.random() < 0.3 else (5,))
@@ -129,7 +131,7 @@ def test_chances_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
 
 @given(st.floats(0, 1), st.booleans(), st.floats(-50, 50))
 def test_chances_are_finite_whatever_is_said(confidence, is_right, bias):
-    chances, own = Chances(), Bias(bias)
+    chances, own = AcceptanceModel(), Bias(bias)
     told(chances, sure(confidence), (1,) if is_right else (9,), own)
     assert all(0 <= chance <= 1 for chance in chances.of(sure(confidence), own))
 
@@ -137,7 +139,7 @@ def test_chances_are_finite_whatever_is_said(confidence, is_right, bias):
 def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
     """Of two children of the root one came true, and of its two children neither; the others are not judged."""
     draft = sure(0.5, 0.5, 0.1, 0.9, 0.1, parents=(-1, -1, 0, 1, 1))
-    seen, chances = Chances(), Chances()
+    seen, chances = AcceptanceModel(), AcceptanceModel()
     for confidence, is_hit in ((0.5, False), (0.5, True), (0.9, False), (0.1, False)):
         told(seen, sure(confidence), (1,) if is_hit else (9,))
     told(chances, draft, (2, 9))
@@ -148,7 +150,7 @@ def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
 
 @pytest.mark.parametrize("truth", [0.1, 0.4, 0.95])
 def test_a_sequence_unlike_the_others_gets_a_chance_of_its_own(truth):
-    chances, own, rng = Chances(), Bias(), random.Random(5)
+    chances, own, rng = AcceptanceModel(), Bias(), random.Random(5)
     for _ in range(150):
         told(chances, sure(0.7), (1,) if rng.random() < truth else (9,), own)
         for _ in range(9):

@@ -9,7 +9,7 @@ import pytest
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq
-from forerun.engine.chances import Bias, Chances
+from forerun.engine.acceptance import AcceptanceModel, Bias
 from forerun.engine.controller import Prior
 from forerun.engine.policy import Policy
 from tests.engine.test_controller import FULL, WORLDS, World, always, fixed_rates, rate
@@ -78,7 +78,7 @@ def test_without_a_prior_nothing_changes():
 
 @pytest.mark.parametrize(("num_drafts", "low", "high"), [(3, 0.55, 0.7), (150, 0.0, 0.1)])
 def test_what_was_known_of_acceptance_counts_as_some_drafts_and_fades(num_drafts, low, high):
-    chances, draft = Chances([(1.0, 0.9)]), Draft.chain([1])
+    chances, draft = AcceptanceModel([(1.0, 0.9)]), Draft.chain([1])
     for _ in range(num_drafts):
         chances.learn(draft, chances.of(draft, Bias()), (2,), Bias())
     assert low < chances.of(draft, Bias())[0] < high

@@ -38,7 +38,7 @@ FAMILIES = {
 def cache(tmp_path, monkeypatch) -> Path:
     """A cache of the test's own, which takes small models, too."""
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(packed, "LEAST_NBYTES", 0)
+    monkeypatch.setattr(packed, "MIN_NBYTES", 0)
     return tmp_path / "cache" / "packed"
 
 
@@ -109,7 +109,7 @@ def written(tmp_path_factory) -> tuple[packed.PackedFile, NativeDecoder, bytes]:
     folder = saved(tmp_path_factory.mktemp("models"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORERUN_CACHE", str(folder / "cache"))
-        patch.setattr(packed, "LEAST_NBYTES", 0)
+        patch.setattr(packed, "MIN_NBYTES", 0)
         decoder = load(folder)
         file = packed.PackedFile.of(folder, quant="none", head_bits=None)
         return file, decoder, file.path.read_bytes()

@@ -42,7 +42,7 @@ ATTACKS: tuple[tuple[int, str, dict[str, object], dict[str, str]], ...] = (
     (421, "/v1/completions", {"prompt": "a"}, JSON | EVIL[0]),
     (403, "/v1/completions", {"prompt": "a"}, JSON | EVIL[1]),
 )
-MOST_HALVES = 300
+MAX_HALVES = 300
 """Half-open connections that are held at once: more than the server holds."""
 FLAGS = (
     *("--max-model-len", "512", "--max-num-seqs", "4", "-d", "prompt_lookup:ngram_min=1"),
@@ -123,7 +123,7 @@ class AttackLoad:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: local")
         self._halves.append(writer)
-        if len(self._halves) > MOST_HALVES:
+        if len(self._halves) > MAX_HALVES:
             self._halves.popleft().close()
 
     async def _leave(self, client: httpx.AsyncClient, number: int) -> None:

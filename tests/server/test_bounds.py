@@ -15,7 +15,7 @@ import pytest
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafting.base import BaseDrafter
-from forerun.engine.guard import Guard
+from forerun.engine.safe_drafter import SafeDrafter
 from forerun.server.config import ServerConfig
 from forerun.server.run import bind
 from tests.server.conftest import running
@@ -247,7 +247,7 @@ class Broken(BaseDrafter):
 def test_a_drafter_that_raises_costs_no_answer(llm):
     broken = llm.with_drafter(Broken())
     engine = broken.engine
-    engine.drafter = Guard(engine.drafter, engine.stats, llm.model.config.vocab_size)
+    engine.drafter = SafeDrafter(engine.drafter, engine.stats, llm.model.config.vocab_size)
     body = {"prompt": "One two three one two", "max_tokens": 8, "temperature": 0}
     with running(lambda: broken) as (url, _):
         found = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()

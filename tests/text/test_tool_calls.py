@@ -8,7 +8,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forerun.text.tool_calls import Argued, Called, Part, Said, ToolCallParser, described
+from forerun.text.tool_calls import (
+    ArgumentsPart,
+    CallPart,
+    Part,
+    TextPart,
+    ToolCallParser,
+    described,
+)
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}</tool_call>\\"", "b": [{}]}}\n</tool_call>'
 ARGUMENTS = '{"a": "}</tool_call>\\"", "b": [{}]}'
@@ -25,10 +32,10 @@ def parts(text: str, cuts: list[int] = ()) -> list[Part]:
     joined = list[Part]()
     for part in [*found, *parser.flush()]:
         last = joined[-1] if joined else None
-        if isinstance(part, Said) and isinstance(last, Said):
-            joined[-1] = Said(last.text + part.text)
-        elif isinstance(part, Argued) and isinstance(last, Argued):
-            joined[-1] = Argued(last.text + part.text)
+        if isinstance(part, TextPart) and isinstance(last, TextPart):
+            joined[-1] = TextPart(last.text + part.text)
+        elif isinstance(part, ArgumentsPart) and isinstance(last, ArgumentsPart):
+            joined[-1] = ArgumentsPart(last.text + part.text)
         else:
             joined.append(part)
     return joined
@@ -38,18 +45,18 @@ def parts(text: str, cuts: list[int] = ()) -> list[Part]:
     ("text", "expected"),
     [
         ("", []),
-        ("  hello < there \n", [Said("  hello < there \n")]),
-        (CALL, [Called("f"), Argued(ARGUMENTS)]),
-        (f"Well.\n\n{CALL}\n", [Said("Well."), Called("f"), Argued(ARGUMENTS)]),
-        (f"{CALL}\n{CALL}", [Called("f"), Argued(ARGUMENTS)] * 2),
-        (TWO, [Called("f"), Argued("{}"), Called("g"), Argued("{}")]),
-        (OTHER, [Called("h"), Argued('{"x": 1}')]),
-        (OTHER.replace("</tool_call>", ""), [Called("h"), Argued('{"x": 1}')]),
-        ("<tool_call>nothing</tool_call>", [Said("<tool_call>nothing</tool_call>")]),
-        ("<tool_call>", [Said("<tool_call>")]),
-        ('<tool_call>{"name": "f", "arguments": {"a', [Called("f"), Argued('{"a')]),
-        ("a <tool_cal", [Said("a <tool_cal")]),
-        (f"{CALL} and more", [Called("f"), Argued(ARGUMENTS), Said(" and more")]),
+        ("  hello < there \n", [TextPart("  hello < there \n")]),
+        (CALL, [CallPart("f"), ArgumentsPart(ARGUMENTS)]),
+        (f"Well.\n\n{CALL}\n", [TextPart("Well."), CallPart("f"), ArgumentsPart(ARGUMENTS)]),
+        (f"{CALL}\n{CALL}", [CallPart("f"), ArgumentsPart(ARGUMENTS)] * 2),
+        (TWO, [CallPart("f"), ArgumentsPart("{}"), CallPart("g"), ArgumentsPart("{}")]),
+        (OTHER, [CallPart("h"), ArgumentsPart('{"x": 1}')]),
+        (OTHER.replace("</tool_call>", ""), [CallPart("h"), ArgumentsPart('{"x": 1}')]),
+        ("<tool_call>nothing</tool_call>", [TextPart("<tool_call>nothing</tool_call>")]),
+        ("<tool_call>", [TextPart("<tool_call>")]),
+        ('<tool_call>{"name": "f", "arguments": {"a', [CallPart("f"), ArgumentsPart('{"a')]),
+        ("a <tool_cal", [TextPart("a <tool_cal")]),
+        (f"{CALL} and more", [CallPart("f"), ArgumentsPart(ARGUMENTS), TextPart(" and more")]),
     ],
 )
 def test_text_and_calls_are_told_apart(text, expected):
@@ -76,7 +83,7 @@ VALUES = st.text(max_size=8) | st.integers() | st.lists(st.text(max_size=3), max
 def test_arguments_come_through_as_they_were_written(arguments):
     call = json.dumps({"name": "f", "arguments": arguments})
     (called, argued) = parts(f"<tool_call>\n{call}\n</tool_call>", [*range(len(call))])
-    assert called == Called("f")
+    assert called == CallPart("f")
     assert json.loads(argued.text) == arguments
 
 
@@ -91,7 +98,7 @@ def test_a_conversation_for_a_template_without_tools_is_text():
     system, asked, called, answered = described(messages, tools)
     assert '"name": "f"' in system["content"]
     assert asked == messages[0]
-    assert parts(called["content"]) == [Called("f"), Argued('{"a": 1}')]
+    assert parts(called["content"]) == [CallPart("f"), ArgumentsPart('{"a": 1}')]
     assert answered == {"role": "user", "content": "<tool_response>\ndone\n</tool_response>"}
     own = [{"role": "system", "content": "Be kind."}, *messages]
     assert described(own, tools)[0]["content"].startswith("Be kind.\n\n# Tools")

@@ -79,7 +79,7 @@ def command(
 
     if clear_cache:
         freed = packed.remove(packed.folder().entries())
-        console.stderr().print(f"deleted {sizes.shown(freed)} of packed copies; models stay")
+        console.stderr().print(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
     found, folder = rows(), packed.folder()
     packed_nbytes = sum(row.packed_nbytes for row in found)
     if as_json:
@@ -148,22 +148,24 @@ def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
         (
             row.name,
             row.here,
-            sizes.shown(row.nbytes) if row.nbytes else "",
-            sizes.shown(row.packed_nbytes) if row.copies else "",
+            sizes.format_size(row.nbytes) if row.nbytes else "",
+            sizes.format_size(row.packed_nbytes) if row.copies else "",
             row.licence,
         )
         for row in found
     ]
     here_nbytes = sum(row.nbytes for row in found if row.here in ("yes", "hub"))
-    lines.append(("all here", "", sizes.shown(here_nbytes), sizes.shown(packed_nbytes), ""))
+    lines.append(
+        ("all here", "", sizes.format_size(here_nbytes), sizes.format_size(packed_nbytes), "")
+    )
     out = console.report()
     out.print(console.table(columns, lines, num_left=len(columns)))
     out.print(
-        f"\npacked copies: {sizes.shown(packed_nbytes)} of at most {sizes.shown(limit_nbytes)}"
+        f"\npacked copies: {sizes.format_size(packed_nbytes)} of at most {sizes.format_size(limit_nbytes)}"
     )
     for row in found:
         if row.learned:
-            taken = sizes.shown(row.learned_nbytes)
+            taken = sizes.format_size(row.learned_nbytes)
             out.print(f"{row.name}: {taken} learned (--learn), forerun rm --learned deletes it")
         if drafters := row.profiles():
             out.print(f"{row.name} is tuned: {', '.join(drafters)}")

@@ -55,10 +55,10 @@ def _remove_copies(names: list[str]) -> None:
 
     for name, wanted in _named(names):
         freed = packed.remove(copy for row in wanted for copy in row.copies)
-        _say(f"deleted {sizes.shown(freed)} of packed copies of {name}")
+        _say(f"deleted {sizes.format_size(freed)} of packed copies of {name}")
     if not names:
         freed = packed.remove(packed.folder().entries())
-        _say(f"deleted {sizes.shown(freed)} of packed copies; models stay")
+        _say(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
 
 
 def _remove_learned(names: list[str]) -> None:
@@ -67,10 +67,10 @@ def _remove_learned(names: list[str]) -> None:
 
     for name, wanted in _named(names):
         freed = learned_files.remove([entry for row in wanted for entry in row.learned])
-        _say(f"deleted {sizes.shown(freed)} of what was learned of {name}")
+        _say(f"deleted {sizes.format_size(freed)} of what was learned of {name}")
     if not names:
         freed = learned_files.remove(learned_files.entries())
-        _say(f"deleted {sizes.shown(freed)} of what was learned; models stay")
+        _say(f"deleted {sizes.format_size(freed)} of what was learned; models stay")
 
 
 def _named(names: list[str]) -> Iterator[tuple[str, list[Row]]]:
@@ -97,9 +97,9 @@ def _remove_models(names: list[str], yes: bool) -> None:
     for model in [hub.in_cache(name) for name in dict.fromkeys(names)]:
         assert model.path is not None
         copies = packed.of_model(model.path)
-        what = f"{model.name} ({sizes.shown(model.nbytes)})"
+        what = f"{model.name} ({sizes.format_size(model.nbytes)})"
         if copies:
-            what += f" and its packed copies ({sizes.shown(sum(c.nbytes for c in copies))})"
+            what += f" and its packed copies ({sizes.format_size(sum(c.nbytes for c in copies))})"
         if not yes and not _confirms(f"delete {what}?"):
             _say(f"{model.name} stays")
             continue

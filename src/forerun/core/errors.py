@@ -68,7 +68,7 @@ def unknown(kind: str, given: str, allowed: Iterable[str], also: Iterable[str] =
     names = sorted(allowed)
     close = difflib.get_close_matches(given, [*names, *also], n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
-    return f"unknown {kind} {shown(given)}{hint} (allowed: {', '.join(names)})"
+    return f"unknown {kind} {short_repr(given)}{hint} (allowed: {', '.join(names)})"
 
 
 def check_least(name: str, value: float | None, least: float) -> None:
@@ -96,7 +96,7 @@ def as_typed(message: str, typed: Mapping[str, str]) -> str:
     return message
 
 
-def refuse(
+def reject(
     given: Mapping[str, object],
     neutral: Mapping[str, Sequence[object]],
     kind: str,
@@ -112,7 +112,7 @@ def refuse(
         if not any(value is each or value == each for each in neutral[name]):
             allowed = " or ".join(map(repr, neutral[name]))
             raise RequestError(
-                f"{name}={shown(value)} is not supported: leave it out, or give {allowed}"
+                f"{name}={short_repr(value)} is not supported: leave it out, or give {allowed}"
             )
 
 
@@ -126,7 +126,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())[:300]
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value for a message: on one line, and cut if it is long. Of what is huge only the beginning is read."""
     text = repr(_beginning(value))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from forerun.core.errors import RequestError, refuse, shown
+from forerun.core.errors import RequestError, reject, short_repr
 from forerun.core.structured import StructuredOutputsParams
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def _named(cls: type[T]) -> type[T]:
     @functools.wraps(init)
     def read(self: T, **values: Any) -> None:
         others = {name: values.pop(name) for name in values.keys() - known}
-        refuse(others, _NEUTRAL, "sampling parameter", known)
+        reject(others, _NEUTRAL, "sampling parameter", known)
         init(self, **values)
 
     cls.__init__ = read  # type: ignore[method-assign,assignment]
@@ -130,7 +130,7 @@ class SamplingParams:
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
             if not _is_fine(value, holds):
-                raise RequestError(f"{name} must be {allowed}, got {shown(value)}")
+                raise RequestError(f"{name} must be {allowed}, got {short_repr(value)}")
         if self.temperature > HOT:
             _note_hot()
         if self.structured_outputs is not None:
@@ -142,7 +142,7 @@ class SamplingParams:
         if not isinstance(self.structured_outputs, StructuredOutputsParams):
             raise RequestError(
                 "structured_outputs must be a StructuredOutputsParams, "
-                f"got {shown(self.structured_outputs)}"
+                f"got {short_repr(self.structured_outputs)}"
             )
         for name in ("ignore_eos", "min_tokens"):
             if getattr(self, name):

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 
-from forerun.core.errors import RequestError, shown
+from forerun.core.errors import RequestError, short_repr
 from forerun.core.spellings import Spelling
 
 _log = logging.getLogger("forerun")
@@ -193,7 +193,7 @@ def _check(name: str, value: object, one: Spelling) -> None:
         _note(name, one.why)
     elif _word(value) not in one.values:
         allowed = f" (allowed: {', '.join(one.values)})" if one.values else ""
-        raise RequestError(f"{name}={shown(value)} is not possible here: {one.why}{allowed}")
+        raise RequestError(f"{name}={short_repr(value)} is not possible here: {one.why}{allowed}")
 
 
 @cache

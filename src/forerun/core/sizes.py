@@ -61,10 +61,10 @@ def _what_is_wrong(text: str) -> str:
     return f"is no size ({units})"
 
 
-def shown(nbytes: float) -> str:
+def format_size(nbytes: float) -> str:
     """Three digits and a decimal unit.
 
-    >>> shown(98_362_432), shown(1_156_004_628), shown(5_000_000_000), shown(0)
+    >>> format_size(98_362_432), format_size(1_156_004_628), format_size(5_000_000_000), format_size(0)
     ('98.4 MB', '1.16 GB', '5 GB', '0 B')
     """
     unit, number = "B", float(nbytes)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from forerun.core.errors import RequestError, refuse, shown
+from forerun.core.errors import RequestError, reject, short_repr
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 """Of which exactly one is given."""
@@ -59,9 +59,9 @@ class StructuredOutputsParams:
             )
         for name in ("regex", "grammar", "whitespace_pattern"):
             if not isinstance(getattr(self, name), str | None):
-                raise RequestError(f"{name} must be text, got {shown(getattr(self, name))}")
+                raise RequestError(f"{name} must be text, got {short_repr(getattr(self, name))}")
         if self.json_object not in (None, False, True):
-            raise RequestError(f"json_object must be true, got {shown(self.json_object)}")
+            raise RequestError(f"json_object must be true, got {short_repr(self.json_object)}")
         if self.choice is not None:
             _check_choice(self.choice)
             object.__setattr__(self, "choice", tuple(self.choice))
@@ -74,10 +74,10 @@ class StructuredOutputsParams:
     def read(cls, given: object) -> Self:
         """As written in a request's JSON. Raises RequestError for an unknown field."""
         if not isinstance(given, Mapping):
-            raise RequestError(f"structured_outputs must be an object, got {shown(given)}")
+            raise RequestError(f"structured_outputs must be an object, got {short_repr(given)}")
         known = [one.name for one in fields(cls)]
         others = {name: value for name, value in given.items() if name not in known}
-        refuse(others, _NEUTRAL, "field of structured_outputs", known)
+        reject(others, _NEUTRAL, "field of structured_outputs", known)
         return cls(**{name: value for name, value in given.items() if name in known})
 
     @property
@@ -116,10 +116,12 @@ def _parts(value: object) -> Iterator[object]:
 
 def _check_choice(choice: object) -> None:
     if not isinstance(choice, Sequence) or isinstance(choice, str) or not choice:
-        raise RequestError(f"choice must be a list of texts, got {shown(choice)}")
+        raise RequestError(f"choice must be a list of texts, got {short_repr(choice)}")
     for text in choice:
         if not isinstance(text, str) or not text:
-            raise RequestError(f"choice must be a list of texts, none empty, got {shown(text)}")
+            raise RequestError(
+                f"choice must be a list of texts, none empty, got {short_repr(text)}"
+            )
 
 
 def _schema(given: Any) -> object:
@@ -134,7 +136,7 @@ def _schema(given: Any) -> object:
     if isinstance(given, bool):
         return {"allOf": [given]}  # which llguidance reads everywhere but at the top
     if not isinstance(given, Mapping):
-        raise RequestError(f"json must be a JSON schema, an object, got {shown(given)}")
+        raise RequestError(f"json must be a JSON schema, an object, got {short_repr(given)}")
     if _has_id_beside_ref(given):
         raise RequestError(
             "json cannot be used: an id stands beside a $ref, where drafts up to 7 ignore it: "

@@ -24,7 +24,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafting.base import BaseDrafter, Target
 from forerun.drafting.networks.best_first import drafts_of
 from forerun.drafting.ngram import guess_tree, table_file
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence
+from forerun.drafting.ngram.guess_tree import AnyNGramModel
 from forerun.drafting.ngram.learned import Learned
 from forerun.drafting.ngram.texts import Texts
 from forerun.drafting.ngram.token_table import (
@@ -144,7 +144,7 @@ class Recycling(BaseDrafter):
         )
         return drafts_of(trees)
 
-    def evidence(self, seqs: Sequence[Seq]) -> AnyTextEvidence:
+    def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
         """What the tables, each text and other outputs say, for a network to draft beside."""
         self.texts.share(seqs)
         own = [self.texts.own(seq) for seq in seqs]

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, nodes_of
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence
+from forerun.drafting.ngram.guess_tree import AnyNGramModel
 from forerun.drafting.pair import Pair
 
 
@@ -25,20 +25,20 @@ class NetworkDrafter(Drafter, Protocol):
     """Whether it takes native evidence, or the oracle's."""
 
     def propose_beside(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyNGramModel | None
     ) -> list[Draft]:
         """One tree a sequence of what both say."""
         ...
 
 
 @runtime_checkable
-class EvidenceDrafter(Drafter, Protocol):
+class NGramDrafter(Drafter, Protocol):
     """One that knows something of texts."""
 
     is_native: bool
     """Whether its evidence is native."""
 
-    def evidence(self, seqs: Sequence[Seq]) -> AnyTextEvidence:
+    def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
         """Of each sequence."""
         ...
 
@@ -46,7 +46,7 @@ class EvidenceDrafter(Drafter, Protocol):
 class Joined(Pair):
     """Asks a network beside what tables and texts say."""
 
-    def __init__(self, network: NetworkDrafter, tables: EvidenceDrafter) -> None:
+    def __init__(self, network: NetworkDrafter, tables: NGramDrafter) -> None:
         super().__init__(network, tables)
         self.network, self.tables = network, tables
 
@@ -57,7 +57,7 @@ class Joined(Pair):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first."""
-        return self.network.propose_beside(seqs, budgets, self.tables.evidence(seqs))
+        return self.network.propose_beside(seqs, budgets, self.tables.ngram_model(seqs))
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -70,6 +70,6 @@ class Joined(Pair):
 def joined(first: Drafter, second: Drafter) -> Joined | None:
     """The two as one, in either order; None if they are no such pair, or one is native and the other is not."""
     for network, tables in ((first, second), (second, first)):
-        if isinstance(network, NetworkDrafter) and isinstance(tables, EvidenceDrafter):
+        if isinstance(network, NetworkDrafter) and isinstance(tables, NGramDrafter):
             return Joined(network, tables) if network.is_native == tables.is_native else None
     return None

@@ -17,7 +17,7 @@ from forerun.core.types import Draft
 
 MATCH = 3
 """Tokens that must be equal where the answer returns to the prediction."""
-FIRST_LENGTH, LEAST_LENGTH, MOST_LENGTH = 8, 2, 32
+FIRST_LENGTH, MIN_LENGTH, MAX_LENGTH = 8, 2, 32
 """Tokens guessed at once."""
 
 
@@ -69,9 +69,7 @@ class Prediction:
         self.accepted += num_right
         self.rejected += num_drafted - num_right
         is_whole = num_right == num_drafted
-        self._length = (
-            min(2 * self._length, MOST_LENGTH) if is_whole else max(num_right, LEAST_LENGTH)
-        )
+        self._length = min(2 * self._length, MAX_LENGTH) if is_whole else max(num_right, MIN_LENGTH)
 
     def _coming(self) -> tuple[int, ...]:
         if self._position is None:

@@ -24,7 +24,7 @@ class DraftResult:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What was measured earlier (`engine/profile.py`), in plain passes of one sequence; real measurements replace it."""
+    """What was measured earlier (`engine/profile.py`), in plain passes of one sequence; measurements replace it."""
 
     pass_cost: CostCurve = field(default_factory=lambda: CostCurve({1: 1.0, 4: 1.15, 16: 2.0}))
     """A pass by its rows; without an earlier run rows are taken to be nearly free up to four."""

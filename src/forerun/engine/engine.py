@@ -28,11 +28,11 @@ from forerun.drafting.rules import propose
 from forerun.engine.additions import extended, fitting
 from forerun.engine.batch import Pass, SequenceRows, pack
 from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
-from forerun.engine.guard import Guard
-from forerun.engine.ladder import Ladder, Need
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.policy import Policy
+from forerun.engine.pressure import MemoryPressure, Need
 from forerun.engine.request import RequestState, StepResult
+from forerun.engine.safe_drafter import SafeDrafter
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
@@ -69,7 +69,7 @@ class Engine:
         self.stats = SpecStats()
         self.drafter = drafter
         if config.controller:
-            self.drafter = Guard(drafter, self.stats, model.config.vocab_size)
+            self.drafter = SafeDrafter(drafter, self.stats, model.config.vocab_size)
         if isinstance(drafter, Fallback):
             drafter.choose = lambda firsts: self.controller.choose(firsts)
         self.controller: Controller = Fixed(config.draft_budget)
@@ -86,7 +86,7 @@ class Engine:
         self._grammars, self._draft_forced, self._encode = grammars, draft_forced, encode
         self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
-        self.ladder = Ladder(self.cache, self.scheduler, self.stats)
+        self.pressure = MemoryPressure(self.cache, self.scheduler, self.stats)
         self.timers = Timers()
         self.trace: Trace | None = None
         self._granted = 0
@@ -246,7 +246,7 @@ class Engine:
             if pending:
                 needs.append(Need(seq, pending, drafts.get(seq.id, EMPTY_DRAFT)))
         work = []
-        for need, draft in zip(needs, self.ladder.fit(needs), strict=True):
+        for need, draft in zip(needs, self.pressure.fit(needs), strict=True):
             seq = need.seq
             if seq.slot < 0:
                 continue  # preempted for one before it
@@ -259,7 +259,7 @@ class Engine:
     def _make_room(self, seq: Seq, rows: int) -> bool:
         """Preempt the youngest sequences until another has room for its rows; False if it was its own turn."""
         while not self.cache.reserve(seq.slot, rows):
-            if self.ladder.take_back():
+            if self.pressure.take_back():
                 continue
             youngest = self.scheduler.running[-1]
             assert youngest is not seq or len(self.scheduler.running) > 1, (
@@ -389,7 +389,7 @@ class Engine:
         ]
         read = sum(one.num_pending for one in work.seq_rows) if not work.is_decoding else 0
         emitted = sum(len(r.outcome.emitted) for r in results)
-        self.ladder.learn(draft_s + verify_s, emitted, read)
+        self.pressure.learn(draft_s + verify_s, emitted, read)
         num_rows = work.batch.num_rows if work.is_decoding else None
         self.controller.learn(trials, num_rows, draft_s, verify_s)
 

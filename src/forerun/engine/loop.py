@@ -30,25 +30,25 @@ from forerun.engine.metrics import RequestCounts
 from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_token
 from forerun.engine.request import RequestState
 
-MOST_LEARN_S = 1.0
+MAX_LEARN_S = 1.0
 """Time to learn that is saved up."""
 Sink = Callable[[Event], object]
 """Called with each event of a request, by the thread that steps; should return at once."""
 
 
-class Turns:
+class EngineLock:
     """Who may use a model now: one thread at a time; who asks next is next. Ctrl-C waits for the turn's end.
 
     Loops of one model share it. A thread that has the turn may take it again. `os.fork` waits for the end of a turn, so
     that the child has a model that nobody is using.
     """
 
-    all: ClassVar[WeakSet[Turns]] = WeakSet()
+    all: ClassVar[WeakSet[EngineLock]] = WeakSet()
 
     def __init__(self) -> None:
         self._door, self._room = threading.Lock(), threading.Lock()
         self._owner: int | None = None
-        Turns.all.add(self)
+        EngineLock.all.add(self)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -85,16 +85,16 @@ class Turns:
             self._room.acquire()
 
 
-def _each_of_all(do: Callable[[Turns], None]) -> None:
-    for turns in [*Turns.all]:
+def _each_of_all(do: Callable[[EngineLock], None]) -> None:
+    for turns in [*EngineLock.all]:
         do(turns)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=lambda: _each_of_all(Turns.hold),
-        after_in_parent=lambda: _each_of_all(Turns.let_go),
-        after_in_child=lambda: _each_of_all(Turns.begin_anew),
+        before=lambda: _each_of_all(EngineLock.hold),
+        after_in_parent=lambda: _each_of_all(EngineLock.let_go),
+        after_in_child=lambda: _each_of_all(EngineLock.begin_anew),
     )
 
 
@@ -105,7 +105,7 @@ class EngineLoop:
         self,
         engine: Engine,
         new_text: Callable[[SamplingParams], Detokenizer | None] = lambda params: None,
-        turns: Turns | None = None,
+        turns: EngineLock | None = None,
         spell: Spell = lambda token_id: None,
     ) -> None:
         """`new_text` makes what turns a sequence's tokens into text, `spell` gives the text of one token.
@@ -113,7 +113,7 @@ class EngineLoop:
         `turns` are those of the engine's model.
         """
         self.engine = engine
-        self.turns = turns or Turns()
+        self.turns = turns or EngineLock()
         self.served = RequestCounts()
         self.spell = spell
         self._new_text = new_text
@@ -183,7 +183,7 @@ class EngineLoop:
 
     def learn(self, seconds: float) -> None:
         """Let the drafter learn while there is nothing to do, over all calls for about so long together."""
-        self._learn_s = min(self._learn_s + seconds, MOST_LEARN_S)
+        self._learn_s = min(self._learn_s + seconds, MAX_LEARN_S)
         is_more = True
         while is_more and self._learn_s > 0:
             start_s = time.perf_counter()

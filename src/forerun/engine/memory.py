@@ -257,17 +257,17 @@ def _rows_nbytes(rows: int, width: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class PressureStep:
     """One thing that can be given up, and the bytes that frees."""
 
     name: str
     frees: int
 
 
-def rungs(
+def pressure_steps(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
-) -> list[Rung]:
-    """What each rung of the ladder would free by itself, in its fixed order: at load time, then while running.
+) -> list[PressureStep]:
+    """What each step of memory pressure would free by itself, in its fixed order: at load time, then while running.
 
     `drafters` are the one that is asked for, smaller ones, and none.
     """
@@ -278,18 +278,18 @@ def rungs(
         return whole - plan(model, drafter, workload).total
 
     block = model.kv_blocks[workload.precision] + asked.kv_block
-    found: list[Rung] = []
+    found: list[PressureStep] = []
     for before, smaller in pairwise(drafters):
         is_same = smaller.name == before.name
         name = UNLEARNED if is_same else f"drafter {smaller.name}"
-        found.append(Rung(name, frees(smaller, workload)))
+        found.append(PressureStep(name, frees(smaller, workload)))
     half = replace(asked, num_nodes=asked.num_nodes // 2)
     if asked.num_nodes:
-        found.append(Rung("draft trees of half the nodes", frees(half, workload)))
+        found.append(PressureStep("draft trees of half the nodes", frees(half, workload)))
         bare = replace(asked, num_nodes=0)
-        found.append(Rung("no drafts", frees(bare, workload)))
-    found.append(Rung("a block of a shared prefix", block))
-    found.append(Rung("preempt a full sequence", block * workload.blocks_seq))
+        found.append(PressureStep("no drafts", frees(bare, workload)))
+    found.append(PressureStep("a block of a shared prefix", block))
+    found.append(PressureStep("preempt a full sequence", block * workload.blocks_seq))
     return found
 
 
@@ -299,7 +299,7 @@ def fit(
     workload: Workload,
     budget: int,
 ) -> MemoryPlan | None:
-    """The first way, in the ladder's order, in which one full sequence fits: the rest of the budget is blocks. Or None.
+    """Find the first way in which one full sequence fits, or None; the rest of the budget becomes blocks.
 
     Logits are held of one sequence at a time; then come smaller drafters and none; then a single sequence in small
     steps. Keys and values stay as they are asked for: in fewer bits they would say something else.

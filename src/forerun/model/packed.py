@@ -28,7 +28,7 @@ from forerun.core.files import open_to_read
 from forerun.hub.names import cache_root
 from forerun.model.packed_folder import SUFFIX, Entry, PackedFolder
 
-LEAST_NBYTES = 16 << 20
+MIN_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
 
 LIMIT_NBYTES = 5_000_000_000
@@ -143,7 +143,7 @@ class PackedFile:
 
     def save(self, decoder: PackedWeights) -> None:
         """Write the decoder's weights, where there is room for them."""
-        if decoder.nbytes() < LEAST_NBYTES or not self.folder.limit_nbytes:
+        if decoder.nbytes() < MIN_NBYTES or not self.folder.limit_nbytes:
             return
         try:
             self._write(decoder)

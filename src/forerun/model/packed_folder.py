@@ -103,13 +103,13 @@ class PackedFolder:
         free = shutil.disk_usage(self.path).free + sum(e.nbytes for e in going)
         if over > 0:
             taken = sum(e.nbytes for e in writing)
-            others = f", and other starts are writing {sizes.shown(taken)}" if taken else ""
+            others = f", and other starts are writing {sizes.format_size(taken)}" if taken else ""
             raise OSError(
-                f"{sizes.shown(nbytes)} are needed, but the limit is "
-                f"{sizes.shown(self.limit_nbytes)} (FORERUN_CACHE_LIMIT){others}"
+                f"{sizes.format_size(nbytes)} are needed, but the limit is "
+                f"{sizes.format_size(self.limit_nbytes)} (FORERUN_CACHE_LIMIT){others}"
             )
         if 2 * nbytes > free:
-            raise OSError(f"{sizes.shown(nbytes)} are needed, but the disk is nearly full")
+            raise OSError(f"{sizes.format_size(nbytes)} are needed, but the disk is nearly full")
         _delete(going)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.server.answers import timings
 from forerun.server.worker import AsyncRequest
 
@@ -78,7 +78,7 @@ class AccessLog:
 
 def _plain(path: str) -> str:
     """A path that cannot break the line."""
-    return path if path.isprintable() and " " not in path and len(path) < 60 else shown(path)
+    return path if path.isprintable() and " " not in path and len(path) < 60 else short_repr(path)
 
 
 def _reasons(running: AsyncRequest) -> str:

@@ -14,7 +14,7 @@ from forerun.server.answers import Document
 from forerun.server.errors import ApiError, of_stream
 from forerun.server.http import to_json
 from forerun.server.parts import CallDelta, Delta, Reader, TextDelta
-from forerun.server.worker import AsyncRequest, News
+from forerun.server.worker import AsyncRequest, StreamEvent
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class BlockWriter:
 
     request: AsyncRequest
     dialect: Dialect
-    observe: Callable[[News], object]
+    observe: Callable[[StreamEvent], object]
     reader: Reader
     _answer: BlockAnswer = field(init=False)
 
@@ -116,7 +116,7 @@ class BlockWriter:
         except Exception as error:
             yield _events(iter([self.dialect.fail(of_stream(error))]))
 
-    def _take(self, news: News) -> Iterator[Document]:
+    def _take(self, news: StreamEvent) -> Iterator[Document]:
         self.observe(news)
         answer, event = self._answer, news.event
         answer.end_s, answer.reason = news.time_s, event.finish_reason

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.http import refusal
@@ -45,14 +45,14 @@ class OriginCheck:
         if host and self._config.api_key is None and not self._is_own(_name(host)):
             return ApiError(
                 421,
-                f"this server is not called {shown(host)}: start it with --allowed-host NAME for every "
+                f"this server is not called {short_repr(host)}: start it with --allowed-host NAME for every "
                 "name that it is reached by, or with a key",
                 code="host_not_allowed",
             )
         if origin and not self._is_let_in(origin, host):
             return ApiError(
                 403,
-                f"pages of {shown(origin)} may not use this server: start it with --allowed-origins "
+                f"pages of {short_repr(origin)} may not use this server: start it with --allowed-origins "
                 "ORIGIN for every origin that may",
                 code="origin_not_allowed",
             )

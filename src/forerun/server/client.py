@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from forerun.core.errors import ConfigError, ForerunError, one_line, reason, shown, unknown
+from forerun.core.errors import ConfigError, ForerunError, one_line, reason, short_repr, unknown
 
 TIMEOUT_S = 600.0
 """How long a server may be silent, in the middle of an answer too."""
@@ -68,7 +68,7 @@ class Remote:
         except ValueError:
             is_fine = False
         if not is_fine:
-            raise ConfigError(f"--url must be http://HOST:PORT/v1 or https, got {shown(url)}")
+            raise ConfigError(f"--url must be http://HOST:PORT/v1 or https, got {short_repr(url)}")
         path = parts.path.rstrip("/") or "/v1"
         return cls(f"{parts.scheme}://{parts.netloc}{path}", api_key)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.server.errors import ApiError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -51,5 +51,5 @@ def check_roles(messages: Sequence[Mapping[str, Any]], field: str = "messages") 
         role = message.get("role", "user")
         if role not in ROLES:
             allowed = f"{', '.join(ROLES[:-1])} or {ROLES[-1]}"
-            what = f"{field}[{number}].role must be {allowed}, got {shown(role)}"
+            what = f"{field}[{number}].role must be {allowed}, got {short_repr(role)}"
             raise ApiError(400, what, param=field)

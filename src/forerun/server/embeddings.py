@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.core.params import SamplingParams
 from forerun.server import prompts
 from forerun.server.answers import Document
@@ -103,7 +103,7 @@ def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
     if len(fields) != 1:
         raise ApiError(400, "give input, or content, which is llama-server's name", param="input")
     if body.encoding_format not in _FORMATS:
-        message = f"encoding_format must be float or base64, got {shown(body.encoding_format)}"
+        message = f"encoding_format must be float or base64, got {short_repr(body.encoding_format)}"
         raise ApiError(400, message, param="encoding_format")
     if body.embd_normalize not in (-1, 2):
         message = f"embd_normalize must be 2 or -1, got {body.embd_normalize}"

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.core.device import return_freed
-from forerun.core.errors import ConfigError, ForerunError, shown
+from forerun.core.errors import ConfigError, ForerunError, short_repr
 from forerun.engine.memory import together
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig
@@ -123,7 +123,7 @@ class Fleet:
         names = ", ".join(service.names[0] for service in self.services)
         raise ApiError(
             404,
-            f"the model {shown(asked)} is not served here (served: {names})",
+            f"the model {short_repr(asked)} is not served here (served: {names})",
             param="model",
             code="model_not_found",
         )
@@ -155,7 +155,7 @@ class Fleet:
             return request.query_params.get("model")
         name = (await self.services[0].read_object(request)).get("model")
         if not isinstance(name, str | None):
-            raise ApiError(400, f"model must be a text, got {shown(name)}", param="model")
+            raise ApiError(400, f"model must be a text, got {short_repr(name)}", param="model")
         return name
 
     async def _ready(self, service: Service) -> None:

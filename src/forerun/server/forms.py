@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forerun.core.config import AUTO
-from forerun.core.errors import RequestError, shown, unknown
+from forerun.core.errors import RequestError, short_repr, unknown
 from forerun.core.structured import StructuredOutputsParams, depth
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
@@ -30,7 +30,7 @@ def of_response_format(given: Mapping[str, Any] | None) -> StructuredOutputsPara
     elif kind == "json_object":
         schema = given.get("schema")
     else:
-        raise ApiError(400, f"{field}.type must be {_TYPES}, got {shown(kind)}", param=field)
+        raise ApiError(400, f"{field}.type must be {_TYPES}, got {short_repr(kind)}", param=field)
     try:
         if schema is None:
             return StructuredOutputsParams(json_object=True)
@@ -50,7 +50,9 @@ def of_prediction(given: str | Mapping[str, Any]) -> str:
         content = "".join(map(str, texts)) if is_text else None
     if not isinstance(content, str):
         what = '{"type": "content", "content": TEXT}'
-        raise ApiError(400, f"prediction must be {what}, got {shown(given)}", param="prediction")
+        raise ApiError(
+            400, f"prediction must be {what}, got {short_repr(given)}", param="prediction"
+        )
     return content
 
 
@@ -66,12 +68,12 @@ def max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
     if asked not in (None, AUTO, "none", drafter):
         raise ApiError(
             400,
-            f"speculative.drafter must be {drafter}, auto or none, got {shown(asked)}: a server has "
+            f"speculative.drafter must be {drafter}, auto or none, got {short_repr(asked)}: a server has "
             "the drafter it was started with",
             param="speculative",
         )
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
-        message = f"speculative.max_draft must be a whole number from 0, got {shown(most)}"
+        message = f"speculative.max_draft must be a whole number from 0, got {short_repr(most)}"
         raise ApiError(400, message, param="speculative")
     return 0 if asked == "none" else most
 

@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 
 STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
-LEAST_VALUES, VALUE_NBYTES = 10_000, 40
+MIN_VALUES, VALUE_NBYTES = 10_000, 40
 """A body may have one value for so many of the bytes that it may have, and so many in any case."""
 PART_NBYTES = 1 << 18
 """Bytes of an answer that are sent at once."""
@@ -113,7 +113,7 @@ async def read_bytes(request: Request, config: ServerConfig) -> bytes:
     if not _JSON.fullmatch(kind.partition(";")[0].strip().lower()):
         raise ApiError(
             415,
-            f"the body is sent as {shown(kind) if kind else 'of no type'}, it must be JSON: add the header "
+            f"the body is sent as {short_repr(kind) if kind else 'of no type'}, it must be JSON: add the header "
             "'content-type: application/json' (curl: -H 'content-type: application/json')",
         )
     try:
@@ -128,7 +128,7 @@ async def read_bytes(request: Request, config: ServerConfig) -> bytes:
 
 def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
     """The JSON object in a body. Raises ApiError if it is none."""
-    _check_values(body, max(LEAST_VALUES, config.max_body_nbytes // VALUE_NBYTES))
+    _check_values(body, max(MIN_VALUES, config.max_body_nbytes // VALUE_NBYTES))
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:

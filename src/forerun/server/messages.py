@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
 from forerun.server.answers import Document, timings, usage
 from forerun.server.blocks import BlockAnswer, ContentBlock
@@ -51,12 +51,14 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
     for number, message in enumerate(body.messages):
         role, content = message.get("role"), message.get("content")
         if role not in ANTHROPIC_ROLES:
-            what = f"messages[{number}].role must be user, assistant or system, got {shown(role)}"
+            what = (
+                f"messages[{number}].role must be user, assistant or system, got {short_repr(role)}"
+            )
             raise ApiError(400, what, param="messages")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list) or not all(isinstance(one, Mapping) for one in blocks):
             what = f"messages[{number}].content must be text or a list of blocks"
-            raise ApiError(400, f"{what}, got {shown(content)}", param="messages")
+            raise ApiError(400, f"{what}, got {short_repr(content)}", param="messages")
         messages += _translated(number, role, blocks)
     if messages and messages[-1]["role"] == "assistant":
         what = "the last message must be the user's: an answer cannot be begun for the model"
@@ -81,7 +83,7 @@ def _translated(
             result = {"tool_call_id": block.get("tool_use_id"), "content": block.get("content")}
             yield {"role": "tool", **result}
         elif kind not in _SILENT:
-            what = f"messages[{number}] has a block of type {shown(kind)}"
+            what = f"messages[{number}] has a block of type {short_repr(kind)}"
             allowed = "(allowed: text, tool_use, tool_result)"
             raise ApiError(400, f"{what} {allowed}", param="messages")
     if texts or calls:
@@ -106,14 +108,14 @@ def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
         return found | {"tool_choice": {"type": "function", "function": function}}
     if kind not in _CHOICES:
         what = f"{', '.join(_CHOICES)} or tool"
-        message = f"tool_choice.type must be {what}, got {shown(kind)}"
+        message = f"tool_choice.type must be {what}, got {short_repr(kind)}"
         raise ApiError(400, message, param="tool_choice")
     return found | {"tool_choice": _CHOICES[kind]}
 
 
 def _response_format(form: object) -> dict[str, Any]:
     if not isinstance(form, Mapping) or form.get("type") != "json_schema":
-        message = f'output_config.format must have the type "json_schema", got {shown(form)}'
+        message = f'output_config.format must have the type "json_schema", got {short_repr(form)}'
         raise ApiError(400, message, param="output_config")
     return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
 

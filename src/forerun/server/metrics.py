@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from forerun.engine import metrics
 from forerun.engine.metrics import PREFIX, Counter, Gauge
-from forerun.server.worker import AsyncRequest, News
+from forerun.server.worker import AsyncRequest, StreamEvent
 
 _FIRST_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),
@@ -36,7 +36,7 @@ HELP = {
     "prefix_cache_queries": "Tokens of sequences that began.",
     "prefix_cache_hits": "Tokens of them that the cache held already.",
     "num_preemptions": "Times a running sequence gave up its memory, to be read again.",
-    "memory_rungs": "What gave way where memory ran short, by rung.",
+    "memory_pressure_steps": "What gave way where memory ran short, by step.",
     "request_success": "Sequences that ended, by reason.",
     "spec_decode_num_drafts": "Drafts verified.",
     "spec_decode_num_draft_tokens": "Tokens drafted.",
@@ -94,11 +94,11 @@ class ModelMetrics:
     _prompt: Histogram
     _generation: Histogram
 
-    def follow(self, request: AsyncRequest) -> Callable[[News], None]:
+    def follow(self, request: AsyncRequest) -> Callable[[StreamEvent], None]:
         """What is to be called with each piece of news of a request."""
         last_s: dict[int, float] = {}
 
-        def observe(news: News) -> None:
+        def observe(news: StreamEvent) -> None:
             num_tokens = len(news.event.token_ids)
             before = last_s.get(news.completion)
             if before is None and num_tokens:

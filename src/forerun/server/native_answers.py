@@ -14,7 +14,7 @@ from forerun.server.answers import Document, timings
 from forerun.server.errors import of_stream
 from forerun.server.http import to_json
 from forerun.server.native_schema import NativeRequest
-from forerun.server.worker import AsyncRequest, News
+from forerun.server.worker import AsyncRequest, StreamEvent
 from forerun.text.tokenizer import Tokenizer
 
 SAMPLERS = ["penalties", "temperature", "top_k", "top_p", "min_p"]
@@ -76,7 +76,7 @@ class NativeWriter:
     model: str
     llm: LLM
     body: NativeRequest
-    observe: Callable[[News], object]
+    observe: Callable[[StreamEvent], object]
     is_one: bool
     """The answer is an object; else it is a list, also of one."""
     _end_s: float = 0.0
@@ -103,14 +103,14 @@ class NativeWriter:
         except Exception as error:
             yield _event(of_stream(error).document())
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: StreamEvent) -> None:
         self.observe(news)
         self._end_s = news.time_s
 
     def _runs(self) -> list[RequestState]:
         return [run for handle in self.request.handles for run in handle.runs]
 
-    def _chunks(self, news: News) -> list[bytes]:
+    def _chunks(self, news: StreamEvent) -> list[bytes]:
         event, index = news.event, news.completion
         run = self._runs()[index]
         documents = [

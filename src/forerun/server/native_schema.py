@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.server.errors import ApiError
 from forerun.server.schema import SampledAnswer, Strict
 from forerun.text.tokenizer import Tokenizer
@@ -62,7 +62,9 @@ def _ids(token: object, tokenizer: Tokenizer) -> list[str]:
 
 
 def _wrong(given: object) -> ApiError:
-    return ApiError(400, f"logit_bias must be {_BIASES}, got {shown(given)}", param="logit_bias")
+    return ApiError(
+        400, f"logit_bias must be {_BIASES}, got {short_repr(given)}", param="logit_bias"
+    )
 
 
 class ExtraFile(Strict):

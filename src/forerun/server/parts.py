@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from forerun.text.tool_calls import Argued, Called, Part, Said, ToolCallParser
+from forerun.text.tool_calls import ArgumentsPart, CallPart, Part, TextPart, ToolCallParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class Reader:
 
     def _delta(self, part: Part) -> Delta:
         match part:
-            case Said(text):
+            case TextPart(text):
                 return TextDelta(text)
-            case Called(name):
+            case CallPart(name):
                 self._index, self._id = self._index + 1, f"call_{uuid.uuid4().hex[:24]}"
                 return CallDelta(self._index, self._id, name)
-            case Argued(text):
+            case ArgumentsPart(text):
                 return CallDelta(self._index, self._id, None, text)
 
 

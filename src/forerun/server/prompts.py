@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.server.errors import ApiError
 from forerun.text.prompt import Encoded
 
@@ -62,7 +62,7 @@ def _one(given: object, field: str) -> list[Part]:
         and all(_is_id(one) or isinstance(one, str) for one in given)
     ):
         return given
-    raise ApiError(400, f"{field} must be {_FORMS}, got {shown(given)}", param=field)
+    raise ApiError(400, f"{field} must be {_FORMS}, got {short_repr(given)}", param=field)
 
 
 def _text_of(given: Mapping[str, Any], field: str) -> str:
@@ -77,14 +77,16 @@ def _text_of(given: Mapping[str, Any], field: str) -> str:
         texts = [_part(one, field) for one in parts]
         text = "".join(texts)
     if not isinstance(text, str):
-        raise ApiError(400, f"{field} must be {_FORMS}, got {shown(given)}", param=field)
+        raise ApiError(400, f"{field} must be {_FORMS}, got {short_repr(given)}", param=field)
     return text
 
 
 def _part(given: object, field: str) -> str:
     text = given.get("text") if isinstance(given, Mapping) and given.get("type") == "text" else None
     if not isinstance(text, str):
-        message = f'a part of {field} must be {{"type": "text", "text": TEXT}}, got {shown(given)}'
+        message = (
+            f'a part of {field} must be {{"type": "text", "text": TEXT}}, got {short_repr(given)}'
+        )
         raise ApiError(400, message, param=field)
     return text
 

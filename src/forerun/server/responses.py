@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
 from forerun.server.answers import Document, timings, usage
 from forerun.server.blocks import BlockAnswer, ContentBlock
@@ -72,7 +72,7 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
             messages.append({"role": "tool", **result})
         elif kind != "reasoning":
             what = "message, function_call or function_call_output"
-            message = f"input[{number}].type must be {what}, got {shown(kind)}"
+            message = f"input[{number}].type must be {what}, got {short_repr(kind)}"
             raise ApiError(400, message, param="input")
     return messages
 
@@ -80,7 +80,7 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
 def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:
     given = text.get("format") or {"type": "text"}
     if not isinstance(given, Mapping):
-        raise ApiError(400, f"text.format must be an object, got {shown(given)}", param="text")
+        raise ApiError(400, f"text.format must be an object, got {short_repr(given)}", param="text")
     if given.get("type") != "json_schema":
         return {**given}
     return {"type": "json_schema", "json_schema": {"schema": given.get("schema")}}

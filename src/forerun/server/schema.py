@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from forerun.core import options, request_spellings
-from forerun.core.errors import RequestError, as_typed, shown, unknown
+from forerun.core.errors import RequestError, as_typed, short_repr, unknown
 from forerun.core.params import MAX_IDS, SamplingParams
 from forerun.server import forms
 from forerun.server.conversations import AnthropicMessages, ChatMessages
@@ -329,10 +329,10 @@ def _told(error: ValidationError, body: type[BaseModel], typed: Mapping[str, str
     elif first["type"] == "missing":
         message = f"{name} is missing: it must be {_WORDS.get(name, 'given')}"
     elif field in _WORDS:
-        message = f"{name} must be {_WORDS[field]}, got {shown(first['input'])}"
+        message = f"{name} must be {_WORDS[field]}, got {short_repr(first['input'])}"
     else:
         what = first["msg"].removeprefix("Input should be ")
-        message = f"{name} must be {what}, got {shown(first['input'])}"
+        message = f"{name} must be {what}, got {short_repr(first['input'])}"
     return ApiError(400, message, param=name)
 
 

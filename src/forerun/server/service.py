@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from forerun.core.errors import RequestError, shown
+from forerun.core.errors import RequestError, short_repr
 from forerun.core.params import SamplingParams
 from forerun.core.spellings import read_object
 from forerun.core.structured import StructuredOutputsParams
@@ -107,7 +107,7 @@ class Service:
         served = ", ".join(self.names)
         raise ApiError(
             404,
-            f"the model {shown(asked)} is not served here (served: {served})",
+            f"the model {short_repr(asked)} is not served here (served: {served})",
             param="model",
             code="model_not_found",
         )

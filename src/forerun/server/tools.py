@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.core.errors import shown
+from forerun.core.errors import short_repr
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.server.errors import ApiError
 from forerun.text.messages import Message
@@ -49,9 +49,7 @@ class Toolbox:
             return cls(found, found, several)
         name = _chosen(choice)
         if name not in by_name:
-            message = (
-                f"tool_choice must be one of the tools ({', '.join(by_name)}), got {shown(name)}"
-            )
+            message = f"tool_choice must be one of the tools ({', '.join(by_name)}), got {short_repr(name)}"
             raise ApiError(400, message, param="tool_choice")
         return cls(found, (by_name[name],), False)
 
@@ -89,16 +87,16 @@ class Toolbox:
 def _checked(number: int, tool: object) -> Tool:
     where = f"tools[{number}]"
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
-        raise ApiError(400, f"{where} must be a function, got {shown(tool)}", param="tools")
+        raise ApiError(400, f"{where} must be a function, got {short_repr(tool)}", param="tools")
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ApiError(400, f"{where}.function must have a name", param="tools")
     if not _NAME.fullmatch(function["name"]):
         message = f"{where}.function.name must be 1 to 64 letters, digits and _ . -"
-        raise ApiError(400, f"{message}, got {shown(function['name'])}", param="tools")
+        raise ApiError(400, f"{message}, got {short_repr(function['name'])}", param="tools")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
-        message = f"{where}.function.parameters must be a JSON schema, got {shown(parameters)}"
+        message = f"{where}.function.parameters must be a JSON schema, got {short_repr(parameters)}"
         raise ApiError(400, message, param="tools")
     return tool
 
@@ -107,7 +105,7 @@ def _chosen(choice: object) -> object:
     """The name in a choice. Raises ApiError for one that is none."""
     function = choice.get("function") if isinstance(choice, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
-        message = f"tool_choice must be {CHOICES}, got {shown(choice)}"
+        message = f"tool_choice must be {CHOICES}, got {short_repr(choice)}"
         raise ApiError(400, message, param="tool_choice")
     return function["name"]
 

@@ -25,7 +25,7 @@ from forerun.text.prompt import Encoded
 
 _log = logging.getLogger(__name__)
 
-EACH_S, MOST_S = 0.005, 0.1
+EACH_S, MAX_S = 0.005, 0.1
 """Where many streams run, each is told after so long for every one of them, at most: sending stays a small share."""
 
 
@@ -33,7 +33,7 @@ class Closed(ForerunError):
     """The worker ends, and no request goes on."""
 
 
-class News(NamedTuple):
+class StreamEvent(NamedTuple):
     """An event, the index of its completion among all of the request, and when its step ended (`time.perf_counter`).
 
     The completions of the first prompt come first.
@@ -64,7 +64,7 @@ class AsyncRequest:
         """What the engine made of its prompts, once it has been accepted."""
         self.loop = loop
         self._worker, self._on_over = worker, on_over
-        self._news: deque[News] = deque()
+        self._news: deque[StreamEvent] = deque()
         self._is_over = False
         self._is_cancelled = False
         self._accepted: asyncio.Future[None] = loop.create_future()
@@ -88,7 +88,7 @@ class AsyncRequest:
             self.cancel()
             raise
 
-    async def news(self) -> AsyncIterator[list[News]]:
+    async def news(self) -> AsyncIterator[list[StreamEvent]]:
         """What came, as many steps together as came since it was last asked for. Raises what ended the request."""
         try:
             while self._news or not self._is_over:
@@ -119,11 +119,11 @@ class AsyncRequest:
         """True when the engine thread should send its news: at once, then after multiples of the interval."""
         if self.interval_s == 0:
             return True
-        interval_s = max(self.interval_s, min(EACH_S * num_running, MOST_S))
+        interval_s = max(self.interval_s, min(EACH_S * num_running, MAX_S))
         before, self._tick = self._tick, now_s // interval_s
         return self._tick != before
 
-    def deliver(self, news: list[News], is_over: bool, error: BaseException | None) -> None:
+    def deliver(self, news: list[StreamEvent], is_over: bool, error: BaseException | None) -> None:
         """Take what the engine thread sent."""
         self._news += news
         self.error = self.error or error
@@ -147,11 +147,11 @@ class _Job(NamedTuple):
     params: SamplingParams | None = None
 
 
-class _Mail(NamedTuple):
+class _Delivery(NamedTuple):
     """What the engine thread has for a request."""
 
     request: AsyncRequest
-    news: list[News]
+    news: list[StreamEvent]
     is_over: bool
     error: BaseException | None = None
 
@@ -168,7 +168,7 @@ class Worker:
         self._load, self._on_loaded = load, on_loaded
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         """None only wakes the thread."""
-        self._requests: dict[AsyncRequest, list[News]] = {}
+        self._requests: dict[AsyncRequest, list[StreamEvent]] = {}
         """Those the engine runs, with what they have not been told. The engine thread's own."""
         self._is_closing = False
         self._is_loaded = threading.Event()
@@ -258,13 +258,13 @@ class Worker:
             return
 
     def _do(self, job: _Job, llm: LLM) -> None:
-        request, news, index = job.request, list[News](), dict[int, int]()
+        request, news, index = job.request, list[StreamEvent](), dict[int, int]()
         if job.params is None:
             request.end()
             return
 
         def take(event: Event) -> None:
-            news.append(News(index[event.seq_id], event, time.perf_counter()))
+            news.append(StreamEvent(index[event.seq_id], event, time.perf_counter()))
 
         try:
             for prompt in job.prompts:
@@ -274,10 +274,10 @@ class Worker:
                     index[run.seq.id] = len(index)
         except Exception as error:
             request.end()
-            self._send([_Mail(request, [], True, error)])
+            self._send([_Delivery(request, [], True, error)])
             return
         self._requests[request] = news
-        self._send([_Mail(request, [], False)])
+        self._send([_Delivery(request, [], False)])
 
     def _step(self, llm: LLM) -> None:
         """One step. An error in it has ended what ran; the next requests get another chance."""
@@ -286,22 +286,22 @@ class Worker:
         except Exception:
             _log.exception("a step of the engine failed, %d requests end", len(self._requests))
 
-    def _mail(self) -> list[_Mail]:
+    def _mail(self) -> list[_Delivery]:
         """What there is to tell; who has ended is forgotten."""
         mail, now_s = [], time.perf_counter()
         for request, news in [*self._requests.items()]:
             is_over = all(each.is_finished for each in request.handles)
             if is_over or (news and request.is_due(now_s, len(self._requests))):
                 error = next((each.error for each in request.handles if each.error), None)
-                mail.append(_Mail(request, [*news], is_over, error))
+                mail.append(_Delivery(request, [*news], is_over, error))
                 news.clear()
             if is_over:
                 del self._requests[request]
         return mail
 
-    def _send(self, mail: list[_Mail]) -> None:
+    def _send(self, mail: list[_Delivery]) -> None:
         """One call a loop; requests of a loop that is closed end."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Mail]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Delivery]] = {}
         for one in mail:
             by_loop.setdefault(one.request.loop, []).append(one)
         for loop, own in by_loop.items():
@@ -321,12 +321,12 @@ class Worker:
     def _refuse_jobs(self) -> None:
         error = self._why_closed()
         jobs = [job for job in self._new_jobs() if job.params is not None]
-        self._send([_Mail(job.request, [], True, error) for job in jobs])
+        self._send([_Delivery(job.request, [], True, error) for job in jobs])
 
     def _why_closed(self) -> BaseException:
         return self.error or Closed("the engine is shutting down")
 
 
-def _hand_out(mail: list[_Mail]) -> None:
+def _hand_out(mail: list[_Delivery]) -> None:
     for request, news, is_over, error in mail:
         request.deliver(news, is_over, error)

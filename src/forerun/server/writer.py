@@ -13,7 +13,7 @@ from forerun.server.errors import of_stream
 from forerun.server.http import to_json
 from forerun.server.parts import Reader, whole
 from forerun.server.schema import StreamOptions
-from forerun.server.worker import AsyncRequest, News
+from forerun.server.worker import AsyncRequest, StreamEvent
 
 DONE = b"data: [DONE]\n\n"
 
@@ -26,7 +26,7 @@ class Writer:
     head: DocumentHead
     drafter: str
     words: Words
-    observe: Callable[[News], object]
+    observe: Callable[[StreamEvent], object]
     options: StreamOptions
     with_timings: bool = False
     """Every chunk tells the figures so far."""
@@ -70,7 +70,7 @@ class Writer:
                 yield _event(self.head.chunk([]) | self._figures())
         yield DONE
 
-    def _chunk(self, news: News) -> bytes:
+    def _chunk(self, news: StreamEvent) -> bytes:
         """A chunk for what one completion got; nothing if there is nothing to show."""
         choice = self._delta(news)
         if choice is None:
@@ -85,7 +85,7 @@ class Writer:
             document["timings"] = timings(self.request, news.time_s, self.drafter)
         return _event(document)
 
-    def _delta(self, news: News) -> Document | None:
+    def _delta(self, news: StreamEvent) -> Document | None:
         event, index, style = news.event, news.completion, self.head.style
         is_first = index not in self._offsets
         offset = self._offsets.setdefault(index, 0)
@@ -122,7 +122,7 @@ class Writer:
     def _is_finished(self) -> bool:
         return all(handle.is_finished for handle in self.request.handles)
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: StreamEvent) -> None:
         self.observe(news)
         self._end_s = news.time_s
 
@@ -191,17 +191,17 @@ def _reason(reason: FinishReason | None, has_calls: bool) -> str | None:
     return None if reason is None else reason.value
 
 
-def _joined(found: list[News]) -> list[News]:
+def _joined(found: list[StreamEvent]) -> list[StreamEvent]:
     """What came together as one piece of news for each completion."""
     if len(found) == 1:
         return found
-    parts: dict[int, list[News]] = {}
+    parts: dict[int, list[StreamEvent]] = {}
     for news in found:
         parts.setdefault(news.completion, []).append(news)
     return [own[0] if len(own) == 1 else _join(own) for own in parts.values()]
 
 
-def _join(parts: list[News]) -> News:
+def _join(parts: list[StreamEvent]) -> StreamEvent:
     events, last = [news.event for news in parts], parts[-1]
     logprobs = tuple(one for event in events for one in event.logprobs or ())
     event = Event(

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
-from forerun.core.errors import LoadError, shown, unknown
+from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.text.pieces import (
     END_TEXTS,
     SPACE,
@@ -141,7 +141,7 @@ def _split_merge(merge: str) -> tuple[str, str]:
     cut = merge.find(" ", 1)
     if cut < 0:
         raise LoadError(
-            f"the metadata is corrupt: {shown(merge)} in tokenizer.ggml.merges is no pair"
+            f"the metadata is corrupt: {short_repr(merge)} in tokenizer.ggml.merges is no pair"
         )
     return merge[:cut], merge[cut + 1 :]
 

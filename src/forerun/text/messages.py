@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from forerun.core.errors import RequestError, shown
+from forerun.core.errors import RequestError, short_repr
 
 Message = Mapping[str, object]
 Tools = Sequence[Mapping[str, object]]
@@ -21,7 +21,7 @@ def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
     """The messages with content as text. Raises RequestError for what is no message, or not text."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise RequestError(
-            f'a conversation is a list of {{"role": ..., "content": ...}}, got {shown(messages)}'
+            f'a conversation is a list of {{"role": ..., "content": ...}}, got {short_repr(messages)}'
         )
     if not messages:
         raise RequestError("the conversation is empty: give at least one message")
@@ -39,7 +39,7 @@ def check_tools(tools: Tools) -> None:
 
 def _plain(number: int, message: Message) -> dict[str, object]:
     if not isinstance(message, Mapping):
-        raise RequestError(f"message {number} is {shown(message)}: it needs role and content")
+        raise RequestError(f"message {number} is {short_repr(message)}: it needs role and content")
     missing = {"role", "content"} - message.keys()
     if "tool_calls" in message:
         missing.discard("content")
@@ -60,7 +60,7 @@ def _text(number: int, content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping) or not isinstance(content, Sequence):
-        raise RequestError(f"the content of message {number} is {shown(content)}: give text")
+        raise RequestError(f"the content of message {number} is {short_repr(content)}: give text")
     return "\n".join(_part(number, part) for part in content)
 
 
@@ -72,10 +72,10 @@ def _part(number: int, part: object) -> str:
         if part.get("type", "text") in _TEXTS and isinstance(text, str):
             return text
         raise RequestError(
-            f"message {number} has a part of type {shown(part.get('type'))}: "
+            f"message {number} has a part of type {short_repr(part.get('type'))}: "
             'only {"type": "text", "text": ...} is supported'
         )
-    raise RequestError(f"message {number} has a part {shown(part)}: give text")
+    raise RequestError(f"message {number} has a part {short_repr(part)}: give text")
 
 
 def _read_arguments(call: object) -> object:

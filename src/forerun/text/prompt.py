@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from forerun.core.errors import RequestError, shown, unknown
+from forerun.core.errors import RequestError, short_repr, unknown
 from forerun.text.messages import Message
 from forerun.text.tokenizer import Tokenizer
 
@@ -78,7 +78,7 @@ def _encode_mapping(prompt: Mapping[str, object], tokenizer: Tokenizer) -> Encod
             raise RequestError(unknown("key of a prompt", key, _KEYS[:3]))
     text = prompt.get("prompt")
     if text is not None and not isinstance(text, str):
-        raise RequestError(f"the 'prompt' of a dictionary must be text, got {shown(text)}")
+        raise RequestError(f"the 'prompt' of a dictionary must be text, got {short_repr(text)}")
     ids = prompt.get("prompt_token_ids")
     ids = prompt.get("input_ids") if ids is None else ids
     if ids is not None:
@@ -125,7 +125,7 @@ def items_of(value: Any) -> list[Any]:
     found = _to_list(value)
     if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
         raise RequestError(
-            f"a prompt is text, token ids, chat messages or a dictionary, got {shown(value)}"
+            f"a prompt is text, token ids, chat messages or a dictionary, got {short_repr(value)}"
         )
     return [*found]
 
@@ -135,4 +135,4 @@ def _ids(items: list[Any]) -> list[int]:
         return [operator.index(_to_list(item)) for item in items]
     except TypeError:
         wrong = next(item for item in items if not hasattr(_to_list(item), "__index__"))
-        raise RequestError(f"token ids must be whole numbers, got {shown(wrong)}") from None
+        raise RequestError(f"token ids must be whole numbers, got {short_repr(wrong)}") from None

@@ -39,27 +39,27 @@ For each function call, return a json object with function name and arguments wi
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextPart:
     """Text outside of calls."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallPart:
     """A call begins."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Argued:
+class ArgumentsPart:
     """More of the last call's arguments, which are the text of a JSON object."""
 
     text: str
 
 
-Part = Said | Called | Argued
+Part = TextPart | CallPart | ArgumentsPart
 
 
 class ToolCallParser:
@@ -77,7 +77,9 @@ class ToolCallParser:
         parts: list[Part] = []
         while (found := self._read()) is not None:
             parts += found
-        return [part for part in parts if not isinstance(part, Said | Argued) or part.text]
+        return [
+            part for part in parts if not isinstance(part, TextPart | ArgumentsPart) or part.text
+        ]
 
     def flush(self) -> list[Part]:
         """The rest: no text will follow."""
@@ -86,26 +88,26 @@ class ToolCallParser:
             return [*self._calls(held, OPEN + held)]
         if self._read != self._read_text or (self.num_calls and not held.strip()):
             return []
-        return [Said(held)] if held else []
+        return [TextPart(held)] if held else []
 
     def _read_text(self) -> list[Part] | None:
         before, mark, after = self._held.partition(OPEN)
         if mark:
             self._held, self._read = after, self._read_call
-            return [Said(before.rstrip())]
+            return [TextPart(before.rstrip())]
         kept = len(before) - _num_open(before, OPEN)
         kept = len(before[:kept].rstrip())
         if not kept:
             return None
         self._held = before[kept:]
-        return [Said(before[:kept])]
+        return [TextPart(before[:kept])]
 
     def _read_call(self) -> list[Part] | None:
         if head := _HEAD.match(self._held):
             self._held, self._read = self._held[head.end() :], self._read_arguments
             self._scanner = _ObjectScanner()
             self.num_calls += 1
-            return [Called(json.loads(head[1], strict=False))]
+            return [CallPart(json.loads(head[1], strict=False))]
         body, mark, after = self._held.partition(CLOSE)
         if not mark:
             return None
@@ -119,7 +121,7 @@ class ToolCallParser:
         found, self._held = self._held[:length], self._held[length:]
         if self._scanner.is_complete:
             self._read = self._read_end
-        return [Argued(found)]
+        return [ArgumentsPart(found)]
 
     def _read_end(self) -> list[Part] | None:
         _, mark, after = self._held.partition(CLOSE)
@@ -138,13 +140,15 @@ class ToolCallParser:
         if not calls or not all(
             isinstance(c, Mapping) and isinstance(c.get("name"), str) for c in calls
         ):
-            yield Said(whole)
+            yield TextPart(whole)
             return
         for call in calls:
             self.num_calls += 1
-            yield Called(call["name"])
+            yield CallPart(call["name"])
             given = call.get("arguments", call.get("parameters", {}))
-            yield Argued(given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
+            yield ArgumentsPart(
+                given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            )
 
 
 class _ObjectScanner:

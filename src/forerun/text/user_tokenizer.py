@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from forerun.core.errors import RequestError, refuse, unknown
+from forerun.core.errors import RequestError, reject, unknown
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import is_message, items_of
 from forerun.text.tokenizer import Tokenizer
@@ -111,7 +111,7 @@ class UserTokenizer:
 
 def _check(others: dict[str, object]) -> None:
     names = ("add_special_tokens", "return_tensors", "skip_special_tokens", *_NEUTRAL)
-    refuse(others, _NEUTRAL, "argument of the tokenizer", names)
+    reject(others, _NEUTRAL, "argument of the tokenizer", names)
 
 
 def _made(ids: list[int], kind: str | None) -> dict[str, Any]:

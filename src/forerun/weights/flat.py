@@ -24,7 +24,7 @@ Split = Literal["even", "spill"]
 SPLITS: tuple[Split, ...] = ("even", "spill")
 WIDEST = 1 << 16
 """Places of a row at most: sums of as many products fit 32 bits."""
-LEAST_STEP = 1e-38
+MIN_STEP = 1e-38
 """The reciprocals of larger steps are finite."""
 
 
@@ -113,7 +113,7 @@ def _check(name: str, format: WeightFormat, parts: FlatParts) -> None:
 
     need(bool(np.isfinite(parts.scales).all()), "weight_scale", "finite numbers")
     need(
-        bool((np.isfinite(rows.steps) & (rows.steps > LEAST_STEP)).all()),
+        bool((np.isfinite(rows.steps) & (rows.steps > MIN_STEP)).all()),
         "input_step",
         "positive numbers",
     )

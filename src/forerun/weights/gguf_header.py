@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import gguf
 import numpy as np
 
-from forerun.core.errors import LoadError, shown
+from forerun.core.errors import LoadError, short_repr
 
 Scalar = bool | int | float | str
 Value = Scalar | list[bool] | list[int] | list[float] | list[str]
@@ -112,7 +112,7 @@ class _Reader:
     def tensor(self) -> TensorInfo:
         name = self.text()
         if not name.isprintable() or len(name) > _LONGEST_NAME:
-            raise LoadError(f"the file is corrupt: a tensor is called {shown(name)}")
+            raise LoadError(f"the file is corrupt: a tensor is called {short_repr(name)}")
         num_dims = self.u32()
         if not 1 <= num_dims <= _MAX_DIMS:
             raise LoadError(f"the file is corrupt: tensor '{name}' has {num_dims} dimensions")

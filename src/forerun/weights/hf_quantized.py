@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forerun.core.errors import LoadError, shown, unknown
+from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.weights import int_words
 from forerun.weights.coded import CodedTensor, Parts, format_of
 from forerun.weights.flat import SPLITS, FlatParts, FlatRows, FlatTensor, Split, flat_format
@@ -66,7 +66,7 @@ class PackedLayer:
         size = num_in if given in (None, -1) else given
         if not isinstance(size, int) or isinstance(size, bool) or size < 1 or num_in % size:
             raise LoadError(
-                f"'{key}' is {shown(given)}, but '{self.name}' has {num_in} inputs, which it does not divide"
+                f"'{key}' is {short_repr(given)}, but '{self.name}' has {num_in} inputs, which it does not divide"
             )
         if size % 32:
             raise LoadError(f"'{key}' is {size}: groups of '{self.name}' must be multiples of 32")
@@ -102,7 +102,7 @@ def integer(config: Config, key: str, allowed: tuple[int, ...]) -> int:
     value = config.get(key)
     if value not in allowed or isinstance(value, bool):
         raise LoadError(
-            f"'{key}' of the quantization config is {shown(value)}, but must be {' or '.join(map(str, allowed))}"
+            f"'{key}' of the quantization config is {short_repr(value)}, but must be {' or '.join(map(str, allowed))}"
         )
     assert isinstance(value, int)
     return value
@@ -208,7 +208,7 @@ def _compressed(layer: PackedLayer) -> CodedTensor:
     if layer.floats("weight_scale").size == 1 and weights.get("strategy") == "tensor":
         scales = partial(np.full, (num_out, 1), layer.floats("weight_scale").reshape(()))
     else:
-        layer.need("weight_scale", (num_out, num_groups), f" ('group_size' is {shown(size)})")
+        layer.need("weight_scale", (num_out, num_groups), f" ('group_size' is {short_repr(size)})")
         scales = partial(layer.floats, "weight_scale")
     middle = 1 << (bits - 1)
     if layer.has("weight_g_idx"):
@@ -263,7 +263,8 @@ def _scheme(layer: PackedLayer) -> Config:
         "tensor",
     ):
         raise LoadError(
-            f"'{layer.name}' is quantized as {shown(weights.get('type'))} by {shown(weights.get('strategy'))}, "
+            f"'{layer.name}' is quantized as {short_repr(weights.get('type'))} "
+            f"by {short_repr(weights.get('strategy'))}, "
             "which is not supported: int by group, channel or tensor is"
         )
     return weights
@@ -339,7 +340,7 @@ def quantization_config(config: Config, legacy: Config) -> Config | None:
         named = {"bits": "w_bit", "group_size": "q_group_size", "version": "version"}
         return {"quant_method": "awq"} | {new: legacy.get(old) for new, old in named.items()}
     if given is not None and not isinstance(given, Mapping):
-        raise LoadError(f"'quantization_config' is {shown(given)}, but must be an object")
+        raise LoadError(f"'quantization_config' is {short_repr(given)}, but must be an object")
     return given
 
 
@@ -355,7 +356,7 @@ def join(path: Path, config: Config, tensors: Tensors) -> dict[str, StoredTensor
         ]
         if not bases:
             raise LoadError(
-                f"the quantization config says {shown(config.get('quant_method'))}, but no tensor "
+                f"the quantization config says {short_repr(config.get('quant_method'))}, but no tensor "
                 f"is called '*.{marks[0]}'"
             )
         layers = [PackedLayer(base, config, tensors) for base in dict.fromkeys(bases)]

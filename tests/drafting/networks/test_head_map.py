@@ -104,7 +104,7 @@ def test_drafts_get_better_and_tokens_stay(new, params, quant) -> None:
 
 @pytest.mark.parametrize("quant", ["int8", pytest.param("none", marks=SLOW)])
 def test_tokens_that_the_head_lacks_are_learned_from_the_text(new, quant, monkeypatch) -> None:
-    monkeypatch.setattr(head_map, "MOST_HEARD", 10)
+    monkeypatch.setattr(head_map, "MAX_HEARD", 10)
     few = range(0, VOCAB, 3)
     drafter = new(quant=quant, ids=few)
     engine = serve(drafter)

@@ -80,8 +80,10 @@ def guesses(file, context: Sequence[int]) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("token_nbytes", [2, 3])
 @pytest.mark.parametrize("twin", ["python", "native"])
-def test_what_was_saved_is_loaded(tmp_path, monkeypatch, token_nbytes: int, twin: str) -> None:
-    if twin == "python":
+def test_what_was_saved_is_loaded(
+    tmp_path, monkeypatch, token_nbytes: int, native_or_reference: str
+) -> None:
+    if native_or_reference == "python":
         monkeypatch.setattr(native, "available", lambda: False)
     path, packed = tmp_path / "new" / "a.table", made(token_nbytes)
     save(path, packed, model="tiny", vocabulary=OURS)
@@ -148,9 +150,9 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("twin", ["python", "native"])
 def test_what_is_no_table_for_this_model_is_an_error(
-    tmp_path, monkeypatch, kind: str, twin: str
+    tmp_path, monkeypatch, kind: str, native_or_reference: str
 ) -> None:
-    if twin == "python":
+    if native_or_reference == "python":
         monkeypatch.setattr(native, "available", lambda: False)
     path = saved(tmp_path / "a.table")
     BROKEN[kind](path)

@@ -22,7 +22,7 @@ from forerun.drafters.eagle3.drafting import AnyEagleNetwork, NativeEagle, new_n
 from forerun.drafting.base import BaseDrafter, DrafterBytes, Target
 from forerun.drafting.networks.best_first import MAX_STEPS, NetworkOptions, drafts_of
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence
+from forerun.drafting.ngram.guess_tree import AnyNGramModel
 from forerun.model.cache.blocks import common_prefix
 
 GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
@@ -117,7 +117,7 @@ class Eagle3Drafter(BaseDrafter):
         return self.propose_beside(seqs, budgets, None)
 
     def propose_beside(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyNGramModel | None
     ) -> list[Draft]:
         """With what is known of each text."""
         wanted = [min(budget, self.options.num_draft) for budget in budgets]

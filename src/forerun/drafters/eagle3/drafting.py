@@ -19,7 +19,7 @@ from forerun.drafters.eagle3.network import Eagle3, Eagle3Config, Keys
 from forerun.drafting.networks import best_first
 from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafting.networks.native import fill, floats, load_errors
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 
@@ -80,7 +80,7 @@ class AnyEagleNetwork(Protocol):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyTextEvidence | None = None,
+        beside: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[GuessTree]:
         """A tree below the last token that was fed of each slot.
@@ -163,7 +163,7 @@ class NativeEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyTextEvidence | None = None,
+        beside: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[GuessTree]:
         """See `AnyEagleNetwork`."""
@@ -236,7 +236,7 @@ class TorchEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyTextEvidence | None = None,
+        beside: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[GuessTree]:
         """See `AnyEagleNetwork`."""

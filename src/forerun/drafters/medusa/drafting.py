@@ -18,7 +18,7 @@ from forerun.drafting.networks import best_first
 from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafting.networks.last_state import StateNetwork, target_logits
 from forerun.drafting.networks.native import NativeStateNetwork, fill, load_errors
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 
@@ -82,7 +82,7 @@ class TorchMedusa:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyTextEvidence | None = None,
+        beside: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:

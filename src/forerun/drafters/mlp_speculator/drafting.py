@@ -29,7 +29,7 @@ from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafting.networks.head_map import HeadMap
 from forerun.drafting.networks.last_state import target_logits
 from forerun.drafting.networks.native import NativeStateNetwork, fill, load_errors, pack
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.drafting.ngram.learned import LearnedMap
 from forerun.drafting.ngram.table_file import fingerprint
 from forerun.model.backends.native import NativeDecoder
@@ -146,7 +146,7 @@ class TorchNetwork:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyTextEvidence | None = None,
+        beside: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:

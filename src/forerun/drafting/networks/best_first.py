@@ -21,7 +21,7 @@ from torch import Tensor
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft
-from forerun.drafting.ngram.guess_tree import Evidence, GuessPlace, GuessTree, TextEvidence
+from forerun.drafting.ngram.guess_tree import GuessPlace, GuessTree, NGramModel, TextNGramModel
 from forerun.weights.rtn import Scheme
 
 MAX_STEPS = 16
@@ -92,7 +92,7 @@ TakeSteps = Callable[[int, Sequence[Step]], tuple[Tensor, Tensor]]
 class _Growth:
     sequence: int
     num_nodes: int
-    evidence: Evidence | None
+    evidence: NGramModel | None
     places: list[GuessPlace]
     next: Step | None = None
     reach: float = 1.0
@@ -110,7 +110,7 @@ def grow(
     limits: DraftLimits,
     max_depth: int,
     take_steps: TakeSteps,
-    beside: TextEvidence = (),
+    beside: TextNGramModel = (),
     sees_depth_alone: bool = False,
 ) -> list[GuessTree]:
     """A tree below each sequence's last token: nodes that are reached with a chance of at least `min_chance`.

@@ -34,7 +34,7 @@ from forerun.drafting.ngram.learned import LearnedMap
 from forerun.model.model import Model
 
 ROWS, DEPTH = 4096, 3
-BATCH, LEAST_BATCH = 64, 8
+BATCH, MIN_BATCH = 64, 8
 STEP_S = 0.05
 """A step takes about so long at most: batches shrink until it does."""
 MEASURE = BATCH // 2
@@ -42,15 +42,15 @@ MEASURE = BATCH // 2
 VISITS = 2.0
 """How often a row is learned from."""
 RATE, BETAS, CLIP, STEP_WEIGHT = 1e-3, (0.9, 0.99), 1.0, 0.8
-LEAST_RATE = 1 / 8
+MIN_RATE = 1 / 8
 """Of the rate, after it was given up several times."""
-MOST_HEARD = 512
+MAX_HEARD = 512
 """Tokens that the head did not ship with."""
 PUBLISH = 8
 """Steps after which the network drafts with what was learned."""
 STEP_HEADS = 3
 """Heads in fp32 that a step's guesses, or the mapped head with its codes, take: measured."""
-FADE, LEAST_MEASURES, LEAST_SHARE = 0.9, 8, 0.98
+FADE, MIN_MEASURES, MIN_SHARE = 0.9, 8, 0.98
 """It goes back to what shipped if it brings less than this share of it, over the measures of late."""
 
 _log = logging.getLogger(__name__)
@@ -122,8 +122,8 @@ class Benefit:
     @property
     def has_fallen(self) -> bool:
         """Whether what was learned does harm, as far as is known."""
-        least = LEAST_SHARE * self.shipped.value
-        return self.num >= LEAST_MEASURES and not self.learned.value >= least  # NaN has
+        least = MIN_SHARE * self.shipped.value
+        return self.num >= MIN_MEASURES and not self.learned.value >= least  # NaN has
 
 
 class HeadMap:
@@ -192,7 +192,7 @@ class HeadMap:
 
     def nbytes(self) -> int:
         """The ring, the map with its moments, the weights in fp32, rows of added tokens, what a step makes of it."""
-        head = self.shipped.rows.nbytes * (1 + MOST_HEARD / len(self.shipped.ids) + STEP_HEADS)
+        head = self.shipped.rows.nbytes * (1 + MAX_HEARD / len(self.shipped.ids) + STEP_HEADS)
         return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes() + round(head)
 
     def _begin(self) -> None:
@@ -209,7 +209,7 @@ class HeadMap:
             if not self._is_shipped[token]:
                 self._heard.pop(token, None)
                 self._heard[token] = None
-        while len(self._heard) > MOST_HEARD:
+        while len(self._heard) > MAX_HEARD:
             del self._heard[next(iter(self._heard))]
 
     def _widen(self) -> None:
@@ -250,7 +250,7 @@ class HeadMap:
         # Of the two the shorter: time that other processes took shrinks no batch.
         took_s = min(time.perf_counter() - start_s, time.process_time() - start_cpu_s)
         if took_s > STEP_S:
-            self._batch = max(LEAST_BATCH, self._batch // 2)
+            self._batch = max(MIN_BATCH, self._batch // 2)
         elif took_s < STEP_S / 3:
             self._batch = min(BATCH, self._batch * 2)
 
@@ -271,7 +271,7 @@ class HeadMap:
             slope += STEP_WEIGHT**index / len(state) * error.T @ state
         gradient = slope * min(1.0, CLIP / (float(slope.norm()) + 1e-12))
         # A row moves A as far in small steps as in large ones; what had to be given up, less far.
-        rate = RATE * self._batch / BATCH * max(0.5**self.num_returns, LEAST_RATE)
+        rate = RATE * self._batch / BATCH * max(0.5**self.num_returns, MIN_RATE)
         self._adam.step(self.map, gradient, rate)
         self.num_steps, self._unpublished = self.num_steps + 1, self._unpublished + 1
 

@@ -16,7 +16,7 @@ from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Features, Outcom
 from forerun.drafting.base import BaseDrafter, DrafterBytes
 from forerun.drafting.networks.best_first import NetworkOptions, drafts_of
 from forerun.drafting.networks.head_map import HeadMap
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.model import Model
 
 
@@ -33,7 +33,7 @@ class StateNetwork(Protocol):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyTextEvidence | None = None,
+        beside: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
@@ -89,7 +89,7 @@ class LastStateDrafter(BaseDrafter):
         return self.propose_beside(seqs, budgets, None)
 
     def propose_beside(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyTextEvidence | None
+        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyNGramModel | None
     ) -> list[Draft]:
         """With what is known of each text."""
         wanted = [min(budget, self.options.num_draft) for budget in budgets]

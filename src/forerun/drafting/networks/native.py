@@ -15,7 +15,7 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.drafting.networks.best_first import MAX_STEPS
-from forerun.drafting.ngram.guess_tree import AnyTextEvidence, GuessTree
+from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.backends.native import NativeDecoder
 from forerun.weights.rtn import HEAD_BITS, requantize
 from forerun.weights.stored import FORMATS, StoredTensor
@@ -99,7 +99,7 @@ class NativeStateNetwork:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyTextEvidence | None = None,
+        beside: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:

@@ -99,7 +99,7 @@ def grow_in_python(
     min_chance: float,
 ) -> GuessTree:
     """The oracle of the native one."""
-    evidence = Evidence(file, live, indexes)
+    evidence = NGramModel(file, live, indexes)
     nodes: list[tuple[int, int, float]] = []
     heap: list[tuple[float, int, int, int, float, GuessPlace]] = []
     serial, chance, parent, here = count(), 1.0, -1, evidence.root(context)
@@ -123,7 +123,7 @@ class GuessPlace(NamedTuple):
     places: list[Places]
 
 
-class Evidence:
+class NGramModel:
     """What tables and indexes say may come next."""
 
     def __init__(
@@ -151,20 +151,20 @@ class Evidence:
         return GuessPlace([*here.tail, token][-self.live.order :], places)
 
 
-TextEvidence = Sequence[tuple[Sequence[int], Evidence]]
+TextNGramModel = Sequence[tuple[Sequence[int], NGramModel]]
 """The last tokens of each text, and what is known of them."""
-AnyTextEvidence: TypeAlias = "TextEvidence | _native.TextEvidence"
+AnyNGramModel: TypeAlias = "TextNGramModel | _native.TextNGramModel"
 
 
 def text_evidence(
     texts: Sequence[Any], shared: Any, file: Any, live: AnyLiveTable
-) -> AnyTextEvidence:
+) -> AnyNGramModel:
     """What tables and indexes know of texts, each document 0 of its index; all are native, or all their oracles."""
     if isinstance(live, LiveTable):
-        return [(text.last_tokens(0), Evidence(file, live, (shared, text))) for text in texts]
+        return [(text.last_tokens(0), NGramModel(file, live, (shared, text))) for text in texts]
     from forerun import _native
 
-    return _native.TextEvidence(texts, shared, file, live)
+    return _native.TextNGramModel(texts, shared, file, live)
 
 
 def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:

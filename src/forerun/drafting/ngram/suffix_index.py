@@ -42,7 +42,7 @@ Index: TypeAlias = "SuffixIndex | _native.SuffixIndex"
 
 def new_index(max_depth: int, capacity: int | None = None) -> Index:
     """An empty index: the native one where it was built."""
-    return native.twin(SuffixIndex)(max_depth, capacity)
+    return native.native_or_reference(SuffixIndex)(max_depth, capacity)
 
 
 class SuffixIndex:

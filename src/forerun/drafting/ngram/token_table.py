@@ -271,11 +271,11 @@ AnyFileTable: TypeAlias = "FileTable | _native.FileTable"
 
 def new_live_table(order: int, nbytes: int) -> AnyLiveTable:
     """An empty table: the native one where it was built."""
-    return native.twin(LiveTable)(order, nbytes)
+    return native.native_or_reference(LiveTable)(order, nbytes)
 
 
 def new_file_table(
     offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
 ) -> AnyFileTable:
     """A table of bytes that are kept: the native one where it was built. Raises ValueError if they do not fit."""
-    return native.twin(FileTable)(offsets, data, token_nbytes)
+    return native.native_or_reference(FileTable)(offsets, data, token_nbytes)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from forerun.engine.engine import Engine
-from forerun.engine.ladder import EVICTED
 from forerun.engine.outputs import RequestOutput
+from forerun.engine.pressure import EVICTED
 
 Talk = list[dict[str, str]]
 """Messages with `role` and `content`."""
@@ -58,7 +58,7 @@ def run(
         for i, talk in enumerate(talks):
             question = QUESTIONS[(turn - 1 + 3 * i) % len(QUESTIONS)]
             talk.append({"role": "user", "content": f"{question} ({i + 1})"})
-            before = engine.ladder.taken[EVICTED]
+            before = engine.pressure.taken[EVICTED]
             output = answer_to(talk)
             (answer,) = output.outputs
             talk.append({"role": "assistant", "content": answer.text})
@@ -70,5 +70,5 @@ def run(
                 new_tokens=len(answer.token_ids),
                 ttft_ms=round(1e3 * (answer.ttft_s or 0.0), 3),
                 answer=answer.token_ids,
-                evicted_blocks=engine.ladder.taken[EVICTED] - before,
+                evicted_blocks=engine.pressure.taken[EVICTED] - before,
             )

@@ -207,7 +207,7 @@ def _print(rows: Sequence[Row], batches: Sequence[Row]) -> None:
         range_ = "" if row["kept_lo"] is None else f"{row['kept_lo']:.2f}-{row['kept_hi']:.2f}"
         lines.append(
             (
-                row["drafter"], cut, row["with"], sizes.shown(row["generation_bytes"]),
+                row["drafter"], cut, row["with"], sizes.format_size(row["generation_bytes"]),
                 row["blocks"], number(row["tok_s"], 1), percent(row["kept"]), range_,
                 number(row["tau"], 2),
             )
@@ -227,7 +227,7 @@ def _print(rows: Sequence[Row], batches: Sequence[Row]) -> None:
     if batches:
         first = batches[0]
         out.print(
-            f"\n{first['batch']} together against one at a time, within {sizes.shown(first['budget_bytes'])}:"
+            f"\n{first['batch']} together against one at a time, within {sizes.format_size(first['budget_bytes'])}:"
         )
         figures = ("tok_s_alone", "tok_s_together")
         lines = [

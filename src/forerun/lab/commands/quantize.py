@@ -147,8 +147,8 @@ def command(
         return
     _print(job, figures)
     console.report().print(
-        f"{out}: {sizes.shown(figures['nbytes'])}, {seconds:.0f} s, "
-        f"{sizes.shown(peak)} of memory at most"
+        f"{out}: {sizes.format_size(figures['nbytes'])}, {seconds:.0f} s, "
+        f"{sizes.format_size(peak)} of memory at most"
     )
 
 
@@ -167,7 +167,8 @@ def _state(job: QuantizeJob | FlattenJob, what: Mapping[str, object], *, is_show
         texts = (sum(map(len, texts)) for texts in (job.calibration, job.held))
         console.report().print(
             "{}; {} tokens to calibrate on, {} others to measure on; ".format(shown, *texts)
-            + f"takes up to about {sizes.shown(stated)} of memory, {sizes.shown(before)} of it the program's own"
+            + f"takes up to about {sizes.format_size(stated)} of memory, "
+            + f"{sizes.format_size(before)} of it the program's own"
         )
     return stated
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
 
 SIZES_MB = (0.5, 1.0, 2.0, 4.0, 8.0)
-MOST_MB = 4000
+MAX_MB = 4000
 HELD_OUT = 20  # the answers to one of so many prompts are not counted, to measure on
 
 
@@ -60,8 +60,8 @@ def command(
 
     num_tokens = number(tokens)
     opt.check_least("order", order, 1)
-    if not 0.01 <= size_mb <= MOST_MB:
-        raise ConfigError(f"--size-mb must be from 0.01 to {MOST_MB}, got {size_mb:g}")
+    if not 0.01 <= size_mb <= MAX_MB:
+        raise ConfigError(f"--size-mb must be from 0.01 to {MAX_MB}, got {size_mb:g}")
     if out is not None:
         _check_place(out)
     wanted = read(prompts)

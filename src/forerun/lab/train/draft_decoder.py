@@ -1,6 +1,6 @@
 """A small decoder that is trained to draft: some layers of a larger one, between its embedding and its head.
 
-Layers have Llama's form (Qwen2's with biases of q, k and v). Names are the canonical ones of `model.config.weight_shapes`.
+Layers have Llama's form (Qwen2's with biases of q, k and v). Names are those of `model.config.weight_shapes`.
 
 L rows of one text, D hidden width.
 """

@@ -38,8 +38,8 @@ def config(settings: Settings) -> ModelConfig:
     is_gguf = settings.is_gguf
     if not is_gguf:
         settings.keys |= _HF_KEYS
-        settings.refuse("multi_query", True)
-        settings.refuse("scale_attn_weights", True)
+        settings.reject("multi_query", True)
+        settings.reject("scale_attn_weights", True)
     norm_eps = "attention.layer_norm_epsilon" if is_gguf else "layer_norm_epsilon"
     return ModelConfig(
         family="gpt_bigcode",

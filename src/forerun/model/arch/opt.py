@@ -31,10 +31,10 @@ def config(settings: Settings) -> ModelConfig:
     """The config of a Hugging Face folder. The variants of 350M (post-norm, projected embeddings) are refused."""
     settings.keys |= {"intermediate_size": "ffn_dim"}
     sizes = settings.sizes()
-    settings.refuse("do_layer_norm_before", True)
-    settings.refuse("_remove_final_layer_norm", False)
-    settings.refuse("layer_norm_elementwise_affine", True)
-    settings.refuse("word_embed_proj_dim", sizes["hidden_size"])
+    settings.reject("do_layer_norm_before", True)
+    settings.reject("_remove_final_layer_norm", False)
+    settings.reject("layer_norm_elementwise_affine", True)
+    settings.reject("word_embed_proj_dim", sizes["hidden_size"])
     return ModelConfig(
         family="opt",
         **sizes,

@@ -25,7 +25,7 @@ def available() -> bool:
     return reason() is None
 
 
-def twin(oracle: type[T]) -> type[T]:
+def native_or_reference(oracle: type[T]) -> type[T]:
     """The native class of that name where it was built, which answers as its oracle does; else the oracle."""
     if not available():
         return oracle

@@ -112,10 +112,10 @@ def llama_like(settings: Settings, family: str, **differences: Any) -> ModelConf
     """
     is_gguf = settings.is_gguf
     if is_gguf:
-        settings.refuse("expert_count", 0)
+        settings.reject("expert_count", 0)
     sizes = settings.sizes()
     if is_gguf:
-        settings.refuse("attention.value_length", sizes["head_dim"])
+        settings.reject("attention.value_length", sizes["head_dim"])
     norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"
     return ModelConfig(
         family=family,

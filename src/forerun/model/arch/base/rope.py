@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from forerun.core.errors import LoadError, shown
+from forerun.core.errors import LoadError, short_repr
 from forerun.model.arch.base.settings import Settings, number_in
 from forerun.model.config import RopeConfig
 
@@ -30,7 +30,7 @@ def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
     """From `rope_parameters`, or from `rope_theta` and `rope_scaling` as older files have it."""
     said = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(said, Mapping):
-        raise LoadError(f"the rotary settings are {shown(said)}, but must be an object")
+        raise LoadError(f"the rotary settings are {short_repr(said)}, but must be an object")
     if any(isinstance(value, Mapping) for value in said.values()):
         raise LoadError("rotary settings that differ between layers are not supported")
     scaling = _Scaling(
@@ -101,7 +101,7 @@ class _Scaling:
         """A list of divisors, one a rotary frequency."""
         factors = self.values.get(key, [])
         if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
-            given = len(factors) if isinstance(factors, list) else shown(factors)
+            given = len(factors) if isinstance(factors, list) else short_repr(factors)
             raise LoadError(f"'{key}' has {given} factors for {rotary_dim // 2} rotary frequencies")
         return tuple(number_in(key, factor, *_FACTOR) for factor in factors)
 
@@ -118,7 +118,9 @@ def scaled(kind: object, theta: float, rotary_dim: int, scaling: _Scaling) -> Ro
         return RopeConfig(theta, rotary_dim)
     kind = "longrope" if kind == "su" else kind
     if not isinstance(kind, str) or kind not in _SCALINGS:
-        raise LoadError(f"rope scaling {shown(kind)} is not supported: {', '.join(_SCALINGS)} are")
+        raise LoadError(
+            f"rope scaling {short_repr(kind)} is not supported: {', '.join(_SCALINGS)} are"
+        )
     try:
         return RopeConfig(theta, rotary_dim, *_SCALINGS[kind](theta, rotary_dim, scaling))
     except LoadError as error:

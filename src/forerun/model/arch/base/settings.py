@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from forerun.core.errors import LoadError, shown
+from forerun.core.errors import LoadError, short_repr
 from forerun.model.config import Activation
 from forerun.model.kernels.reference import WIDTH_UNIT
 
@@ -76,12 +76,12 @@ class Settings:
             raise self._wrong(key, value, "a text")
         return value
 
-    def refuse(self, key: str, supported: object) -> None:
+    def reject(self, key: str, supported: object) -> None:
         """Raise LoadError if `key` is set to anything but what the decoder computes."""
         value = self.get(key, supported)
         if value != supported:
             raise LoadError(
-                f"{self.checkpoint.architecture} with {key}={shown(value)} is not supported: "
+                f"{self.checkpoint.architecture} with {key}={short_repr(value)} is not supported: "
                 f"only {supported!r} is"
             )
 
@@ -130,7 +130,7 @@ class Settings:
         """The file's key of a size and its value, for messages."""
         key = self.keys[field]
         value = self.get(key)
-        return f"'{self.prefix}{key}' is {'not given' if value is None else shown(value)}"
+        return f"'{self.prefix}{key}' is {'not given' if value is None else short_repr(value)}"
 
     def is_tied(self) -> bool:
         """True if the head is the embedding: said so, or no head in the file."""
@@ -142,7 +142,7 @@ class Settings:
         name = self.text(key)
         if name not in _ACTIVATIONS:
             raise LoadError(
-                f"activation {shown(name)} is not supported: {', '.join(_ACTIVATIONS)} are"
+                f"activation {short_repr(name)} is not supported: {', '.join(_ACTIVATIONS)} are"
             )
         return _ACTIVATIONS[name]
 
@@ -171,14 +171,16 @@ class Settings:
         return value
 
     def _wrong(self, key: str, value: object, allowed: str) -> LoadError:
-        return LoadError(f"'{self.prefix}{key}' is {shown(value)}, but must be {allowed}")
+        return LoadError(f"'{self.prefix}{key}' is {short_repr(value)}, but must be {allowed}")
 
 
 def number_in(key: str, value: object, low: float, high: float) -> float:
     """The value as a float. Raises LoadError if it is no number from `low` to `high`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:  # type: ignore[operator]
-        raise LoadError(f"'{key}' is {shown(value)}, but must be a number from {low:g} to {high:g}")
+        raise LoadError(
+            f"'{key}' is {short_repr(value)}, but must be a number from {low:g} to {high:g}"
+        )
     return float(value)  # type: ignore[arg-type]
 
 

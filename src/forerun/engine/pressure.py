@@ -1,6 +1,6 @@
 """When blocks of keys and values run short: drafts bend first, tokens never.
 
-The rungs, each logged once and counted: smaller draft trees, shorter drafts, evicted prefixes, a draft model's rows,
+The steps, each logged once and counted: smaller draft trees, shorter drafts, evicted prefixes, a draft model's rows,
 preempted sequences, and sequences that wait. Nothing of it changes a token.
 
 Committed rows come first: the blocks that every running sequence needs for its own next token are set aside before a
@@ -40,7 +40,7 @@ EVICTED = "evicted_prefixes"
 UNDRAFTED = "draft_model_rows"
 PREEMPTED = "preempted"
 QUEUED = "queued"
-RUNGS = {
+PRESSURE_STEPS = {
     SMALLER_TREES: "draft trees are cut",
     SHORTER_DRAFTS: "drafts are shortened",
     EVICTED: "shared prefixes are evicted",
@@ -70,13 +70,13 @@ class Need:
         return len(self.tokens)
 
 
-class Ladder:
-    """Shares the blocks of a cache among drafts, prefixes and sequences; `taken` counts the rungs."""
+class MemoryPressure:
+    """Shares the blocks of a cache among drafts, prefixes and sequences; `taken` counts the steps."""
 
     def __init__(self, cache: KVCache, scheduler: Scheduler, stats: SpecStats) -> None:
         self.cache = cache if isinstance(cache, PagedCache) else None
         self.scheduler, self.stats = scheduler, stats
-        self.taken: Counter[str] = Counter(dict.fromkeys(RUNGS, 0))
+        self.taken: Counter[str] = Counter(dict.fromkeys(PRESSURE_STEPS, 0))
         self._token_s, self._prompt_row_s = DecayedMean(COST_MEMORY), DecayedMean(COST_MEMORY)
 
     def learn(self, seconds: float, num_emitted: int, num_prompt_rows: int) -> None:
@@ -128,12 +128,12 @@ class Ladder:
         self.note(UNDRAFTED, found)
         return found
 
-    def note(self, rung: str, count: int = 1) -> None:
-        """A rung was taken; the first time it is told."""
-        if count and not self.taken[rung]:
-            level = logging.WARNING if rung in (PREEMPTED, QUEUED) else logging.INFO
-            _log.log(level, "memory is tight: %s (told once)", RUNGS[rung])
-        self.taken[rung] += count
+    def note(self, step: str, count: int = 1) -> None:
+        """A step was taken; the first time it is told."""
+        if count and not self.taken[step]:
+            level = logging.WARNING if step in (PREEMPTED, QUEUED) else logging.INFO
+            _log.log(level, "memory is tight: %s (told once)", PRESSURE_STEPS[step])
+        self.taken[step] += count
 
     def _cut(self, draft: Draft, room: int) -> Draft:
         is_chain = draft.parents == tree.chain(len(draft))

@@ -39,7 +39,7 @@ class Bias:
         self.value += (is_hit - chance) / self.precision
 
 
-class Chances:
+class AcceptanceModel:
     """P(node accepted, all above it accepted), learned from every draft of one drafter, verified or not."""
 
     def __init__(self, nodes: Sequence[tuple[float, float]] = ()) -> None:

@@ -47,7 +47,7 @@ class Means:
         return found
 
 
-class Worth:
+class NodeValue:
     """Of the nodes of one drafter's drafts, in every sequence."""
 
     def __init__(self, known: Sequence[float] = ()) -> None:

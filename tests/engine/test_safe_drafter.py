@@ -12,7 +12,7 @@ from forerun.core.types import Draft
 from forerun.drafters.none import NoDrafter
 from forerun.drafting.fallback import Fallback
 from forerun.engine.controller import Fixed
-from forerun.engine.guard import MAX_ERRORS
+from forerun.engine.safe_drafter import MAX_ERRORS
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model
 

@@ -14,9 +14,9 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Draft
 from forerun.drafting.base import LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine import ladder
+from forerun.engine import pressure
 from forerun.engine.engine import Engine
-from forerun.engine.ladder import Ladder
+from forerun.engine.pressure import MemoryPressure
 from tests.engine.harness import GREEDY, LOOPING, complete, drain, engine_for
 from tests.tiny import tiny_model
 
@@ -95,7 +95,7 @@ def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
 )
 def test_answers_under_a_tight_budget_are_those_of_a_roomy_one(spec: str) -> None:
     tight = soak(spec, num_blocks=5, num_requests=10, seed=1)
-    assert tight.ladder.taken[ladder.QUEUED] or tight.ladder.taken[ladder.PREEMPTED]
+    assert tight.pressure.taken[pressure.QUEUED] or tight.pressure.taken[pressure.PREEMPTED]
     if spec != "none":
         assert tight.stats.drafted > tight.stats.accepted > 0
 
@@ -105,10 +105,10 @@ def test_answers_under_a_tight_budget_are_those_of_a_roomy_one(spec: str) -> Non
 @pytest.mark.parametrize("num_blocks", [4, 7])
 def test_a_thousand_requests_under_a_tight_budget(spec: str, num_blocks: int) -> None:
     tight = soak(spec, num_blocks, num_requests=1000, seed=num_blocks)
-    taken = tight.ladder.taken
-    assert taken[ladder.PREEMPTED]
-    assert taken[ladder.QUEUED]
-    assert taken[ladder.EVICTED]
+    taken = tight.pressure.taken
+    assert taken[pressure.PREEMPTED]
+    assert taken[pressure.QUEUED]
+    assert taken[pressure.EVICTED]
 
 
 def test_rows_that_must_be_there_come_before_drafts() -> None:
@@ -127,11 +127,11 @@ def test_each_rung_is_told_once_and_counted(caplog: pytest.LogCaptureFixture) ->
         complete(engine, [[*LOOPING[0]] * 10, [*LOOPING[1]] * 10, [*LOOPING[2]] * 9], GREEDY)
         complete(engine, [[*LOOPING[2]] * 10, [*LOOPING[1]] * 9, [*LOOPING[0]] * 9], GREEDY)
     told = [record.message for record in caplog.records if "memory is tight" in record.message]
-    assert len(told) == len(set(told)) == sum(count > 0 for count in engine.ladder.taken.values())
-    assert engine.ladder.taken[ladder.QUEUED] > 1
+    assert len(told) == len(set(told)) == sum(count > 0 for count in engine.pressure.taken.values())
+    assert engine.pressure.taken[pressure.QUEUED] > 1
 
 
-class FixedCosts(Ladder):
+class FixedCosts(MemoryPressure):
     """A ladder that has measured what a test says."""
 
     def __init__(self, *, token_s: float, prompt_row_s: float, reused: int) -> None:
@@ -195,5 +195,5 @@ def test_twenty_turns_of_two_chats_in_turn_within_a_fixed_budget(spec: str) -> N
             assert held_nbytes(tight) == 5 * tight.cache.pool.block_nbytes
     assert found > 5
     assert lost > 5
-    assert tight.ladder.taken[ladder.EVICTED]
+    assert tight.pressure.taken[pressure.EVICTED]
     assert tight.scheduler.num_preempted == 0

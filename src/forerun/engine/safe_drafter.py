@@ -22,7 +22,7 @@ MAX_ERRORS = 3
 log = logging.getLogger(__name__)
 
 
-class Guard:
+class SafeDrafter:
     """Passes calls on for the sequences the drafter still answers for; counts errors in `stats`."""
 
     def __init__(self, drafter: Drafter, stats: SpecStats, vocab_size: int) -> None:
