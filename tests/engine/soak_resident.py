@@ -2,8 +2,8 @@
 
     python soak_resident.py '{"model": ..., "memory_budget": "180MiB"}' NUM_REQUESTS
 
-prints one line of JSON: the budget, the most that was resident over a bare `import torch`, what memory pressure did, how
-many answers differ from those of the same model without a budget. What it keeps itself of a request is small.
+prints one line of JSON: the budget, the most that was resident over a bare `import torch`, what memory pressure did,
+and how many answers differ from those of the same model without a budget. What it keeps itself of a request is small.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 
 import pytest
+from tests.cli.conftest import forerun as forerun
 
 from forerun import LLM, SamplingParams
 from forerun.engine import profile
 from forerun.lab.tune import search
-from tests.cli.conftest import forerun as forerun
 from tests.cli.helpers import the_json
 from tests.drafters.helpers import RECYCLING
 

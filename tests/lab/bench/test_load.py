@@ -16,6 +16,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli.conftest import forerun  # noqa: F401
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt
@@ -25,7 +26,6 @@ from forerun.lab.bench.serving import bounds, figures
 from forerun.lab.bench.workload import lengthened
 from forerun.lab.commands._systems import engine_config
 from forerun.server.client import Remote
-from tests.cli.conftest import forerun  # noqa: F401
 from tests.server.conftest import llm, served, url  # noqa: F401
 from tests.server.test_bounds import wait_until
 
