@@ -35,7 +35,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq, TopK
-from forerun.drafting.base import BaseDrafter, Drafter, Target
+from forerun.drafting.base import Drafter, Target
 from forerun.drafting.spec import DrafterSpec, in_turn
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
@@ -148,7 +148,7 @@ class Replay:
         return 0
 
 
-class Recorded(BaseDrafter):
+class Recorded(Drafter):
     """Guesses as right as those that were recorded; behind the first wrong one nothing is right."""
 
     def __init__(self, answers: Iterable[Answer]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from forerun import LLM, SamplingParams
 from forerun.cli import console
 from forerun.core.types import Event, TextPiece
-from forerun.drafting.base import BaseDrafter
+from forerun.drafting.base import Drafter
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def test_what_is_logged_while_an_answer_comes_is_told_after_its_line() -> None:
     assert terminal.getvalue() == "one two\n[it failed]\n[at once]\n"
 
 
-class Failing(BaseDrafter):
+class Failing(Drafter):
     """Is broken from its third proposal on."""
 
     calls = 0

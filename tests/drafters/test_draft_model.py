@@ -256,8 +256,8 @@ def test_nbytes_counts_weights_cache_and_rows() -> None:
     drafts = drafter.propose(seqs, [9] * len(seqs))
     rows = sum(row.nbytes for d in drafts for row in d.probs or () if row is not None)
     held = DRAFT_MODEL.nbytes() + drafter.cache.nbytes() + rows
-    assert held <= drafter.nbytes(TARGET.max_num_seqs, TARGET.max_len)
-    assert drafter.nbytes(1, 10) < drafter.nbytes(2, 10)  # blocks are whole
+    assert held <= drafter.memory(TARGET.max_num_seqs, TARGET.max_len).total
+    assert drafter.memory(1, 10).total < drafter.memory(2, 10).total  # blocks are whole
 
 
 @pytest.fixture(scope="module")

@@ -243,8 +243,8 @@ def test_what_is_no_such_network_is_told_before_anything_is_loaded(tmp_path):
 
 def test_weights_and_rows_count():
     drafter = build(Options(model="untrained"), target())
-    assert drafter.nbytes(0, 64) > 10_000
-    assert drafter.nbytes(2, 64) - drafter.nbytes(0, 64) >= 2 * 64 * 4 * 2 * 16
+    assert drafter.memory(0, 64).total > 10_000
+    assert drafter.memory(2, 64).total - drafter.memory(0, 64).total >= 2 * 64 * 4 * 2 * 16
     assert set(files.shapes(files.untrained(target()).config)) <= {
         *OUR_TENSORS,
         "embed_tokens.weight",

@@ -151,9 +151,13 @@ def test_nothing_is_read_twice_and_nothing_held():
     complete(engine, LOOPING[:1], ANSWER)
     assert {num_rows for num_rows, _ in rows} == {1}
     assert all(has_plan for _, has_plan in rows)
-    assert drafter.nbytes(1, 64) == 4 * MODEL.config.vocab_size * 3
-    assert drafter.nbytes(2, 64) == drafter.nbytes(2, 128) == 2 * drafter.nbytes(1, 64)
-    assert engine_of(exit=1, temperature=0).drafter.nbytes(8, 64) == 0
+    assert drafter.memory(1, 64).total == 4 * MODEL.config.vocab_size * 3
+    assert (
+        drafter.memory(2, 64).total
+        == drafter.memory(2, 128).total
+        == 2 * drafter.memory(1, 64).total
+    )
+    assert engine_of(exit=1, temperature=0).drafter.memory(8, 64).total == 0
 
 
 class _Noting:

@@ -296,6 +296,6 @@ def test_nbytes_is_never_less_than_what_is_held():
         lookahead.observe([seq], [draft], [outcome])
     held = held_nbytes(lookahead.states)
     assert held > 10_000
-    assert lookahead.nbytes(1, len(seq.tokens)) >= held
+    assert lookahead.memory(1, len(seq.tokens)).total >= held
     lookahead.end(seq)
     assert not lookahead.states

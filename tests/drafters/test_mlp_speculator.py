@@ -234,12 +234,12 @@ def test_what_is_no_folder_of_such_a_network_is_told_before_anything_is_loaded(t
 def test_the_weights_count():
     model = tiny_model(3)
     small, large = (
-        build(Options(model="untrained", quant=quant), target(model)).nbytes(0, 64)
+        build(Options(model="untrained", quant=quant), target(model)).memory(0, 64).total
         for quant in ("int8", "none")
     )
     assert 0 < small < large
     assert isinstance(drafter := build(Options(model="untrained"), target(model)), LastStateDrafter)
-    assert drafter.nbytes(3, 64) - drafter.nbytes(0, 64) == 3 * 4 * WIDTH
+    assert drafter.memory(3, 64).total - drafter.memory(0, 64).total == 3 * 4 * WIDTH
 
 
 OWN_MLP = {

@@ -124,8 +124,8 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
         drafter.begin(seq, NO_OUTCOME)
     drafter.propose(seqs, [7] * len(seqs))
     held = held_nbytes(drafter.indexes) - held_nbytes(*tokens)  # the ids belong to the sequence
-    assert 0 < held <= drafter.nbytes(len(seqs), length)
-    assert drafter.nbytes(0, length) == 0
+    assert 0 < held <= drafter.memory(len(seqs), length).total
+    assert drafter.memory(0, length).total == 0
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,7 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     if isinstance(drafter.live, LiveTable):
         return  # an entry as Python objects takes more than 64 bytes
     held = held_nbytes(drafter)
-    assert 1000 < held <= drafter.nbytes(len(seqs), length) + 2000
+    assert 1000 < held <= drafter.memory(len(seqs), length).total + 2000
 
 
 def test_more_tokens_than_it_asked_for_are_understood() -> None:

@@ -188,7 +188,7 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     seqs = [begun(drafter, [rng.randrange(90) for _ in range(length)], i) for i in range(3)]
     drafter.propose(seqs, [8] * len(seqs))
     held = held_nbytes(drafter.texts.shared, drafter.texts._histories)
-    assert 1000 < held <= drafter.nbytes(len(seqs), length)
+    assert 1000 < held <= drafter.memory(len(seqs), length).total
 
 
 @pytest.mark.parametrize(

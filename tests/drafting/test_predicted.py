@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft
-from forerun.drafters.none import NoDrafter
 from forerun.drafters.prompt_lookup import Options, PromptLookup
+from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import FIRST_LENGTH, MATCH, MAX_LENGTH, Prediction
 from forerun.engine.engine import Engine
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
@@ -32,7 +32,7 @@ def written(tokens: list[int]) -> str:
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("drafter", [NoDrafter, lambda: PromptLookup(Options())])
+@pytest.mark.parametrize("drafter", [Drafter, lambda: PromptLookup(Options())])
 def test_no_prediction_changes_a_token(params, drafter):
     model = tiny_model(3, sharpness=3.0)
     runs = []

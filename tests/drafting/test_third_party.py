@@ -104,7 +104,10 @@ def test_an_installed_drafter_is_named_by_its_entry_point(installed):
         ("def build(options, target): ...", "it has no `Options`"),
         (REPEAT.replace("def build", "def make"), "it has no `build`"),
         (REPEAT.replace("@dataclass(frozen=True)\n", ""), "must be a frozen dataclass"),
-        (REPEAT.replace("return Repeat(options)", "return 3"), "its int has no features, draws"),
+        (
+            REPEAT.replace("return Repeat(options)", "return 3"),
+            "its int does not derive from",
+        ),
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
         ("def build(", "cannot be imported: SyntaxError"),
     ],
@@ -130,7 +133,7 @@ def test_a_drafter_itself_is_taken_as_it_is():
     assert spec.text() == "Suffix"
     with pytest.raises(ConfigError, match="takes no option 'num_draft'"):
         DrafterSpec.of(drafter, num_draft=3)
-    with pytest.raises(ConfigError, match="its object has no features"):
+    with pytest.raises(ConfigError, match="its object does not derive"):
         DrafterSpec.of(object())  # type: ignore[arg-type]
 
 

@@ -9,7 +9,6 @@ from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
-from forerun.drafters.none import NoDrafter
 from forerun.drafting.base import Drafter
 from forerun.engine.engine import Engine
 from forerun.engine.request import RequestState
@@ -35,7 +34,7 @@ def engine_for(
     """An engine over a tiny model; without a drafter, plain decoding. Drafts in full unless told otherwise."""
     config = EngineConfig(controller=controller, **options)
     cache = cache or model.new_cache(max_num_seqs, max_len)
-    return Engine(model, cache, drafter or NoDrafter(), config)
+    return Engine(model, cache, drafter or Drafter(), config)
 
 
 def complete(
@@ -106,7 +105,7 @@ def _held(outcome: Outcome) -> Outcome:
 
 
 @dataclass
-class Scripted:
+class Scripted(Drafter):
     """A drafter that knows the plain continuation of each prompt and is right or wrong as told.
 
     `script(step)` gives the depth to which a draft of that step is right, of `length` nodes.

@@ -9,8 +9,7 @@ import pytest
 from forerun.core import registry
 from forerun.core.config import Precision
 from forerun.core.params import SamplingParams
-from forerun.drafters.none import NoDrafter
-from forerun.drafting.base import LoadedModel, Target
+from forerun.drafting.base import Drafter, LoadedModel, Target
 from forerun.engine.engine import Engine
 from forerun.lab.contract.candidate import Candidate
 from tests.engine.harness import LOOPING, complete, drain, engine_for
@@ -35,7 +34,7 @@ def new_engine(drafter: str, kv: Precision, num_blocks: int | None, *, shares: b
         return LoadedModel(NEAR, None)
 
     target = Target(MODEL, None, NUM_SEQS, MAX_LEN, cache, load)
-    built = NoDrafter() if drafter == "none" else Candidate.of(drafter).build(target)
+    built = Drafter() if drafter == "none" else Candidate.of(drafter).build(target)
     engine = engine_for(MODEL, built, cache=cache)
     engine.scheduler.reuse = engine.scheduler.reuse and shares
     return engine

@@ -9,7 +9,7 @@ import torch
 
 from forerun.core.errors import DrafterError
 from forerun.core.types import Draft
-from forerun.drafters.none import NoDrafter
+from forerun.drafting.base import Drafter
 from forerun.drafting.fallback import Fallback
 from forerun.engine.controller import Fixed
 from forerun.engine.safe_drafter import MAX_ERRORS
@@ -125,7 +125,7 @@ def wrong(draft):
 
 
 @pytest.mark.parametrize(("draft", "message"), WRONG)
-@pytest.mark.parametrize("build", [wrong, lambda draft: Fallback(NoDrafter(), wrong(draft))])
+@pytest.mark.parametrize("build", [wrong, lambda draft: Fallback(Drafter(), wrong(draft))])
 def test_what_is_no_draft_is_told_in_a_sentence_and_changes_nothing(draft, message, build, caplog):
     engine = guarded_engine(build(draft))
     runs = complete(engine, LOOPING, GREEDY)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import forerun as forerun
 
 from forerun import LLM
-from tests.cli.conftest import forerun as forerun
 
 Script = Callable[[str], str]
 

@@ -14,7 +14,7 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.drafting.base import BaseDrafter
+from forerun.drafting.base import Drafter
 from forerun.engine.safe_drafter import SafeDrafter
 from forerun.server.config import ServerConfig
 from forerun.server.run import bind
@@ -239,7 +239,7 @@ def test_health_is_503_until_the_model_is_there(llm):
         assert httpx.get(f"{url}/health").json() == {"status": "ok"}
 
 
-class Broken(BaseDrafter):
+class Broken(Drafter):
     def propose_one(self, seq, budget):
         raise RuntimeError("broken drafter")
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
-from forerun.drafting.base import Search, Target
+from forerun.drafting.base import DrafterBytes, Method, Search, Target
 from forerun.drafting.draft_builder import (
     BuilderOptions,
     DraftBuilder,
@@ -29,9 +29,6 @@ from forerun.drafting.draft_builder import (
     new_rows,
 )
 from forerun.model.model import LayerPlan
-
-TUNE_WHEN_NAMED = True
-"""Autotune leaves it out unless asked: the search tries every sublayer, and few models gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +65,9 @@ def tune(target: Target, options: Options, search: Search) -> Options:
     return best
 
 
+METHOD = Method(tune=tune, tune_when_named=True)  # it tries every sublayer, and few models gain
+
+
 class EarlyExit(ModelDrafter):
     """Runs some of the target's sublayers over scratch rows of the target's cache."""
 
@@ -84,10 +84,10 @@ class EarlyExit(ModelDrafter):
         self.draws = options.temperature != 0
         self._max_len = min(target.max_len, target.model.config.max_position)
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """The rows of probabilities that go with drawn nodes; weights and cache are the target's."""
         probs = 4 * self.model.config.vocab_size * self.options.num_nodes
-        return num_seqs * probs if self.draws else 0
+        return DrafterBytes(tables=num_seqs * probs if self.draws else 0)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         room = min(budget, self._max_len - len(seq.tokens))

@@ -27,19 +27,18 @@ from forerun.core import tree
 from forerun.core.errors import check_least
 from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import BaseDrafter, Search, Target
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Search, Target
 
 Ngram = tuple[int, ...]
 
 NGRAM_NBYTES = 464
 """Bytes of one n-gram in the pool at most, besides 36 for each of its tokens: a tuple (40), its
 share of a dict that has just grown (62), and a key of its own with an almost empty dict (362)."""
-GRIDS = {
+_GRIDS = {
     "ngram": (3, 4, 5, 6, 7),
     "window": (0, 2, 3, 5, 7, 10, 15, 20),
     "guesses": (1, 2, 3, 5, 7, 10, 15, 20),
 }
-"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,10 @@ def build(options: Options, target: Target) -> Lookahead:
 
 def tune(target: Target, options: Options, search: Search) -> Options:
     """Grow W, N and G as long as the tokens they bring are worth the rows, at this machine's cost of a row."""
-    return search.climb(options, GRIDS, grow=True)
+    return search.climb(options, _GRIDS, grow=True)
+
+
+METHOD = Method(grids=_GRIDS, tune=tune)
 
 
 @dataclass(slots=True)
@@ -153,12 +155,13 @@ class State:
     """The last draft, if it began with the whole window."""
 
 
-class Lookahead(BaseDrafter):
+class Lookahead(Drafter):
     """Seeks n-grams with the target's own passes, and guesses those it found."""
 
     def __init__(self, options: Options, vocab_size: int) -> None:
         self.options = options
         self.vocab_size = vocab_size
+        self.max_nodes = (options.window + options.guesses) * (options.ngram - 1)
         self.states: dict[int, State] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
@@ -182,10 +185,11 @@ class Lookahead(BaseDrafter):
         """Drop pool and window."""
         self.states.pop(seq.id, None)
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Pools as full as they can get: each token adds an n-gram of the text and one a column."""
         most = min(max_len * (self.options.window + 1), self.vocab_size * self.options.guesses)
-        return num_seqs * (most * (NGRAM_NBYTES + 36 * self.options.ngram) + 8192)
+        nbytes = most * (NGRAM_NBYTES + 36 * self.options.ngram) + 8192
+        return DrafterBytes(tables=num_seqs * nbytes)
 
     def _new_window(self, seq: Seq) -> Window | None:
         if not self.options.window:

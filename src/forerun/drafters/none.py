@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafting.base import BaseDrafter, Target
+from forerun.drafting.base import Drafter, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,10 +12,6 @@ class Options:
     """Nothing to choose."""
 
 
-def build(options: Options, target: Target) -> NoDrafter:
-    """The drafter that never guesses."""
-    return NoDrafter()
-
-
-class NoDrafter(BaseDrafter):
-    """Proposes nothing, keeps nothing."""
+def build(options: Options, target: Target) -> Drafter:
+    """Return a drafter that guesses nothing."""
+    return Drafter()

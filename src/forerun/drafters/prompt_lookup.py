@@ -16,18 +16,11 @@ from dataclasses import dataclass, field
 from forerun.core import tree
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafting.base import BaseDrafter, Target
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 
 ENTRY_NBYTES = 136
 """Bytes of one n-gram in the index at most, besides 8 for each of its tokens: its share of a dict
 that has just grown (62), the tuple (40), and the position (32)."""
-GRIDS = {
-    "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
-    "factor": (0.5, 1.0, 2.0, 4.0),
-    "ngram_max": (2, 3, 4, 6),
-    "ngram_min": (1, 2, 3),
-}
-"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +52,16 @@ def build(options: Options, target: Target) -> PromptLookup:
     return PromptLookup(options)
 
 
+METHOD = Method(
+    grids={
+        "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
+        "factor": (0.5, 1.0, 2.0, 4.0),
+        "ngram_max": (2, 3, 4, 6),
+        "ngram_min": (1, 2, 3),
+    }
+)
+
+
 @dataclass(slots=True)
 class NgramIndex:
     """Where each n-gram of one sequence ended most recently: O(1) a token, O(1) a look-up."""
@@ -84,11 +87,11 @@ class NgramIndex:
         return None
 
 
-class PromptLookup(BaseDrafter):
+class PromptLookup(Drafter):
     """Copies the continuation of the most recent earlier occurrence of the last tokens."""
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        self.options, self.max_nodes = options, options.num_draft
         self.indexes: dict[int, NgramIndex] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
@@ -99,11 +102,11 @@ class PromptLookup(BaseDrafter):
         """Drop the index."""
         self.indexes.pop(seq.id, None)
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """The indexes of full sequences in which no n-gram repeats."""
         lengths = range(self.options.ngram_min, self.options.ngram_max + 1)
         per_token = sum(ENTRY_NBYTES + 8 * n for n in lengths)
-        return num_seqs * (max_len * per_token + 1024)
+        return DrafterBytes(tables=num_seqs * (max_len * per_token + 1024))
 
     def propose_one(self, seq: Seq, budget: int) -> Draft:
         """A chain; empty where nothing repeats."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
-from forerun.drafting.base import BaseDrafter, Target
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.networks.best_first import drafts_of
 from forerun.drafting.ngram import guess_tree, table_file
 from forerun.drafting.ngram.guess_tree import AnyNGramModel
@@ -34,12 +34,6 @@ from forerun.drafting.ngram.token_table import (
     new_live_table,
 )
 from forerun.hub.names import name_of
-
-KEEPS = True
-"""With `Target.learn`, what it learned is there in the next process."""
-
-GRIDS = {"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)}
-"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +100,24 @@ def smaller(options: Options) -> Options | None:
     return replace(options, table_mb=table_mb, shared_tokens=shared_tokens)
 
 
-class Recycling(BaseDrafter):
+METHOD = Method(
+    keeps=True,
+    smaller=smaller,
+    example=example,
+    grids={"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)},
+)
+
+
+class Recycling(Drafter):
     """Trees of the target's own next tokens."""
 
     features = Features(top_k=NUM_LIVE)
 
     def __init__(self, options: Options, table: AnyFileTable | None) -> None:
-        self.options, self.table = options, table
+        self.options, self.table, self.max_nodes = options, table, options.num_draft
         new_table = partial(new_live_table, options.order, round(options.table_mb * 1e6))
         self.live, self._new_table = new_table(), new_table
-        self.is_native = not isinstance(self.live, LiveTable)
+        self.gives_ngrams = "python" if isinstance(self.live, LiveTable) else "native"
         self.learned: Learned | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
         self._grow = guess_tree.grower(self.live)
@@ -168,8 +170,9 @@ class Recycling(BaseDrafter):
         if self.learned is not None:
             self.learned.keep_in_time()
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """The tables, one more while they are kept, the shared index when full, and the indexes of full sequences."""
         merged = [] if self.learned is None else [self.live]
         tables = (self.live, *merged, *([] if self.table is None else [self.table]))
-        return sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)
+        nbytes = sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)
+        return DrafterBytes(tables=nbytes)

@@ -19,19 +19,12 @@ from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafting.base import BaseDrafter, Target
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.ngram.suffix_index import Continuation
 from forerun.drafting.ngram.texts import Texts
 
 MAX_OCCURRENCES = 16
 """Occurrences that vote, those with the longest matches: bounds the time of a look-up."""
-GRIDS = {
-    "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
-    "factor": (0.5, 1.0, 2.0, 4.0),
-    "min_token_prob": (0.05, 0.1, 0.2, 0.35, 0.5),
-    "max_depth": (8, 16, 64),
-}
-"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +76,23 @@ def smaller(options: Options) -> Options | None:
     return replace(options, shared_tokens=few) if few >= 1000 else None
 
 
-class Suffix(BaseDrafter):
+METHOD = Method(
+    smaller=smaller,
+    example=example,
+    grids={
+        "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
+        "factor": (0.5, 1.0, 2.0, 4.0),
+        "min_token_prob": (0.05, 0.1, 0.2, 0.35, 0.5),
+        "max_depth": (8, 16, 64),
+    },
+)
+
+
+class Suffix(Drafter):
     """Trees of continuations, from the request's own tokens and from the outputs of others."""
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        self.options, self.max_nodes = options, options.num_draft
         self.texts = Texts(options.max_depth, options.shared_tokens)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
@@ -114,6 +119,6 @@ class Suffix(BaseDrafter):
         """Drop the sequence's own index; its output stays shared."""
         self.texts.end(seq)
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """The shared index when full, and the indexes of full sequences."""
-        return self.texts.nbytes(num_seqs, max_len)
+        return DrafterBytes(tables=self.texts.nbytes(num_seqs, max_len))

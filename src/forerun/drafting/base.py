@@ -1,19 +1,17 @@
-"""The Drafter protocol: five verbs and one number. A new method is one new file in this folder.
+"""What a drafter is: the base class with its defaults, and what the module of a method says of it.
 
-A drafter module exports `Options` (a frozen dataclass; its attribute docstrings are the CLI help) and
-`build(options: Options, target: Target) -> Drafter`; nothing else is required. For `forerun autotune`
-it may export `GRIDS`, the values to try of each option in ascending order, or a search of its own:
-`tune(target, options, search) -> Options`.
-A drafter never sees the engine, the scheduler or the sampler;
-of a sequence it reads `seq.id`, `seq.tokens`, `seq.num_prompt`, `seq.params`, `seq.seed`.
+The module of a method, one file or folder of `forerun.drafters`, exports `Options` (a frozen dataclass; its attribute
+docstrings are the help of `-d`) and `build(options: Options, target: Target) -> Drafter`; `METHOD = Method(...)` is
+optional. A drafter never sees the engine, the scheduler or the sampler; of a sequence it reads `seq.id`, `seq.tokens`,
+`seq.num_prompt`, `seq.params`, `seq.seed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
@@ -24,6 +22,10 @@ from forerun.weights.rtn import Scheme
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from forerun.drafting.ngram.guess_tree import AnyNGramModel
+
+NGramKind = Literal["native", "python"]
+"""Where an n-gram model lives: in the native extension, or in Python."""
 SELF = "self"
 """The name under which `Target.load` loads the target's own file again."""
 
@@ -34,11 +36,11 @@ class Vocabulary(Protocol):
     vocab_size: int
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """The bytes a token stands for; None for an id the tokenizer does not know (padding)."""
+        """Return the bytes a token stands for; None for an id the tokenizer does not know (padding)."""
         ...
 
     def is_special(self, token_id: int) -> bool:
-        """Whether a token is a mark, such as the end of a text, and not part of one."""
+        """Say whether a token is a mark, such as the end of a text, and not part of one."""
         ...
 
 
@@ -50,17 +52,17 @@ class LoadedModel(NamedTuple):
 
 
 class LoadModel(Protocol):
-    """Loads another model to where the target runs: same device, backend and weight cache."""
+    """Load another model to where the target runs: same device, backend and weight cache."""
 
     def __call__(
         self, model: str, *, quant: Scheme = "none", head_bits: int | None = None
     ) -> LoadedModel:
-        """`model` is a path, a known name, a hub name or `SELF`. Raises LoadError and ConfigError."""
+        """Load `model`: a path, a known name, a hub name or `SELF`. Raises LoadError and ConfigError."""
         ...
 
 
 def cannot_load(model: str, *, quant: Scheme = "none", head_bits: int | None = None) -> LoadedModel:
-    """The `load` of a target that was not loaded from a file."""
+    """Stand in for `Target.load` where the target was not loaded from a file. Raises ConfigError."""
     raise ConfigError(f"'{model}' cannot be loaded: Target(load=...) says how, and was not given")
 
 
@@ -86,99 +88,83 @@ class Target:
 
 
 class DrafterBytes(NamedTuple):
-    """What a drafter holds, by kind: weights, keys and values, and everything else."""
+    """Bytes that a drafter holds, by kind: weights, keys and values, and everything else."""
 
     weights: int = 0
     kv: int = 0
     tables: int = 0
 
-
-def memory_of(drafter: Drafter, num_seqs: int, max_len: int) -> DrafterBytes:
-    """`Drafter.nbytes` by kind, where the drafter has a method `memory` that tells them apart."""
-    told = getattr(drafter, "memory", None)
-    if told is None:
-        return DrafterBytes(tables=drafter.nbytes(num_seqs, max_len))
-    return DrafterBytes(*told(num_seqs, max_len))
+    @property
+    def total(self) -> int:
+        """Sum the kinds."""
+        return sum(self)
 
 
-def nodes_of(drafter: Drafter) -> int:
-    """Nodes of a draft at most: as its property `max_nodes` says, or else its options."""
-    told = getattr(drafter, "max_nodes", None)
-    if told is not None:
-        return int(told)
-    options = getattr(drafter, "options", None)
-    return int(getattr(options, "num_nodes", getattr(options, "num_draft", 0)))
+class Drafter:
+    """Guess tokens for the verifier, which decides: a wrong guess costs time, never a token.
 
+    The defaults are those of a drafter that guesses nothing, keeps nothing and wants to see nothing. Override
+    `propose_one`, or `propose` where one call for all sequences is faster, and whatever else differs.
+    """
 
-def idle(drafter: Drafter) -> bool:
-    """Between requests: one small step of its own, where it has a method `idle`; whether there is more."""
-    step = getattr(drafter, "idle", None)
-    return step is not None and bool(step())
-
-
-class Drafter(Protocol):
-    """Guesses tokens. Never wrong, only more or less useful: the verifier decides."""
-
-    features: Features
-    """What it wants to see of the target's passes."""
-    draws: bool
-    """Whether some of its drafts carry `probs`. What a seeded request says then depends on how much is drafted, so the
+    features: Features = NO_FEATURES
+    """What `Outcome` is to hold of the target's passes besides the emitted tokens."""
+    draws: bool = False
+    """Whether some drafts carry `probs`. What a seeded request says then depends on how much is drafted, so the
     controller leaves those requests alone."""
+    max_nodes: int = 0
+    """Nodes of a draft at most; memory for so many rows of a pass is planned."""
+    kv_block_nbytes: int = 0
+    """Bytes of a block of the drafter's own keys and values, where they come out of the target's memory."""
+    parts: Sequence[Drafter] = ()
+    """The drafters that it combines; none: it is a single one."""
+    gives_ngrams: NGramKind | None = None
+    """The kind of what `ngram_model` returns; None: it has no such model."""
+    takes_ngrams: NGramKind | None = None
+    """The kind that `propose_with` takes; None: it takes none."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """The prompt is in the target's cache, a first token in `seq.tokens`; again when a sequence comes back."""
-        ...
+        """Start a sequence whose prompt is in the target's cache and whose first token ends `seq.tokens`.
 
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence below its last token, at most `budgets[i]` nodes (0 is allowed); may be empty."""
-        ...
-
-    def observe(
-        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
-    ) -> None:
-        """What became of the drafts; `seq.tokens` already holds `outcome.emitted`.
-
-        `drafts[i]` is what was verified: the proposal as the engine cut it. `outcomes[i].path` counts its nodes.
+        Comes again after a preemption. `outcome` has a row for the last prompt token.
         """
-        ...
-
-    def end(self, seq: Seq) -> None:
-        """The sequence finished or was preempted: forget it. Harmless for an unknown one."""
-        ...
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """Bytes it will hold at most for that many sequences of that length, weights included."""
-        ...
-
-
-class BaseDrafter:
-    """A drafter that keeps nothing and wants to see nothing: override what differs, at least `propose_one`."""
-
-    features = NO_FEATURES
-    draws = False
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Nothing to prepare."""
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One sequence after the other."""
+        """Guess one tree a sequence below its last token, of at most `budgets[i]` nodes (0 is allowed)."""
         return [self.propose_one(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
 
     def propose_one(self, seq: Seq, budget: int) -> Draft:
-        """A draft of at most `budget` nodes."""
+        """Guess a tree of at most `budget` nodes."""
         return EMPTY_DRAFT
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Nothing to learn but the tokens, which are in `seq.tokens`."""
+        """Learn what became of the drafts; `seq.tokens` already holds `outcome.emitted`.
+
+        `drafts[i]` is what was verified: the proposal as the engine cut it. `outcomes[i].path` counts its nodes.
+        """
 
     def end(self, seq: Seq) -> None:
-        """Nothing to forget."""
+        """Forget a sequence that finished or was preempted. Harmless for an unknown one."""
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """Nothing is held."""
-        return 0
+    def idle(self) -> bool:
+        """Take one step of at most 50 ms while no request runs; return whether there is more to do."""
+        return False
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Count the bytes held at most for `num_seqs` sequences of `max_len` tokens."""
+        return DrafterBytes()
+
+    def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
+        """Return what is known of the texts, for a network to draft with; asked if `gives_ngrams`."""
+        raise NotImplementedError
+
+    def propose_with(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: AnyNGramModel
+    ) -> list[Draft]:
+        """Guess as `propose` does, with what another drafter knows of the texts; asked if `takes_ngrams`."""
+        raise NotImplementedError
 
 
 Options = TypeVar("Options", bound="DataclassInstance")
@@ -188,7 +174,7 @@ class Search(Protocol):
     """What a drafter's `tune` is given by autotune; it asks in the same order each time."""
 
     def score(self, options: DataclassInstance) -> float:
-        """The expected speed-up over plain decoding; runs the model on prompts, or remembers that it did."""
+        """Estimate the speed-up over plain decoding; runs the model on prompts, or remembers that it did."""
         ...
 
     def climb(
@@ -199,3 +185,30 @@ class Search(Protocol):
         With `grow` the options begin at their smallest values.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What the rest of forerun wants to know of a method; its module exports it as `METHOD` where something differs."""
+
+    keeps: bool = False
+    """With `Target.learn`, what it learned is there in the next process."""
+    smaller: Callable[[Any], Any] = lambda options: None
+    """Options that need less memory than some, None if there are none: what a memory budget falls back on."""
+    example: Callable[[Target], Any] | None = None
+    """Options for `forerun check-drafter`, where `Options()` cannot be built or holds more than a check can fill."""
+    grids: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Values of each option for `forerun autotune` to try, ascending."""
+    tune: Callable[[Target, Any, Search], Any] | None = None
+    """A search of its own for `forerun autotune`, which returns the best options, instead of one along `grids`."""
+    tune_when_named: bool = False
+    """Autotune leaves it out unless it is asked for by name."""
+    ships_for: Callable[[Target], bool] = lambda target: False
+    """Whether what it needs for this target came with forerun, so that `auto` may use it."""
+
+    def best(self, target: Target, options: Options, search: Search) -> Options:
+        """Search for the best options by `tune`, or along `grids`; what was given stays."""
+        if self.tune is None:
+            return search.climb(options, self.grids)
+        found: Options = self.tune(target, options, search)
+        return found

@@ -25,7 +25,7 @@ from forerun.core.errors import ConfigError, check_least
 from forerun.core.random import Stream, uniform
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.decoding.processors import LogitsPipeline, draw
-from forerun.drafting.base import BaseDrafter
+from forerun.drafting.base import Drafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +142,11 @@ class Child:
     confidence: float
 
 
-class ModelDrafter(BaseDrafter):
+class ModelDrafter(Drafter):
     """Drafts with a model, level by level: `_start` prepares a sequence's draft, `_feed` runs the model."""
 
     def __init__(self, options: BuilderOptions) -> None:
-        self.options = options
+        self.options, self.max_nodes = options, options.num_nodes
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence; empty where the context has no room."""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from forerun.core.types import Draft, Seq
-from forerun.drafting.base import Drafter, nodes_of
+from forerun.drafting.base import Drafter
 from forerun.drafting.pair import Pair
 from forerun.drafting.rules import propose
 
@@ -34,11 +34,7 @@ class Fallback(Pair):
     def __init__(self, first: Drafter, second: Drafter) -> None:
         super().__init__(first, second)
         self.choose: Choose = where_empty
-
-    @property
-    def max_nodes(self) -> int:
-        """One of the two drafts is taken."""
-        return max(nodes_of(self.first), nodes_of(self.second))
+        self.max_nodes = max(first.max_nodes, second.max_nodes)  # one of the two drafts is taken
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """The first's drafts, or the second's where it was asked and has one."""

@@ -7,19 +7,18 @@ from types import ModuleType
 
 from forerun.core import registry
 from forerun.core.errors import ConfigError
-from forerun.drafting.base import Drafter
+from forerun.drafting.base import Drafter, Method
 
 HELP = "docs/adding-a-drafter.md shows a whole one"
-MEMBERS = ("features", "draws", "begin", "propose", "observe", "end", "nbytes")
 
 
 def is_file(name: str) -> bool:
-    """True for a drafter that is named by the path of its file."""
+    """Tell a drafter that is named by the path of its file."""
     return name.endswith(".py")
 
 
 def find(name: str) -> ModuleType:
-    """A drafter's module, by its name or the path of its file. Raises ConfigError that says what is missing."""
+    """Import a drafter's module, by its name or the path of its file. Raises ConfigError that says what is missing."""
     module = registry.load_file(name) if is_file(name) else registry.load("drafters", name)
     for needed in ("Options", "build"):
         if not hasattr(module, needed):
@@ -29,10 +28,19 @@ def find(name: str) -> ModuleType:
     return module
 
 
+def method_of(name: str) -> Method:
+    """Return what a drafter's module says of its method, or the defaults. Raises ConfigError."""
+    method = getattr(find(name), "METHOD", Method())
+    if not isinstance(method, Method):
+        raise ConfigError(f"`METHOD` of '{name}' must be a forerun.drafting.base.Method; {HELP}")
+    return method
+
+
 def checked(drafter: object, name: str) -> Drafter:
-    """The drafter that `build` returned. Raises ConfigError if it is none."""
-    if missing := [member for member in MEMBERS if not hasattr(drafter, member)]:
-        raise ConfigError(
-            f"'{name}' is no drafter: its {type(drafter).__name__} has no {', '.join(missing)}; {HELP}"
-        )
-    return drafter  # type: ignore[return-value]
+    """Return what `build` returned if it is a drafter. Raises ConfigError."""
+    if isinstance(drafter, Drafter):
+        return drafter
+    raise ConfigError(
+        f"'{name}' is no drafter: its {type(drafter).__name__} does not derive from "
+        f"forerun.drafting.base.Drafter; {HELP}"
+    )

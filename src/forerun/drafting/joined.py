@@ -9,55 +9,23 @@ options.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, nodes_of
-from forerun.drafting.ngram.guess_tree import AnyNGramModel
+from forerun.drafting.base import Drafter
 from forerun.drafting.pair import Pair
-
-
-@runtime_checkable
-class NetworkDrafter(Drafter, Protocol):
-    """A trained network, which may be told what is known of the texts."""
-
-    is_native: bool
-    """Whether it takes native evidence, or the oracle's."""
-
-    def propose_beside(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyNGramModel | None
-    ) -> list[Draft]:
-        """One tree a sequence of what both say."""
-        ...
-
-
-@runtime_checkable
-class NGramDrafter(Drafter, Protocol):
-    """One that knows something of texts."""
-
-    is_native: bool
-    """Whether its evidence is native."""
-
-    def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
-        """Of each sequence."""
-        ...
 
 
 class Joined(Pair):
     """Asks a network beside what tables and texts say."""
 
-    def __init__(self, network: NetworkDrafter, tables: NGramDrafter) -> None:
+    def __init__(self, network: Drafter, tables: Drafter) -> None:
         super().__init__(network, tables)
         self.network, self.tables = network, tables
-
-    @property
-    def max_nodes(self) -> int:
-        """The network grows the tree of both."""
-        return nodes_of(self.network)
+        self.max_nodes = network.max_nodes  # it grows the tree of both
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first."""
-        return self.network.propose_beside(seqs, budgets, self.tables.ngram_model(seqs))
+        return self.network.propose_with(seqs, budgets, self.tables.ngram_model(seqs))
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -70,6 +38,6 @@ class Joined(Pair):
 def joined(first: Drafter, second: Drafter) -> Joined | None:
     """The two as one, in either order; None if they are no such pair, or one is native and the other is not."""
     for network, tables in ((first, second), (second, first)):
-        if isinstance(network, NetworkDrafter) and isinstance(tables, NGramDrafter):
-            return Joined(network, tables) if network.is_native == tables.is_native else None
+        if tables.gives_ngrams and network.takes_ngrams == tables.gives_ngrams:
+            return Joined(network, tables)
     return None

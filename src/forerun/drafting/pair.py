@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Features, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, idle, memory_of
+from forerun.drafting.base import Drafter, DrafterBytes
 
 
-class Pair:
+class Pair(Drafter):
     """Both see everything that happens; how their drafts become one is what `propose` adds."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
-        self.first, self.second = first, second
+        self.first, self.second = self.parts = first, second
         self.features = common_features(first.features, second.features)
         self.draws = first.draws or second.draws
 
@@ -37,15 +37,11 @@ class Pair:
 
     def idle(self) -> bool:
         """A step of the first that has something to do."""
-        return idle(self.first) or idle(self.second)
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """What both hold."""
-        return self.first.nbytes(num_seqs, max_len) + self.second.nbytes(num_seqs, max_len)
+        return self.first.idle() or self.second.idle()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """What both hold, by kind."""
-        parts = (memory_of(part, num_seqs, max_len) for part in (self.first, self.second))
+        parts = (part.memory(num_seqs, max_len) for part in self.parts)
         return DrafterBytes(*map(sum, zip(*parts, strict=True)))
 
 

@@ -21,7 +21,7 @@ from forerun.core.spellings import METHODS
 from forerun.drafting import given as given_options
 from forerun.drafting.base import Drafter, Target
 from forerun.drafting.fallback import Fallback
-from forerun.drafting.find import checked, find, is_file
+from forerun.drafting.find import checked, find, is_file, method_of
 from forerun.drafting.given import AUTO, Given
 from forerun.drafting.given import AUTO_CHOICE as AUTO_CHOICE
 from forerun.drafting.joined import joined
@@ -104,10 +104,10 @@ class DrafterSpec:
         """Whether it keeps what it learned for the next process, where that is asked for."""
         if self.parts:
             return any(part.keeps() for part in self.parts)
-        return self.built is None and getattr(find(self.name), "KEEPS", False)
+        return self.built is None and method_of(self.name).keeps
 
     def smaller(self) -> DrafterSpec | None:
-        """The same drafter with less memory, by its module's `smaller(options) -> Options | None`; None: there is none.
+        """Ask the method for options that need less memory; None: there are none.
 
         Of several, all that can be are made smaller.
         """
@@ -118,8 +118,7 @@ class DrafterSpec:
             if parts == [*self.parts]:
                 return None
             return replace(self, parts=tuple(parts), is_auto=False)
-        shrink = getattr(find(self.name), "smaller", None)
-        chosen = None if shrink is None else shrink(self._built_options())
+        chosen = method_of(self.name).smaller(self._built_options())
         return None if chosen is None else DrafterSpec.of(options.spell(self.name, chosen))
 
     def beside(self, target: Target) -> DrafterSpec:

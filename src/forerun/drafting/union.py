@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Seq
-from forerun.drafting.base import Drafter, nodes_of
+from forerun.drafting.base import Drafter
 from forerun.drafting.pair import Pair
 from forerun.drafting.rules import propose
 
@@ -29,11 +29,7 @@ class Union(Pair):
         if first.draws:
             raise ConfigError("only the last drafter of a union may draw its guesses: put it last")
         super().__init__(first, second)
-
-    @property
-    def max_nodes(self) -> int:
-        """Both trees, where they share no path."""
-        return nodes_of(self.first) + nodes_of(self.second)
+        self.max_nodes = first.max_nodes + second.max_nodes  # where they share no path
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence: the second's, with what the first adds to it."""

@@ -21,7 +21,7 @@ from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
-from forerun.drafting.base import Drafter, idle
+from forerun.drafting.base import Drafter
 from forerun.drafting.fallback import Fallback
 from forerun.drafting.predicted import Prediction
 from forerun.drafting.rules import propose
@@ -145,7 +145,7 @@ class Engine:
 
     def idle(self) -> bool:
         """A small step of the drafter's own while there is nothing to do; whether there is more."""
-        return not self.has_work and idle(self.drafter)
+        return not self.has_work and self.drafter.idle()
 
     def abort(self, seq_id: int) -> Event | None:
         """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""

@@ -16,7 +16,7 @@ import torch
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafting.base import SELF, Drafter, LoadedModel, Target, memory_of, nodes_of
+from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, PressureStep, Workload
@@ -76,28 +76,26 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
     found = DrafterNumbers(
         name=name,
         feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
-        num_nodes=nodes_of(drafter),
+        num_nodes=drafter.max_nodes,
     )
     for part in _parts(drafter):
-        fixed, one = (memory_of(part, num_seqs, max_len) for num_seqs in (0, 1))
-        kv_block = int(getattr(part, "kv_block_nbytes", 0))
+        fixed, one = (part.memory(num_seqs, max_len) for num_seqs in (0, 1))
         found = replace(
             found,
             weights=found.weights + fixed.weights,
             tables=found.tables + fixed.tables + fixed.kv,
-            kv_block=found.kv_block + kv_block,
-            kv_seq=found.kv_seq + (0 if kv_block else one.kv - fixed.kv),
+            kv_block=found.kv_block + part.kv_block_nbytes,
+            kv_seq=found.kv_seq + (0 if part.kv_block_nbytes else one.kv - fixed.kv),
             tables_seq=found.tables_seq + one.tables - fixed.tables + one.weights - fixed.weights,
         )
     return found
 
 
 def _parts(drafter: Drafter) -> Iterator[Drafter]:
-    """The drafters of a fallback or a union, one by one."""
-    parts = [getattr(drafter, name) for name in ("first", "second") if hasattr(drafter, name)]
-    if not parts:
+    """The drafters of a combination, one by one."""
+    if not drafter.parts:
         yield drafter
-    for part in parts:
+    for part in drafter.parts:
         yield from _parts(part)
 
 

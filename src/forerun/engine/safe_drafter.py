@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 from forerun.core.errors import ForerunError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, idle, memory_of
+from forerun.drafting.base import Drafter, DrafterBytes
 from forerun.drafting.rules import propose
 from forerun.engine.stats import SpecStats
 
@@ -22,7 +22,7 @@ MAX_ERRORS = 3
 log = logging.getLogger(__name__)
 
 
-class SafeDrafter:
+class SafeDrafter(Drafter):
     """Passes calls on for the sequences the drafter still answers for; counts errors in `stats`."""
 
     def __init__(self, drafter: Drafter, stats: SpecStats, vocab_size: int) -> None:
@@ -70,16 +70,12 @@ class SafeDrafter:
     def idle(self) -> bool:
         """Let the drafter do a step of its own; False from the first that fails on."""
         with self._guarded("idle"):
-            return self._num_errors < MAX_ERRORS and idle(self.inner)
+            return self._num_errors < MAX_ERRORS and self.inner.idle()
         return False
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """The drafter's."""
-        return self.inner.nbytes(num_seqs, max_len)
-
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """The drafter's."""
-        return memory_of(self.inner, num_seqs, max_len)
+        """Ask the drafter."""
+        return self.inner.memory(num_seqs, max_len)
 
     @contextmanager
     def _guarded(self, verb: str) -> Iterator[None]:

@@ -135,7 +135,10 @@ def test_without_learn_nothing_is_held_and_there_is_nothing_to_do(new) -> None:
     assert drafter.learner is None
     assert not serve(drafter).idle()
     assert drafter.features.top_k == 0
-    assert new().nbytes(1, 64) > drafter.nbytes(1, 64) + StateBuffer(head_map.ROWS, WIDTH).nbytes()
+    assert (
+        new().memory(1, 64).total
+        > drafter.memory(1, 64).total + StateBuffer(head_map.ROWS, WIDTH).nbytes()
+    )
 
 
 def test_no_step_is_taken_while_a_request_runs(new) -> None:

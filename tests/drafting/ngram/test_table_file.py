@@ -79,7 +79,7 @@ def guesses(file, context: Sequence[int]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("token_nbytes", [2, 3])
-@pytest.mark.parametrize("twin", ["python", "native"])
+@pytest.mark.parametrize("native_or_reference", ["python", "native"])
 def test_what_was_saved_is_loaded(
     tmp_path, monkeypatch, token_nbytes: int, native_or_reference: str
 ) -> None:
@@ -148,7 +148,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-@pytest.mark.parametrize("twin", ["python", "native"])
+@pytest.mark.parametrize("native_or_reference", ["python", "native"])
 def test_what_is_no_table_for_this_model_is_an_error(
     tmp_path, monkeypatch, kind: str, native_or_reference: str
 ) -> None:

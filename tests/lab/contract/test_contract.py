@@ -12,7 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.random import Stream, uniform
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.drafters.prompt_lookup import Options, PromptLookup
-from forerun.drafting.base import BaseDrafter
+from forerun.drafting.base import Drafter, DrafterBytes
 from forerun.lab.contract import contract
 from forerun.lab.contract.candidate import Candidate, ContractError
 from forerun.lab.contract.contract import CHECKS, run
@@ -111,8 +111,8 @@ class MixesSequences(Lookup):
 
 
 class HoldsMore(Lookup):
-    def nbytes(self, num_seqs, max_len):
-        return super().nbytes(num_seqs, max_len) // 8
+    def memory(self, num_seqs, max_len):
+        return DrafterBytes(tables=super().memory(num_seqs, max_len).total // 8)
 
 
 class Silent(Lookup):
@@ -120,7 +120,7 @@ class Silent(Lookup):
         return [EMPTY_DRAFT for _ in seqs]
 
 
-class Drawing(BaseDrafter):
+class Drawing(Drafter):
     """Draws a token with half of the mass on token 1, and says so."""
 
     draws = True
@@ -164,7 +164,7 @@ BROKEN = [
     (NeverEnds, contract.check_end, "`end` must forget"),
     (KeepsIds, contract.check_end, "gets other drafts than one with an id of its own"),
     (MixesSequences, contract.check_batch_acceptance, "does one sequence see another's state"),
-    (HoldsMore, contract.check_nbytes, "nbytes says"),
+    (HoldsMore, contract.check_memory, "`memory` says"),
     (Silent, contract.check_greedy, "no token was drafted"),
     (DrawsOtherwise, contract.check_distribution, "do not follow the target's distribution"),
     (HidesProbs, contract.check_greedy, "draws = False"),

@@ -248,4 +248,4 @@ def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
     }
     trained.write(tmp_path, config, trainer_.learner.net.state_dict(), IDS, {}, [])
     drafter = DrafterSpec.of(f"{kind}:model={tmp_path}").build(Target(TARGET, None, 1, 64))
-    assert drafter.nbytes(1, 64) > 0
+    assert drafter.memory(1, 64).total > 0

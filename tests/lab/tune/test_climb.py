@@ -13,16 +13,13 @@ from forerun.core import registry
 from forerun.core.errors import ConfigError
 from forerun.drafters import draft_model, lookahead, prompt_lookup
 from forerun.drafting.base import Target
+from forerun.drafting.find import method_of
 from forerun.lab.tune.climb import GAIN, climb
 from tests.tiny import tiny_model
 
 TARGET = Target(tiny_model(), None, 1, 64)
 GRIDS = {"width": (1, 2, 4, 8, 16), "share": (0.1, 0.2, 0.4, 0.8)}
-TUNABLE = [
-    n
-    for n in registry.names("drafters")
-    if {"tune", "GRIDS"} & vars(registry.load("drafters", n)).keys()
-]
+TUNABLE = [n for n in registry.names("drafters") if method_of(n).tune or method_of(n).grids]
 
 
 class Search:
@@ -35,11 +32,9 @@ class Search:
         return climb(options, grids, self.score, grow=grow)
 
 
-def tuned(module, options, score):
+def tuned(name, options, score):
     """The best options by the module's own search, or along its grids."""
-    if hasattr(module, "tune"):
-        return module.tune(TARGET, options, Search(score))
-    return climb(options, module.GRIDS, score)
+    return method_of(name).best(TARGET, options, Search(score))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +112,7 @@ def test_what_a_drafter_tries_can_be_spelled_and_read_back(name):
         asked.append(options)
         return 1.0 + len(asked)  # whatever is new is better: the search goes far
 
-    best = tuned(module, start, score)
+    best = tuned(name, start, score)
     assert best in asked
     for options in asked:
         _, values = spelling.parse(spelling.spell(name, options))
@@ -132,16 +127,16 @@ def test_a_window_grows_where_rows_are_free_and_not_where_they_cost():
         rows = (options.window + options.guesses) * (options.ngram - 1)
         return (1 + rows**0.5 / 10) / (1 + row_cost * rows)
 
-    large = tuned(lookahead, lookahead.Options(), lambda o: score(o, 0.0))
+    large = tuned("lookahead", lookahead.Options(), lambda o: score(o, 0.0))
     assert (large.window, large.ngram, large.guesses) == (20, 7, 20)
     asked.clear()
-    small = tuned(lookahead, lookahead.Options(), lambda o: score(o, 0.3))
+    small = tuned("lookahead", lookahead.Options(), lambda o: score(o, 0.3))
     assert (small.window, small.ngram, small.guesses) == (0, 3, 1)
     assert len(asked) == 4  # itself and one neighbour for each size
 
 
 def test_lengths_of_matches_stay_in_order():
-    best = tuned(prompt_lookup, prompt_lookup.Options(), lambda o: 1.0 + o.ngram_min)
+    best = tuned("prompt_lookup", prompt_lookup.Options(), lambda o: 1.0 + o.ngram_min)
     assert (best.ngram_min, best.ngram_max) == (3, 3)
 
 
@@ -149,9 +144,9 @@ def test_a_draft_is_named_by_its_full_path_and_a_tree_stays(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.gguf").touch()
     given = draft_model.Options(model="small.gguf")
-    best = tuned(draft_model, given, lambda options: 1.1**-options.num_draft)
+    best = tuned("draft_model", given, lambda options: 1.1**-options.num_draft)
     assert best == draft_model.Options(model=str(tmp_path / "small.gguf"), num_draft=1)
     tree = draft_model.Options(model="elsewhere", branch=(2, 1))
     asked = []
-    assert tuned(draft_model, tree, lambda options: asked.append(options) or 1.0) == tree
+    assert tuned("draft_model", tree, lambda options: asked.append(options) or 1.0) == tree
     assert asked == [tree]

@@ -29,7 +29,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafters.draft_model.head import LIST_SIZE, DraftHead, OwnTokens, first_tokens
-from forerun.drafting.base import SELF, DrafterBytes, Search, Target
+from forerun.drafting.base import SELF, DrafterBytes, Method, Search, Target
 from forerun.drafting.draft_builder import (
     BuilderOptions,
     DraftBuilder,
@@ -45,8 +45,7 @@ from forerun.weights.rtn import Scheme
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
-GRIDS = {"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12)}
-"""What `forerun autotune` tries."""
+_GRIDS = {"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +105,15 @@ def tune(target: Target, options: Options, search: Search) -> Options:
     path = Path(options.model).expanduser()
     if path.exists():
         options = replace(options, model=str(path.resolve()))
-    return search.climb(options, {} if options.branch else GRIDS)
+    return search.climb(options, {} if options.branch else _GRIDS)
 
 
 def smaller(options: Options) -> Options | None:
     """For a memory budget: the draft's weights rounded to int4."""
     return None if options.quant == "int4" else replace(options, quant="int4")
+
+
+METHOD = Method(smaller=smaller, example=example, grids=_GRIDS, tune=tune)
 
 
 @dataclass(slots=True)
@@ -167,10 +169,6 @@ class DraftModel(ModelDrafter):
         _, slot = self._slots.popitem()
         self.cache.close(slot.index, ())
         return True
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """Weights, keys and values, and the rows of probabilities that go with drawn nodes."""
-        return sum(self.memory(num_seqs, max_len))
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """`nbytes` by kind; a copy of some of the head's rows counts as weights."""

@@ -19,14 +19,11 @@ from torch import Tensor
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters.eagle3 import files, gguf
 from forerun.drafters.eagle3.drafting import AnyEagleNetwork, NativeEagle, new_network
-from forerun.drafting.base import BaseDrafter, DrafterBytes, Target
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.networks.best_first import MAX_STEPS, NetworkOptions, drafts_of
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.ngram.guess_tree import AnyNGramModel
 from forerun.model.cache.blocks import common_prefix
-
-GRIDS = {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
-"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,13 @@ def example(target: Target) -> Options:
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 
-class Eagle3Drafter(BaseDrafter):
+METHOD = Method(
+    example=example,
+    grids={"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)},
+)
+
+
+class Eagle3Drafter(Drafter):
     """Feeds the network the target's states of every committed row; a slot a sequence."""
 
     def __init__(
@@ -78,7 +81,8 @@ class Eagle3Drafter(BaseDrafter):
     ) -> None:
         self.options, self.network, self.max_len = options, network, max_len
         self.features = Features(layers=layers)
-        self.is_native = isinstance(network, NativeEagle)
+        self.max_nodes = options.num_draft
+        self.takes_ngrams = "native" if isinstance(network, NativeEagle) else "python"
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
         self._texts: dict[int, list[int]] = {}
@@ -114,17 +118,17 @@ class Eagle3Drafter(BaseDrafter):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first, in one call for all."""
-        return self.propose_beside(seqs, budgets, None)
+        return self.propose_with(seqs, budgets, None)
 
-    def propose_beside(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyNGramModel | None
+    def propose_with(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: AnyNGramModel | None
     ) -> list[Draft]:
-        """With what is known of each text."""
+        """Guess with what is known of each text; None: alone."""
         wanted = [min(budget, self.options.num_draft) for budget in budgets]
         if not any(wanted):
             return [EMPTY_DRAFT for _ in seqs]
         slots = [self._slots[seq.id] for seq in seqs]
-        limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
+        limits = (self.options.num_steps, self.options.min_chance, ngrams, self.options.min_doubt)
         return drafts_of(self.network.draft(slots, wanted, *limits))
 
     def observe(
@@ -141,10 +145,6 @@ class Eagle3Drafter(BaseDrafter):
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
             self._free.insert(0, slot)  # taken last: it is the one read last
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """The weights, and keys and values of the rows."""
-        return sum(self.memory(num_seqs, max_len))
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """`nbytes` by kind."""

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import new_network
-from forerun.drafting.base import Target
+from forerun.drafting.base import Method, Target
 from forerun.drafting.networks.best_first import NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.last_state import LastStateDrafter
-
-GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5)}
-"""What `forerun autotune` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +41,9 @@ def build(options: Options, target: Target) -> LastStateDrafter:
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: untrained heads."""
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
+
+
+METHOD = Method(
+    example=example,
+    grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5)},
+)

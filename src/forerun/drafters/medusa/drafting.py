@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.drafting.base import NGramKind
 from forerun.drafting.networks import best_first
 from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafting.networks.last_state import StateNetwork, target_logits
@@ -68,7 +69,7 @@ class NativeMedusa(NativeStateNetwork):
 class TorchMedusa:
     """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
 
-    is_native = False
+    ngrams: NGramKind = "python"
 
     def __init__(self, weights: MedusaWeights, target: Model) -> None:
         self.weights, self.target = weights, target

@@ -15,17 +15,10 @@ from dataclasses import dataclass
 
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.drafting import new_learner, new_network
-from forerun.drafting.base import Target
+from forerun.drafting.base import Method, Target
 from forerun.drafting.networks.best_first import NetworkOptions
-from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.folder import UNTRAINED, shipped
 from forerun.drafting.networks.last_state import LastStateDrafter
-
-GRIDS = {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)}
-"""What `forerun autotune` tries."""
-KEEPS = True
-"""With `Target.learn`, what it learned is there in the next process."""
-TUNE_WHEN_NAMED = True
-"""Few models have a network that ships; theirs is tried as part of `auto`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +44,12 @@ def build(options: Options, target: Target) -> LastStateDrafter:
 def example(target: Target) -> Options:
     """For `forerun check-drafter`: an untrained network."""
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
+
+
+METHOD = Method(
+    example=example,
+    keeps=True,
+    tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
+    ships_for=lambda target: shipped(target) is not None,
+    grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
+)

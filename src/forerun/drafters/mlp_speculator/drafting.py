@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.drafting.base import Target
+from forerun.drafting.base import NGramKind, Target
 from forerun.drafting.networks import best_first
 from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafting.networks.head_map import HeadMap
@@ -129,7 +129,7 @@ class NativeNetwork(NativeStateNetwork):
 class TorchNetwork:
     """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
 
-    is_native = False
+    ngrams: NGramKind = "python"
 
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         width = weights.inner_size

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Features, Outcome, Seq
-from forerun.drafting.base import BaseDrafter, DrafterBytes
+from forerun.drafting.base import Drafter, DrafterBytes, NGramKind
 from forerun.drafting.networks.best_first import NetworkOptions, drafts_of
 from forerun.drafting.networks.head_map import HeadMap
 from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
@@ -23,8 +23,8 @@ from forerun.model.model import Model
 class StateNetwork(Protocol):
     """What the drafter asks."""
 
-    is_native: bool
-    """Whether it takes native evidence, or the oracle's."""
+    ngrams: NGramKind
+    """The kind of n-gram model that `draft` takes."""
 
     def draft(
         self,
@@ -56,7 +56,7 @@ def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor
     return target.head_rows(state[None], tokens.to(state.device))[0]
 
 
-class LastStateDrafter(BaseDrafter):
+class LastStateDrafter(Drafter):
     """Keeps the target's last state of each sequence."""
 
     features = LAST_HIDDEN
@@ -73,7 +73,8 @@ class LastStateDrafter(BaseDrafter):
         if learner is not None:
             self.features = Features(last=True, top_k=1)
             weakref.finalize(self, learner.keep)  # also when Python ends
-        self.is_native = network.is_native
+        self.max_nodes = options.num_draft
+        self.takes_ngrams = network.ngrams
         self.states: dict[int, tuple[Tensor, int]] = {}
         """Rows of a pass, and which of them: nothing is copied until it is asked for."""
 
@@ -86,12 +87,12 @@ class LastStateDrafter(BaseDrafter):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first, in one call for all."""
-        return self.propose_beside(seqs, budgets, None)
+        return self.propose_with(seqs, budgets, None)
 
-    def propose_beside(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], beside: AnyNGramModel | None
+    def propose_with(
+        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: AnyNGramModel | None
     ) -> list[Draft]:
-        """With what is known of each text."""
+        """Guess with what is known of each text; None: alone."""
         wanted = [min(budget, self.options.num_draft) for budget in budgets]
         if not any(wanted):
             return [EMPTY_DRAFT for _ in seqs]
@@ -101,7 +102,7 @@ class LastStateDrafter(BaseDrafter):
             states = torch.stack([hidden[row] for hidden, row in found])
             rows = [*range(len(seqs))]
         tokens = [seq.tokens[-1] for seq in seqs]
-        limits = (self.options.num_steps, self.options.min_chance, beside, self.options.min_doubt)
+        limits = (self.options.num_steps, self.options.min_chance, ngrams, self.options.min_doubt)
         return drafts_of(self.network.draft(states, tokens, wanted, *limits, rows))
 
     def observe(
@@ -124,10 +125,6 @@ class LastStateDrafter(BaseDrafter):
     def idle(self) -> bool:
         """Learn a little from what was verified; whether there is more."""
         return self.learner is not None and self.learner.step()
-
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """The weights, and a state a sequence."""
-        return sum(self.memory(num_seqs, max_len))
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """`nbytes` by kind."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import LoadError
+from forerun.drafting.base import NGramKind
 from forerun.drafting.networks.best_first import MAX_STEPS
 from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.backends.native import NativeDecoder
@@ -87,7 +88,7 @@ def floats(tensor: Tensor) -> np.ndarray:
 class NativeStateNetwork:
     """One that drafts from the target's last state: a tree of every sequence in one call."""
 
-    is_native = True
+    ngrams: NGramKind = "native"
 
     def __init__(self, network: _native.StateNetwork) -> None:
         self._native = network

@@ -12,8 +12,8 @@ from torch import Tensor
 from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import ForerunError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, LoadedModel, Target
-from forerun.drafting.find import find
+from forerun.drafting.base import Drafter, DrafterBytes, LoadedModel, Target
+from forerun.drafting.find import method_of
 from forerun.drafting.rules import broken_rule
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.engine import Engine
@@ -64,19 +64,18 @@ class Candidate:
 
 
 def _with_examples(spec: DrafterSpec, target: Target) -> DrafterSpec:
-    """The options that were not given are those of the module's `example`, if it has one."""
+    """The options that were not given are those of the method's `example`, if it has one."""
     if spec.parts:
         return replace(spec, parts=tuple(_with_examples(part, target) for part in spec.parts))
-    module = find(spec.name)
-    if not hasattr(module, "example"):
+    if (make_example := method_of(spec.name).example) is None:
         return spec
     with naming("example"):
-        example = module.example(target)
+        example = make_example(target)
     values = {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
     return replace(spec, options={**values, **spec.options})
 
 
-class Checked:
+class Checked(Drafter):
     """A drafter whose every call is checked: what it raises and what it returns becomes a ContractError."""
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:
@@ -112,10 +111,10 @@ class Checked:
         with naming("end"):
             self.inner.end(seq)
 
-    def nbytes(self, num_seqs: int, max_len: int) -> int:
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Hand it on."""
-        with naming("nbytes"):
-            return self.inner.nbytes(num_seqs, max_len)
+        with naming("memory"):
+            return self.inner.memory(num_seqs, max_len)
 
     def _check(self, draft: Draft) -> None:
         if any(not 0 <= chance <= 1 for chance in draft.confidence or ()):

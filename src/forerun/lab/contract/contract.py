@@ -1,7 +1,7 @@
 """The contract of drafters, checked on tiny random models: `forerun check-drafter`, and a test of every drafter.
 
 A drafter whose `Options()` cannot be built, or with limits too large to be reached in a check, exports
-`example(target) -> Options`. `target.load` loads a relative of the tiny model whatever it is asked for.
+`METHOD.example`. `target.load` loads a relative of the tiny model whatever it is asked for.
 
 Each check of the output asserts that drafts were made, some of their tokens accepted and some rejected, so
 that none passes by not drafting.
@@ -17,7 +17,7 @@ from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Seq
-from forerun.drafters.none import NoDrafter
+from forerun.drafting.base import Drafter
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.request import RequestState
@@ -38,7 +38,7 @@ PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 NUM_SAMPLES, FALSE_ALARM = 1024, 1e-6
 OVERHEAD_NBYTES = 16 * 1024
-"""Of a drafter's own objects, which `nbytes` need not count."""
+"""Of a drafter's own objects, which `memory` need not count."""
 NUM_ENDED = 32
 """Sequences after which a drafter that forgets none of them has grown by more than one."""
 
@@ -189,8 +189,8 @@ def check_end(candidate: Candidate) -> None:
     _expect_no_growth(candidate)
 
 
-def check_nbytes(candidate: Candidate) -> None:
-    """`nbytes` is at least what is held."""
+def check_memory(candidate: Candidate) -> None:
+    """Check that `memory` is at least what is held."""
     engine = candidate.engine()
     runs = [
         engine.add(prompt, SamplingParams(temperature=1.5, seed=5, max_tokens=None))
@@ -198,10 +198,10 @@ def check_nbytes(candidate: Candidate) -> None:
     ]
     while all(len(run.seq.tokens) < MAX_LEN - 32 for run in runs):
         engine.step()
-    held, promised = _held(engine), engine.drafter.nbytes(len(runs), MAX_LEN)
+    held, promised = _held(engine), engine.drafter.memory(len(runs), MAX_LEN).total
     if held > promised + OVERHEAD_NBYTES:
         raise ContractError(
-            f"{held} bytes are held for {len(runs)} sequences of {MAX_LEN} tokens, nbytes says {promised}"
+            f"{held} bytes are held for {len(runs)} sequences of {MAX_LEN} tokens, `memory` says {promised}"
         )
 
 
@@ -216,7 +216,7 @@ CHECKS: tuple[Callable[[Candidate], None], ...] = (
     check_distribution,
     check_budgets,
     check_end,
-    check_nbytes,
+    check_memory,
 )
 
 
@@ -260,7 +260,7 @@ def _expect_plain(engine: Engine, runs: Sequence[RequestState]) -> None:
     plain = Engine(
         engine.model,
         cache,
-        NoDrafter(),
+        Drafter(),
         engine.config,
         grammars=ToyGrammar.start,
         draft_forced=False,
@@ -296,7 +296,7 @@ def _expect_no_growth(candidate: Candidate) -> None:
         for _ in range(NUM_ENDED):
             _complete(engine, PROMPTS[:1], replace(GREEDY, seed=5, max_tokens=16))
         held.append(_held(engine))
-    allowed = engine.drafter.nbytes(1, 64) - engine.drafter.nbytes(0, 64)
+    allowed = engine.drafter.memory(1, 64).total - engine.drafter.memory(0, 64).total
     if held[1] - held[0] > allowed:
         raise ContractError(
             f"after {NUM_ENDED} sequences {held[0]} bytes are held, after {2 * NUM_ENDED} {held[1]}, though none runs "

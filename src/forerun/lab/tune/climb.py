@@ -1,4 +1,4 @@
-"""Climbing to a drafter's best options, one option at a time: what `GRIDS` of a drafter's module asks for.
+"""Climbing to a drafter's best options, one option at a time: what `grids` of a drafter's `METHOD` asks for.
 
 A score runs a model, so a search should be short. It asks in the same order each time, and scores are
 remembered: a search that was interrupted goes on where it was.

@@ -10,7 +10,7 @@ against the pass of the same step, medians of both. The score of a setting is
 with costs in plain passes, so that no noisy wall time decides. The controller has no part in it: it
 leaves out drafts that are not worth their rows, so with it the result is better.
 
-`GRIDS` or `tune` of the drafter's module say which options are tried (`drafting/base.py`).
+`grids` or `tune` of the drafter's `METHOD` say which options are tried (`drafting/base.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from forerun.core import options, registry
 from forerun.core.params import SamplingParams
 from forerun.drafting.base import Options, Target
-from forerun.drafting.find import find
+from forerun.drafting.find import find, method_of
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.controller import DraftResult, Fixed
 from forerun.engine.engine import Engine
@@ -175,17 +175,12 @@ class Autotune:
         return self.tried[drafter]
 
     def _best_of(self, spec: DrafterSpec) -> DrafterFigures:
-        """By its `tune` or its `GRIDS`; a fallback, or a drafter without either, is scored as it is."""
+        """Search by its `tune` or its `grids`; a fallback, or a drafter without either, is scored as it is."""
         if spec.parts:
             return self.figures(spec.text())
-        module = find(spec.name)
-        given = options.build(module.Options, spec.options)
+        method, given = method_of(spec.name), options.build(find(spec.name).Options, spec.options)
         search = _Search(self, spec.name)
-        if hasattr(module, "tune"):
-            best = module.tune(self.target, given, search)
-        else:
-            best = search.climb(given, getattr(module, "GRIDS", {}))
-        return search.figures(best)
+        return search.figures(method.best(self.target, given, search))
 
     def _measure(self, drafter: str) -> DrafterFigures:
         engine = self.new_engine(drafter)
@@ -223,11 +218,10 @@ class _Search:
 
 def candidates() -> list[str]:
     """Every drafter whose `Options()` needs no arguments, but those that are tuned only when named."""
-    modules = {name: registry.load("drafters", name) for name in registry.names("drafters")}
     described = {
-        name: options.describe(module.Options)
-        for name, module in modules.items()
-        if name != PLAIN and not getattr(module, "TUNE_WHEN_NAMED", False)
+        name: options.describe(find(name).Options)
+        for name in registry.names("drafters")
+        if name != PLAIN and not method_of(name).tune_when_named
     }
     return [n for n, docs in described.items() if all(doc.default is not None for doc in docs)]
 
