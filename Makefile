@@ -36,9 +36,12 @@ demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
 	@$(BIN)/forerun pull
 	@$(BIN)/forerun demo
 
+# The engine's tests run without the laboratory: nothing of them may need it.
+TEST := $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 test: $(DEV) ## the fast tests, on up to four cores: CPU, offline once the default model is there
 	@$(BIN)/forerun pull > /dev/null
-	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
+	@$(TEST) --without-lab --ignore tests/lab
+	@$(TEST) tests/lab
 
 browser: $(DEV) ## the tests of the page, in the system's chromium where there is one
 	@if ! { command -v chromium || command -v chromium-browser; } > /dev/null; then \
@@ -77,7 +80,7 @@ sanitize: $(DEV) ## the native tests under AddressSanitizer and UBSan
 	@$(SANITIZE)/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
 	  --force-reinstall --config-settings=cmake.define.FORERUN_SANITIZE=ON .
 	@LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZE)/bin/python -m pytest -q -o pythonpath=. tests/native tests/quant
+	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZE)/bin/python -m pytest -q -o pythonpath=. tests/native tests/weights
 
 clean: ## remove .venv and everything built
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

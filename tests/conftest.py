@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,16 @@ for name in ("COLUMNS", "LINES"):
 
 # One thread: for tiny models a second one only waits.
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-lab", action="store_true", help="as if forerun.lab were deleted")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the laboratory, so that what passes needs none of it."""
+    if config.getoption("--without-lab"):
+        sys.modules["forerun.lab"] = None  # type: ignore[assignment]  # importing it fails
 
 
 def pytest_collection_finish() -> None:
@@ -143,5 +154,28 @@ def forerun(monkeypatch, capsys):
             code = 0
         printed = capsys.readouterr()
         return int(code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def shell(monkeypatch, capsys, default_model):
+    """Run a line in this process, `a | b` style input as `stdin`; returns (exit code, stdout, stderr)."""
+
+    def run(line: str, *, stdin: bytes | None = None, columns: int | None = None):
+        monkeypatch.setattr(sys, "argv", shlex.split(line))
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        read, write = os.pipe()
+        os.write(write, stdin or b"")
+        os.close(write)
+        source = read if stdin is not None else os.open(os.devnull, os.O_RDONLY)
+        with open(source, encoding="utf-8") as replaced:
+            monkeypatch.setattr(sys, "stdin", replaced)
+            with pytest.raises(SystemExit) as end:
+                main()
+        os.close(read) if stdin is None else None
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
 
     return run

@@ -14,7 +14,9 @@ ROOT = Path(forerun.__file__).parent
 WITH_EXAMPLES = [
     ".".join(("forerun", *path.relative_to(ROOT).with_suffix("").parts))
     for path in sorted(ROOT.rglob("*.py"))
-    if path.name != "__init__.py" and ">>> " in path.read_text()
+    if path.name != "__init__.py"
+    and path.relative_to(ROOT).parts[0] != "lab"
+    and ">>> " in path.read_text()
 ]
 
 

@@ -6,9 +6,9 @@ held to the same laws in `tests/nn`.
 
 from __future__ import annotations
 
-from forerun.lab.contract.random_model import random_config, random_model, random_weights
 from forerun.model.decoder import Decoder
 from forerun.model.model import Model
+from forerun.model.random_model import random_config, random_model, random_weights
 
 BACKEND = "auto"
 """`torch` runs the torch decoder even where the native kernels are there."""

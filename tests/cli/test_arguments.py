@@ -135,7 +135,7 @@ def test_two_models_are_refused() -> None:
     check_one(reading("-m", "a.gguf", "--model=a.gguf").models)
 
 
-@pytest.mark.parametrize("command", ["generate hi", "chat", "plan", "bench", "verify", "eval ppl"])
+@pytest.mark.parametrize("command", ["generate hi", "chat", "plan", "verify"])
 def test_commands_of_one_model_refuse_a_second(forerun, command: str) -> None:
     code, _, err = forerun(*command.split(), "-m", "a.gguf", "--model", "b.gguf")
     assert code == 2

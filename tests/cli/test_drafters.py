@@ -1,4 +1,4 @@
-"""`forerun drafters` and `forerun check-drafter`, for our drafters and others'."""
+"""`forerun drafters`, for our drafters and others'."""
 
 from __future__ import annotations
 
@@ -46,19 +46,3 @@ def test_the_options_of_a_drafter_are_shown(forerun, repeat):
     assert doc["origin"] == "file"
     assert doc["options"][0]["help"] == "Repetitions guessed."
     assert forerun("drafters", "sufix")[0] == 2
-
-
-def test_check_drafter_says_line_by_line_what_holds(forerun, repeat, monkeypatch):
-    code, out, _ = forerun("check-drafter", f"{repeat}:num_draft=1")
-    assert code == 0, out
-    assert out.count("holds ") == len(out.strip().splitlines()) == 11
-    repeat.write_text(REPEAT.replace("min(budget, self.options.num_draft)", "3"))
-    code, out, _ = forerun("check-drafter", repeat, "--json")
-    document = the_json(out)
-    assert code == 1
-    assert not document["holds"]
-    broken = [row for row in document["rows"] if not row["holds"]]
-    assert [row["check"] for row in broken] == [
-        "Drafts are trees of known tokens within their budgets"
-    ]
-    assert "its budget was" in broken[0]["broken"]

@@ -94,9 +94,3 @@ def test_a_grammar_that_is_none_is_said_in_one_line(forerun, default_model, give
     assert code == 2
     assert said in line
     assert not out
-
-
-def test_other_engines_are_not_measured_under_a_schema(forerun):
-    code, _, err = forerun("bench", "--json-schema", "{}", "--peers", "llama_cpp")
-    assert code == 2
-    assert "leave out --peers" in err

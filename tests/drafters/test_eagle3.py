@@ -12,7 +12,6 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.eagle3 import Eagle3Drafter, Options, build, files
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder
-from forerun.lab.train.export import export
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB = 32, 24
@@ -249,22 +248,3 @@ def test_weights_and_rows_count():
         *OUR_TENSORS,
         "embed_tokens.weight",
     }
-
-
-@pytest.mark.parametrize("takes_head", [True, False])
-def test_what_is_exported_says_the_same(tmp_path, takes_head):
-    """As SafeAILab's: the head's rows as their own, d2t as offsets, layers by what goes into them."""
-    tensors = without("lm_head.weight") if takes_head else OUR_TENSORS
-    ours = save(tmp_path / "ours", OURS | {"target_head": takes_head}, tensors)
-    out = tmp_path / "out"
-    export(tmp_path / "ours", out, target())
-    written = json.loads((out / "config.json").read_text())
-    assert written["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
-    assert written["architectures"] == ["LlamaForCausalLMEagle3"]
-    stored = folder.read(out, target()).tensors
-    assert (stored["d2t"] + torch.arange(len(IDS))).equal(IDS)
-    assert stored["lm_head.weight"].shape == (len(IDS), WIDTH)
-    (layers, [expected]), (other, [found]) = drafts(ours), drafts(str(out))
-    assert layers == other
-    assert found[:2] == expected[:2]
-    assert found[2] == pytest.approx(expected[2], abs=0.01)

@@ -19,9 +19,9 @@ from forerun.drafting.base import Target
 from forerun.drafting.fallback import Fallback
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.engine import Engine
-from forerun.lab.contract.random_model import random_config, random_weights
 from forerun.model.decoder import Decoder
 from forerun.model.model import LayerPlan, Model
+from forerun.model.random_model import random_config, random_weights
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
 from tests.engine.harness import LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model

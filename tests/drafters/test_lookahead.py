@@ -14,7 +14,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.lookahead import Lookahead, Options, Pool, State, Window
-from forerun.lab.contract.held import held_nbytes
+from forerun.drafting.held import held_nbytes
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 

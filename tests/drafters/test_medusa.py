@@ -13,7 +13,6 @@ from forerun.drafters.medusa.drafting import MedusaWeights, NativeMedusa, TorchM
 from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
-from forerun.lab.train.export import export
 from forerun.model.kernels import native
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -107,22 +106,6 @@ def test_greedy_tokens_stay(tmp_path):
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(plain(MODEL, LOOPING, GREEDY))
     assert 0 < engine.stats.accepted < engine.stats.drafted
-
-
-@pytest.mark.parametrize("target_head", [True, False])
-def test_what_is_exported_says_the_same_without_the_target(tmp_path, target_head):
-    folder, _ = ours(tmp_path / "ours", target_head=target_head)
-    config = json.loads((tmp_path / "ours" / "config.json").read_text())
-    (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"temperature": 1.0}))
-    out = tmp_path / "out"
-    export(tmp_path / "ours", out, TARGET)
-    read = files.read(str(out), TARGET)
-    assert read.tokens is None
-    assert set(read.tensors) >= {f"head.{k}" for k in range(HEADS)}
-    ours_read = files.read(folder, TARGET)
-    expected, _ = TorchMedusa(ours_read, MODEL).likeliest(hidden()[0], 1)
-    ids, _ = TorchMedusa(read, MODEL).likeliest(hidden()[0], 1)
-    assert [i for i in ids.tolist() if i in expected.tolist()]
 
 
 def test_published_names_are_read(tmp_path):

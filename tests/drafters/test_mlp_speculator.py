@@ -19,7 +19,6 @@ from forerun.drafting.networks import folder
 from forerun.drafting.networks.best_first import Step
 from forerun.drafting.networks.last_state import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
-from forerun.lab.train.export import export
 from tests.drafting.ngram.test_table_file import Words
 from tests.tiny import tiny_model
 
@@ -240,34 +239,6 @@ def test_the_weights_count():
     assert 0 < small < large
     assert isinstance(drafter := build(Options(model="untrained"), target(model)), LastStateDrafter)
     assert drafter.memory(3, 64).total - drafter.memory(0, 64).total == 3 * 4 * WIDTH
-
-
-OWN_MLP = {
-    **{n.removeprefix("speculator."): t for n, t in ibm_tensors(1).items() if "emb" not in n},
-    "proj.1.weight": random(INNER, INNER),
-    "emb_map.weight": random(INNER, WIDTH),
-}
-EXPORTED = {
-    "lstm": (LSTM, LSTM_TENSORS | {"draft_ids": torch.arange(VOCAB)}),
-    "mlp": (IBM | {"tie_weights": True, "target_embedding": True}, OWN_MLP),
-    "mlp, untied": (IBM, ibm_tensors(3)),
-}
-
-
-@pytest.mark.parametrize("kind", EXPORTED)
-def test_what_is_exported_says_the_same_without_the_target(tmp_path, kind):
-    """fp16, and all of the target's rows multiplied out."""
-    config, tensors = EXPORTED[kind]
-    ours = save(tmp_path / "ours", config | {"temperature": 1.0}, tensors)
-    out = tmp_path / "out"
-    export(tmp_path / "ours", out, target())
-    written = json.loads((out / "config.json").read_text())
-    assert written["architectures"][0].endswith("SpeculatorPreTrainedModel")
-    assert "target_head" not in written
-    assert not any("map" in name for name in folder.read(out, target()).tensors)
-    expected, found = drafts(ours), drafts(str(out))
-    assert found[:2] == expected[:2]
-    assert found[2] == pytest.approx(expected[2], abs=0.01)
 
 
 def with_tokenizer():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.drafters.prompt_lookup import NgramIndex, Options, PromptLookup
-from forerun.lab.contract.held import held_nbytes
+from forerun.drafting.held import held_nbytes
 from tests.drafters.helpers import NO_OUTCOME, check_draft, sequence
 
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=40)

@@ -17,6 +17,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
 from forerun.drafters import recycling
 from forerun.drafters.recycling import Options, Recycling
 from forerun.drafting.base import Drafter, Target
+from forerun.drafting.held import held_nbytes
 from forerun.drafting.ngram import token_table
 from forerun.drafting.ngram.guess_tree import LIVE_WEIGHT, PRIOR
 from forerun.drafting.ngram.token_table import (
@@ -28,7 +29,6 @@ from forerun.drafting.ngram.token_table import (
     context_hashes,
     new_live_table,
 )
-from forerun.lab.contract.held import held_nbytes
 from forerun.model.kernels import native
 from tests.drafters.helpers import check_draft, sequence
 

@@ -11,9 +11,9 @@ from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
+from forerun.drafting.held import held_nbytes
 from forerun.drafting.ngram import texts as text_index
 from forerun.drafting.ngram.suffix_index import SuffixIndex, new_index
-from forerun.lab.contract.held import held_nbytes
 from tests.drafters.helpers import check_draft, sequence
 
 WORDS = st.lists(st.integers(0, 2), min_size=1, max_size=25)

@@ -14,7 +14,6 @@ import transformers
 from gguf import GGMLQuantizationType as Type
 
 from forerun.core.errors import ConfigError, LoadError
-from forerun.lab.contract.random_model import random_config
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.loader import (
@@ -24,6 +23,7 @@ from forerun.model.loader import (
     stored_weights,
     weights_nbytes,
 )
+from forerun.model.random_model import random_config
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import quantize_weight
 from tests.model.test_families import TOKENS, assert_close

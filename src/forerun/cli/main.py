@@ -58,9 +58,7 @@ def app() -> typer.Typer:
             )
             result.add_typer(parents[name], name=word, rich_help_panel=panel)
         elif first in parents:
-            is_hidden = getattr(module, "HIDDEN", False)
-            add = parents[first].command(second.replace("_", "-"), cls=Command, hidden=is_hidden)
-            add(module.command)
+            parents[first].command(second.replace("_", "-"), cls=Command)(module.command)
         else:
             result.command(word, cls=Command, rich_help_panel=panel)(module.command)
     return result

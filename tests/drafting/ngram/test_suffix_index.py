@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.drafting.held import held_nbytes
 from forerun.drafting.ngram.suffix_index import (
     OFFSET_BITS,
     SuffixIndex,
     index_nbytes,
     new_index,
 )
-from forerun.lab.contract.held import held_nbytes
 from forerun.model.kernels import native
 
 WORDS = st.lists(st.integers(0, 2), max_size=30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,13 +31,13 @@ from forerun.drafting.ngram.token_table import (
     LiveTable,
     context_hashes,
     new_live_table,
+    pack,
 )
 from forerun.drafting.spec import DrafterSpec
 from forerun.hub import names
-from forerun.lab.train import table
 from forerun.model.kernels import native
 
-TEXT = [((1, 2), (3, 4, 5, 6, 3, 4, 5, 7, 3, 4, 5, 6))]
+ANSWER = (3, 4, 5, 6, 3, 4, 5, 7, 3, 4, 5, 6)
 
 
 class Words:
@@ -55,8 +56,25 @@ class Words:
 OURS = fingerprint(Words())
 
 
-def made(token_nbytes: int = 2) -> PackedTable:
-    return table.make(TEXT, 3, 10_000, token_nbytes)
+def made(
+    token_nbytes: int = 2,
+    answer: Sequence[int] = ANSWER,
+    prompt: Sequence[int] = (1, 2),
+    order: int = 3,
+) -> PackedTable:
+    """A table of all that the answer says after its last 1 to `order` tokens."""
+    tokens = [*prompt, *answer]
+    following: dict[int, Counter[int]] = defaultdict(Counter)
+    for at in range(len(prompt), len(tokens)):
+        for context in context_hashes(tokens[:at], order):
+            following[context][tokens[at]] += 1
+    counts = np.array([each.total() for each in following.values()])
+    best = [each.most_common(4) + [(-1, 0)] * (4 - len(each)) for each in following.values()]
+    follows, times = np.array(best)[:, :4].transpose(2, 0, 1)
+    shares = np.rint(255 * times / counts[:, None]).astype(np.int64)
+    hashes = np.array([*following], np.uint64)
+    packed = pack(hashes, counts, follows, shares, token_nbytes)
+    return PackedTable(*packed, order, token_nbytes, len(answer), len(counts))
 
 
 def saved(path: Path, *, model: str = "tiny", vocabulary: str = OURS) -> Path:
@@ -99,8 +117,7 @@ def test_what_was_saved_is_loaded(
 
 
 def test_a_table_of_the_whole_vocabulary_keeps_wide_tokens() -> None:
-    wide = [((70_000,), (150_000, 70_000, 150_000, 70_000, 150_000))]
-    packed = table.make(wide, 2, 10_000, 3)
+    packed = made(3, (150_000, 70_000, 150_000, 70_000, 150_000), (70_000,), 2)
     file = table_file.new_file_table(packed.offsets, packed.data, 3)
     assert guesses(file, [70_000])[:2] == (150_000, 70_000)
 
@@ -195,7 +212,7 @@ def test_a_table_is_found_by_its_tokenizer_and_that_of_the_model_is_preferred(ta
     saved(tables / "b.table", model="foreign", vocabulary=fingerprint(Words("x")))
     assert build("auto").table is not None
     assert build("none").table is None
-    small = table.make([((1,), (2, 2, 2))], 1, 1000, 2)
+    small = made(2, (2, 2, 2), (1,), 1)
     save(tables / "c.table", small, model="tiny", vocabulary=OURS)
     assert build("auto").table.__sizeof__() == small.nbytes
     (tables / "c.table").unlink()

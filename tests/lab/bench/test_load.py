@@ -16,7 +16,6 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.conftest import forerun  # noqa: F401
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt

@@ -164,7 +164,7 @@ MISTAKES = [
     (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
     (["tasks", "--tasks-dir", "/no/such"], "no such file: /no/such/gsm8k.jsonl"),
     (["distribution", "--batch", 0], "batch must be at least 1, got 0"),
-    (["law", "--false-alarm", 0], "above 0 and below 1"),
+    (["distribution", "--false-alarm", 0], "above 0 and below 1"),
 ]
 
 

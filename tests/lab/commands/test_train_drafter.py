@@ -74,7 +74,7 @@ def test_a_drafter_is_trained_and_says_where_it_is(
 
 
 def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monkeypatch) -> None:
-    folder = resources.files("forerun.drafters") / "networks" / "smollm2-135m-instruct"
+    folder = resources.files("forerun.drafting") / "networks" / "shipped" / "smollm2-135m-instruct"
     record = json.loads((folder / "train.json").read_text())
     seen = {}
 

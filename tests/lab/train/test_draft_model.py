@@ -10,13 +10,13 @@ import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.lab.contract.random_model import random_config, random_weights
 from forerun.lab.train import draft_model
 from forerun.lab.train.draft_model import DraftModelLearner, shape_for
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Trainer
 from forerun.model.config import RopeConfig
 from forerun.model.decoder import Decoder
+from forerun.model.random_model import random_config, random_weights
 from tests.lab.train.test_trainer import (
     FIRST,
     IDS,

@@ -15,7 +15,6 @@ from forerun.core import files
 from forerun.core.errors import CapacityError, ConfigError, ForerunError
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
-from forerun.lab.contract.random_model import random_config, random_weights
 from forerun.lab.store import Store
 from forerun.lab.train import batches, replies, trained, trainer
 from forerun.lab.train.learners import Kind, new_learner
@@ -23,6 +22,7 @@ from forerun.lab.train.replies import Reply
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
 from forerun.model.decoder import Decoder
+from forerun.model.random_model import random_config, random_weights
 from tests.tiny import tiny_model
 
 VOCAB, LENGTH, FIRST, DEPTH = 48, 60, 10, 2

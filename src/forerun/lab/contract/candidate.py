@@ -17,9 +17,9 @@ from forerun.drafting.find import method_of
 from forerun.drafting.rules import broken_rule
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.engine import Engine
-from forerun.lab.contract.random_model import random_model
 from forerun.lab.contract.toy_grammar import ToyGrammar
 from forerun.model.model import Model
+from forerun.model.random_model import random_model
 
 VOCAB_SIZE, MAX_LEN, NUM_SEQS = 24, 256, 4
 

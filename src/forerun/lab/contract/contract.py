@@ -18,6 +18,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Seq
 from forerun.drafting.base import Drafter
+from forerun.drafting.held import held_nbytes
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.request import RequestState
@@ -30,7 +31,6 @@ from forerun.lab.contract.candidate import (
     Checked,
     ContractError,
 )
-from forerun.lab.contract.held import held_nbytes
 from forerun.lab.contract.toy_grammar import ToyGrammar
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])

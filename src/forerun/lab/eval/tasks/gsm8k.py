@@ -35,11 +35,7 @@ def is_right(prompt: TaskPrompt, answer: str) -> bool:
 
 
 def number(text: str) -> Decimal | None:
-    """The number after the last `####`, else the last number of the text.
-
-    >>> number("So 3 bags hold 1,200 g each: $3,600.00 in all")
-    Decimal('3600.00')
-    """
+    """Read the number after the last `####`, else the last number of the text."""
     _, mark, tail = text.rpartition(_MARK)
     found = _NUMBER.findall(tail)
     if mark and found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from tests.cli.conftest import forerun as forerun
 
 from forerun import LLM, SamplingParams
 from forerun.engine import profile

@@ -16,13 +16,13 @@ from forerun.cli.main import app
 from forerun.core import spellings
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.engine import guard, policy
+from forerun.engine import policy, safe_drafter
 from forerun.lab.bench import summary
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.server import tools
 from forerun.server.config import ServerConfig
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 NUMBERS = {3: "three", 5: "five"}
@@ -41,7 +41,7 @@ QUOTED = [
     ("docs/controller.md", f"a plain pass after {policy.PLAIN_EVERY} steps"),
     ("docs/controller.md", f"{100 * policy.EXPLORATION:g} %, halved down to"),
     ("docs/controller.md", f"halved down to {100 * policy.MIN_EXPLORATION:g} %"),
-    ("docs/controller.md", f"After {NUMBERS[guard.MAX_ERRORS]} errors"),
+    ("docs/controller.md", f"After {NUMBERS[safe_drafter.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
     ("docs/benchmarks.md", f"drawing the prompts anew {summary.RESAMPLES} times"),

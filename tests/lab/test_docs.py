@@ -12,7 +12,7 @@ from forerun.drafting.base import Target
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 

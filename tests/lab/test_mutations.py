@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutants import CONSTANT_MUTANTS, MUTANTS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CONTRACT = ["tests/lab/contract/test_contract.py", "-x", "-q", "-p", "no:cacheprovider"]
 CONTROLLER = [
     *(

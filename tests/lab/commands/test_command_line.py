@@ -1,0 +1,99 @@
+"""The commands of the laboratory as people type them: help, `--json`, tables and mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import typer
+
+from forerun.cli.main import app
+from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
+
+COMMANDS = (
+    *("autotune", "check-drafter", "bench", "bench chat", "bench serve", "bench learn"),
+    *("bench memory", "bench kernels", "bench report", "eval", "eval ppl", "eval tasks"),
+    *("eval distribution", "eval fidelity", "train", "train table", "train data"),
+    *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),
+)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_help_of_every_command_fits_and_is_whole(shell, columns):
+    for command in COMMANDS:
+        code, out, _ = shell(f"forerun {command} --help", columns=columns)
+        assert code == 0, command
+        assert out.startswith("Usage: forerun")
+        assert max(map(len, out.splitlines())) <= columns, command
+        assert "…" not in out
+        assert "--help" in out
+
+
+def test_forerun_alone_and_its_groups_list_their_commands(shell):
+    listed = {command.split()[0] for command in (*OF_THE_ENGINE, *COMMANDS) if command}
+    assert listed <= set(shell("forerun")[1].split())
+    assert {*typer.main.get_command(app()).commands} == listed, "a new command is tested here"
+    for command in COMMANDS:
+        group, _, name = command.partition(" ")
+        assert name in shell(f"forerun {group} --help")[1]
+
+
+def test_json_is_all_that_stands_on_stdout(shell, tmp_path):
+    (tmp_path / "text.txt").write_text("The sea is calm. The sky is clear. The sea is calm.")
+    for line in (
+        "forerun bench --limit 1 -n 4 -c 1024 -d none --json",
+        f"forerun eval ppl {tmp_path / 'text.txt'} --json",
+    ):
+        code, out, _ = shell(line)
+        assert code == 0, line
+        assert isinstance(json.loads(out), dict), line
+        assert out.count("\n") == 1, line
+
+
+MISTAKES = [
+    ("forerun bench --rounds 0", "rounds must be at least 1, got 0"),
+    ("forerun bench report /no/such.jsonl", "no such file: /no/such.jsonl"),
+    ("forerun bench --json-schema {} --peers llama_cpp", "leave out --peers"),
+    ("forerun eval ppl /no/such.txt", "no such file: /no/such.txt"),
+    *(
+        (f"forerun {command} -m a.gguf --model b.gguf", "two models, a.gguf and b.gguf: give one")
+        for command in ("bench", "eval ppl")
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES, ids=lambda value: value[-40:])
+def test_a_mistake_is_one_line_and_exit_2(shell, line, message):
+    code, out, err = shell(line)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+TABLES = (
+    "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup",
+    "forerun bench kernels --cases 1,32x1@8 --repeats 1",
+    "forerun eval distribution --prompt One,one --samples 40 --length 1 --top-p 1 --temp 1",
+)
+
+
+@pytest.mark.parametrize("line", TABLES)
+def test_tables_fit_60_columns(shell, line):
+    code, out, _ = shell(line, columns=60)
+    assert code == 0
+    assert max(len(text.rstrip()) for text in out.splitlines()) <= 60
+    assert "…" not in out
+    if re.search(r"\btau\b", out):
+        assert "tokens per pass" in " ".join(out.split())
+
+
+def test_bench_prints_a_table_and_markdown_where_asked(shell):
+    line = "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup"
+    _, out, _ = shell(line)
+    assert "|" not in out
+    assert re.search(r"^drafter +tok/s +speed-up +tau +same$", out, re.MULTILINE)
+    _, out, _ = shell(f"{line} --markdown")
+    assert "| tok/s |" in out
+    assert "### Speed-up by category" in out
