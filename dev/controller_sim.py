@@ -13,7 +13,7 @@ and the controller see the same texts.
 It prints, for each category, tokens a unit of time over those of plain decoding: the best fixed
 budget, found by trying all, and the controller's. Two runs give the same digits. Only for drafters
 that need no model of their own and draw nothing, and for `recorded`, which makes the recorded guesses, also
-behind another: `suffix+recorded`.
+behind another: `suffix++recorded`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq, TopK
 from forerun.drafting.base import Drafter, Target
-from forerun.drafting.spec import DrafterSpec, in_turn
+from forerun.drafting.spec import DrafterSpec, united
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
 from forerun.model.cache.base import KVCache
@@ -203,7 +203,7 @@ def _drafter(
         drafter.propose = timed  # type: ignore[method-assign]
         return drafter
 
-    return in_turn([part(name) for name in world.drafter.split("+")])
+    return united([part(name) for name in world.drafter.split("++")])
 
 
 def _decode(engine: Engine, batch: Sequence[Answer], clock: Clock) -> float:

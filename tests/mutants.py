@@ -99,6 +99,8 @@ CONSTANTS = {
         "RESERVE": (-1.0, 20.0),
         "TRIAL_STEPS": (1,),
         "PLAIN_EVERY": (4, 10**9),
+    },
+    "forerun.engine.pace": {
         "LAST_PASSES": (1, 100),
         "PLAIN_FIRST": (0,),
     },

@@ -16,8 +16,8 @@ from forerun.drafters.draft_model import DraftModel
 from forerun.drafters.draft_model import Options as DraftModelOptions
 from forerun.drafters.early_exit import EarlyExit, Options, build, tune
 from forerun.drafting.base import Target
-from forerun.drafting.fallback import Fallback
 from forerun.drafting.spec import DrafterSpec
+from forerun.drafting.union import Union
 from forerun.engine.engine import Engine
 from forerun.model.decoder import Decoder
 from forerun.model.model import LayerPlan, Model
@@ -123,8 +123,8 @@ def test_torch_and_its_drafts_say_what_plain_decoding_says(options):
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_behind_suffix_it_says_what_plain_decoding_says(temperature, monkeypatch):
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=40)
-    engine = engine_of(spec="suffix+early_exit:exit=3,temperature=0")
-    assert isinstance(engine.drafter, Fallback)
+    engine = engine_of(spec="suffix++early_exit:exit=3,temperature=0")
+    assert isinstance(engine.drafter, Union)
     second, asked = engine.drafter.second, []
     monkeypatch.setattr(
         second, "propose", lambda *given, of=second.propose: asked.append(given) or of(*given)

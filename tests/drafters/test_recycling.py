@@ -47,7 +47,7 @@ FILE = st.dictionaries(
 
 
 @pytest.fixture(autouse=True, scope="module", params=["python", "native"])
-def native_or_reference(request: pytest.FixtureRequest) -> Iterator[None]:
+def twin(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without the native tables and tree, and with them where they were built."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":

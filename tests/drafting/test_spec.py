@@ -42,8 +42,8 @@ CONFIGS = [
     ({"assistant_early_exit": 4}, "early_exit:exit=4"),
     ({"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 2}, "prompt_lookup:ngram_max=2,num_draft=6"),
     ({"spec_type": "ngram-simple", "spec_draft_n_max": 4}, "prompt_lookup:num_draft=4"),
-    ({"spec_type": "ngram-simple,draft-simple", "model_draft": "s.gguf"}, f"prompt_lookup+{SMALL}"),
-    ({"spec_type": "draft,ngram-cache", "model_draft": "s.gguf"}, f"suffix+{SMALL}"),
+    ({"spec_type": "ngram-simple,draft-simple", "model_draft": "s.gguf"}, f"prompt_lookup++{SMALL}"),
+    ({"spec_type": "draft,ngram-cache", "model_draft": "s.gguf"}, f"suffix++{SMALL}"),
     ({"model_draft": "s.gguf", "draft_p_min": "0.75"}, "draft_model:min_confidence=0.75,model=s.gguf"),
     ({"draft_p_min": 0.5}, "recycling:min_chance=0.5"),
     ({"draft_p_min": "0.0"}, "recycling"),
@@ -122,11 +122,11 @@ def test_a_drafter_without_the_option_says_who_has_it() -> None:
     with pytest.raises(ConfigError, match="'suffix' has no option draft_model='x'"):
         DrafterSpec.of("suffix", draft_model="x")
     with pytest.raises(
-        ConfigError, match=r"'suffix\+lookahead' has no option assistant_early_exit"
+        ConfigError, match=r"'suffix\+\+lookahead' has no option assistant_early_exit"
     ):
-        DrafterSpec.of("suffix+lookahead", assistant_early_exit=3)
+        DrafterSpec.of("suffix++lookahead", assistant_early_exit=3)
     parts = DrafterSpec.of(
-        "suffix+draft_model", **{"--model-draft": "x.gguf", "--draft-max": 3}
+        "suffix++draft_model", **{"--model-draft": "x.gguf", "--draft-max": 3}
     ).parts
     assert [part.text() for part in parts] == [
         "suffix:num_draft=3",
@@ -141,8 +141,8 @@ def test_a_drafter_without_the_option_says_who_has_it() -> None:
          "draft_model:model=s,quant=int4,head_bits=8"),
         ({"drafter": "draft_model:model=s,draft_quant=int4"}, "draft_model:model=s,quant=int4"),
         ({"drafter": "mlp_speculator++recycling", "draft_quant": "int8"}, "mlp_speculator:quant=int8++recycling"),
-        ({"drafter": "suffix+medusa:model=untrained", "draft_quant": "none"},
-         "suffix+medusa:model=untrained,quant=none"),
+        ({"drafter": "suffix++medusa:model=untrained", "draft_quant": "none"},
+         "suffix++medusa:model=untrained,quant=none"),
     ],
 )  # fmt: skip
 def test_a_draft_is_rounded_by_one_word(config: dict, meant: str) -> None:

@@ -14,7 +14,6 @@ from forerun.core.params import SamplingParams
 from forerun.drafters.suffix import Options, Suffix
 from forerun.drafting.base import Target
 from forerun.drafting.describe import describe
-from forerun.drafting.fallback import Fallback
 from forerun.drafting.spec import DrafterSpec, split_list
 from forerun.drafting.union import Union
 from tests.drafters.helpers import REPEAT
@@ -56,9 +55,6 @@ def test_a_file_is_a_drafter_with_options(repeat):
 
 
 def test_files_combine_with_drafters_and_each_other(repeat, tmp_path):
-    fallback = DrafterSpec.of(f"suffix:num_draft=2+{repeat}:num_draft=1").build(TARGET)
-    assert isinstance(fallback, Fallback)
-    assert fallback.second.options.num_draft == 1
     union = DrafterSpec.of(f"{repeat}++suffix").build(TARGET)
     assert isinstance(union, Union)
     assert isinstance(union.second, Suffix)
@@ -66,14 +62,17 @@ def test_files_combine_with_drafters_and_each_other(repeat, tmp_path):
     odd.parent.mkdir()
     odd.write_text(REPEAT)
     assert DrafterSpec.of(f"{odd}:num_draft=1").parts == ()
-    assert DrafterSpec.of(f"suffix+{repeat}+lookahead").name == f"suffix+{repeat}+lookahead"
+    assert DrafterSpec.of(f"suffix++{repeat}++lookahead").name == f"suffix++{repeat}++lookahead"
 
 
 def test_files_stand_in_lists():
     assert split_list("none,my/a.py:num_draft=2,suffix,b.py") == [
         "none", "my/a.py:num_draft=2", "suffix", "b.py",
     ]  # fmt: skip
-    assert split_list("suffix+a.py:x=1,2,./b.py++suffix") == ["suffix+a.py:x=1,2", "./b.py++suffix"]
+    assert split_list("suffix++a.py:x=1,2,./b.py++suffix") == [
+        "suffix++a.py:x=1,2",
+        "./b.py++suffix",
+    ]
 
 
 def test_a_file_is_imported_once_until_it_changes(repeat):
@@ -87,7 +86,7 @@ def test_a_file_is_imported_once_until_it_changes(repeat):
 def test_an_installed_drafter_is_named_by_its_entry_point(installed):
     assert "repeat" in registry.names("drafters")
     assert type(DrafterSpec.of("repeat").build(TARGET)).__module__ == "their_repeat"
-    assert isinstance(DrafterSpec.of("suffix+repeat").build(TARGET), Fallback)
+    assert isinstance(DrafterSpec.of("suffix++repeat").build(TARGET), Union)
     docs = {name: describe(name) for name in ("repeat", "function", "suffix")}
     assert [doc.origin for doc in docs.values()] == ["others", "others", "forerun"]
     assert docs["repeat"].summary == "Guess that the last token repeats."

@@ -36,7 +36,7 @@ EXAMPLES = {
 }
 """Of drafters that need an option on a real model."""
 OTHERS = (
-    *("auto", "suffix++prompt_lookup", "suffix+recycling", "draft_model:model=self,branch=2,1"),
+    *("auto", "suffix++prompt_lookup", "suffix++recycling", "draft_model:model=self,branch=2,1"),
     "recycling:table=none,table_mb=0.01,shared_tokens=512",  # soon forgets
 )
 TEXTS = (

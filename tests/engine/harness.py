@@ -31,10 +31,17 @@ def engine_for(
     cache: KVCache | None = None,
     **options: int,
 ) -> Engine:
-    """An engine over a tiny model; without a drafter, plain decoding. Drafts in full unless told otherwise."""
+    """An engine over a tiny model; without a drafter, plain decoding. Drafts in full unless told otherwise.
+
+    Without the controller, what a drafter raises fails the test.
+    """
     config = EngineConfig(controller=controller, **options)
     cache = cache or model.new_cache(max_num_seqs, max_len)
-    return Engine(model, cache, drafter or Drafter(), config)
+    drafter = drafter or Drafter()
+    engine = Engine(model, cache, drafter, config)
+    if not controller:
+        engine.drafter = drafter
+    return engine
 
 
 def complete(

@@ -106,7 +106,6 @@ def test_keys_and_values_stay_as_they_were_asked_for(load: Workload, budget: int
 @pytest.mark.parametrize(
     ("drafter", "num_nodes"),
     [
-        ("suffix:num_draft=5+recycling:num_draft=9", 9),  # one of the two drafts
         ("suffix:num_draft=5++prompt_lookup:num_draft=9", 14),
         (
             "mlp_speculator:model=untrained,num_draft=6++recycling:table=none",

@@ -16,7 +16,7 @@ from forerun.cli.main import app
 from forerun.core import spellings
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.engine import policy, safe_drafter
+from forerun.engine import pace, policy, safe_drafter
 from forerun.lab.bench import summary
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.server import tools
@@ -37,7 +37,7 @@ QUOTED = [
         "docs/controller.md",
         f"m = {policy.MARGIN:g} and m' = {policy.QUESTION_MARGIN:g} are margins",
     ),
-    ("docs/controller.md", f"the median of the last {policy.LAST_PASSES} passes"),
+    ("docs/controller.md", f"the median of the last {pace.LAST_PASSES} passes"),
     ("docs/controller.md", f"a plain pass after {policy.PLAIN_EVERY} steps"),
     ("docs/controller.md", f"{100 * policy.EXPLORATION:g} %, halved down to"),
     ("docs/controller.md", f"halved down to {100 * policy.MIN_EXPLORATION:g} %"),

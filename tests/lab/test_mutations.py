@@ -16,7 +16,6 @@ CONTROLLER = [
         for name in ("controller", "policy", "prior", "recorded_answers")
     ),
     *(
-        "tests/drafting/test_fallback.py",
         "tests/core/test_costs.py",
         "-x",
         "-q",

@@ -271,28 +271,28 @@ class Pair:
 
     def draft(self, slot: int, parents: tuple[int, ...], chosen: int) -> tuple[int, ...]:
         """What is kept of a tree that both compute; `chosen` is a node or, 0, its root."""
-        native_or_reference, tokens = self.running[slot]
+        twin, tokens = self.running[slot]
         rows = len(tokens) - self.paged.length(slot) + len(parents)
         if not self.paged.reserve(slot, rows):
             return tokens
         draft = text(len(parents), seed=len(tokens)), parents, chosen
         found, kept = logits_and_path(self.model, self.paged, slot, tokens, draft)
-        expected, same = logits_and_path(self.model, self.dense, native_or_reference, tokens, draft)
+        expected, same = logits_and_path(self.model, self.dense, twin, tokens, draft)
         assert same_bits(found, expected)
         assert kept == same
-        self.running[slot] = native_or_reference, (*kept, 1)
+        self.running[slot] = twin, (*kept, 1)
         return kept
 
     def cut(self, slot: int, length: int) -> None:
-        native_or_reference, tokens = self.running[slot]
-        for cache, own in ((self.paged, slot), (self.dense, native_or_reference)):
+        twin, tokens = self.running[slot]
+        for cache, own in ((self.paged, slot), (self.dense, twin)):
             cache.truncate(own, min(length, cache.length(own)))
-        self.running[slot] = native_or_reference, tokens[: length + 1]
+        self.running[slot] = twin, tokens[: length + 1]
 
     def close(self, slot: int) -> None:
-        native_or_reference, tokens = self.running.pop(slot)
+        twin, tokens = self.running.pop(slot)
         self.paged.close(slot, tokens)
-        self.dense.close(native_or_reference, tokens)
+        self.dense.close(twin, tokens)
 
 
 @law

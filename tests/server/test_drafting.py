@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from forerun.drafters.prompt_lookup import Options, PromptLookup
-from forerun.engine.safe_drafter import MAX_ERRORS, SafeDrafter
+from forerun.engine.safe_drafter import MAX_ERRORS
 from tests.server.conftest import running
 
 QUESTION = [{"role": "user", "content": "Write a list of ten animals."}]
@@ -101,8 +101,6 @@ class Failing(PromptLookup):
 def test_a_drafter_that_raises_ends_no_request(llm, plain, caplog):
     """Its requests go on plainly, and those that come later are answered as well."""
     broken = llm.with_drafter(Failing(Options()))
-    guard = SafeDrafter(broken.engine.drafter, broken.engine.stats, llm.model.config.vocab_size)
-    broken.engine.drafter = guard  # as with the controller, which these tests leave out
     with (
         running(lambda: broken) as (url, _),
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,

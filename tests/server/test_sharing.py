@@ -19,7 +19,7 @@ PROMPT = "Names of rivers, one after the other:"
         ("suffix", "suffix:shared_tokens=0"),
         ("none", "none"),
         ("prompt_lookup", "prompt_lookup"),
-        ("suffix+lookahead", "suffix:shared_tokens=0+lookahead"),
+        ("suffix++lookahead", "suffix:shared_tokens=0++lookahead"),
     ],
 )
 def test_drafters_that_share_are_replaced(given, kept):

@@ -1,4 +1,4 @@
-"""Two drafters run side by side: what every way of combining them has in common."""
+"""Two drafters run side by side: what both ways of uniting their trees have in common."""
 
 from __future__ import annotations
 

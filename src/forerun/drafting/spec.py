@@ -2,8 +2,7 @@
 
 `suffix:min_token_prob=0.2` on our command line, `speculative_config={"method": "ngram", ...}` in vLLM's words,
 `assistant_model=...` in Hugging Face's, `--model-draft` and `--draft-max` in llama.cpp's: all end as a `DrafterSpec`.
-`suffix+draft_model:model=small.gguf` names two: the second is asked where it is expected to be faster (`_fallback`).
-With `++` both are asked, for one tree (`_union`).
+`suffix++draft_model:model=small.gguf` names two, which make one tree (`union`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from forerun.core.errors import ConfigError, as_typed
 from forerun.core.spellings import METHODS
 from forerun.drafting import given as given_options
 from forerun.drafting.base import Drafter, Target
-from forerun.drafting.fallback import Fallback
 from forerun.drafting.find import checked, find, is_file, method_of
 from forerun.drafting.given import AUTO, Given
 from forerun.drafting.given import AUTO_CHOICE as AUTO_CHOICE
@@ -35,7 +33,7 @@ _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$
 class DrafterSpec:
     """A drafter's name, or the path of its file, and the options that differ from its defaults.
 
-    `parts` are the drafters of a fallback, in order; with `is_union`, those of a union.
+    `parts` are the drafters of a union, in order.
     """
 
     name: str
@@ -43,7 +41,6 @@ class DrafterSpec:
     parts: tuple[DrafterSpec, ...] = ()
     is_auto: bool = field(default=False, compare=False)
     """Nothing was asked for: what the model's profile chose takes its place."""
-    is_union: bool = False
     typed: Mapping[str, str] = field(default_factory=dict, compare=False)
     """What the options were called where they were given."""
     built: Drafter | None = None
@@ -64,7 +61,7 @@ class DrafterSpec:
                 raise ConfigError(f"a {name} is built: it takes no option '{next(iter(beside))}'")
             return cls(name, built=checked(drafter, name))
         if isinstance(drafter, str) and len(parts := _split(drafter)) > 1:
-            return cls._combined(parts[::2], parts[1::2], beside)
+            return cls._combined(parts, beside)
         chosen: dict[str, object]
         if isinstance(drafter, str):
             method, texts = options.parse(drafter)
@@ -74,7 +71,7 @@ class DrafterSpec:
             method = AUTO
         method = given_options.method(method, chosen, beside)
         if len(parts := _split(method)) > 1:
-            return cls._combined(parts[::2], parts[1::2], chosen | beside)
+            return cls._combined(parts, chosen | beside)
         name = given_options.drafter(method, {**chosen, **beside})
         shown = name if method == AUTO else method
         options_given = given_options.read(chosen, name, shown) | given_options.read(
@@ -96,8 +93,7 @@ class DrafterSpec:
         if self.built is not None:
             return self.name
         if self.parts:
-            sign = "++" if self.is_union else "+"
-            return sign.join(part.text() for part in self.parts)
+            return "++".join(part.text() for part in self.parts)
         return options.spell(self.name, self._built_options())
 
     def keeps(self) -> bool:
@@ -134,8 +130,7 @@ class DrafterSpec:
         if (spec := self.beside(target)) is not self:
             return spec.build(target)
         if self.parts:
-            parts = [part.build(target) for part in self.parts]
-            return united(parts) if self.is_union else in_turn(parts)
+            return united([part.build(target) for part in self.parts])
         chosen = self._built_options()
         try:
             return checked(find(self.name).build(chosen, target), self.name)
@@ -150,16 +145,12 @@ class DrafterSpec:
             raise ConfigError(f"drafter '{self.name}': {message}") from error
 
     @classmethod
-    def _combined(
-        cls, drafters: list[str], signs: list[str], given: Mapping[str, object]
-    ) -> DrafterSpec:
+    def _combined(cls, drafters: list[str], given: Mapping[str, object]) -> DrafterSpec:
         """Each part by itself; an option given beside them goes to the parts that have it."""
-        if len(set(signs)) > 1:
-            raise ConfigError(f"'{signs[0].join(drafters)}' with both + and ++: use one of them")
         parts = [cls.of(drafter) for drafter in drafters]
         names = [part.name for part in parts]
         for key, value in given.items():
-            given_options.check(key, value, signs[0].join(drafters), names)
+            given_options.check(key, value, "++".join(drafters), names)
         specs = []
         for part in parts:
             own = {
@@ -167,7 +158,7 @@ class DrafterSpec:
                 for option, value in part.options.items()
             }
             specs.append(cls._of_given(part.name, own | given_options.read(given, part.name)))
-        return cls(signs[0].join(names), {}, tuple(specs), is_union=signs[0] == "++")
+        return cls("++".join(names), {}, tuple(specs))
 
     @classmethod
     def _of_given(
@@ -176,14 +167,6 @@ class DrafterSpec:
         values = {option: one.value for option, one in given.items()}
         typed = {option: one.typed for option, one in given.items()}
         return cls(name, values, is_auto=is_auto, typed=typed)
-
-
-def in_turn(parts: Sequence[Drafter]) -> Drafter:
-    """`a+b+c`: the last is asked where the others leave a doubt."""
-    drafter, *others = parts
-    for second in others:
-        drafter = Fallback(drafter, second)
-    return drafter
 
 
 def united(parts: Sequence[Drafter]) -> Drafter:
@@ -200,12 +183,18 @@ def split_list(drafters: str) -> list[str]:
 
 
 def _split(drafter: str) -> list[str]:
-    """The drafters and the signs between them; a + is one only before a drafter's name: paths may have it."""
+    """Split `a++b` into its drafters; ++ is a sign only before a drafter's name: paths may have it.
+
+    Raises ConfigError for a single + there.
+    """
     if is_file(path := drafter.partition(":")[0]) and Path(path).expanduser().is_file():
         return [drafter]
     named = [spellings.method(word) or "" for word in drafter.split(",")]
     if all(named):  # llama.cpp's list; there too, methods without a model are asked first
-        drafter = "+".join(sorted(dict.fromkeys(named), key=lambda name: name == "draft_model"))
+        drafter = "++".join(sorted(dict.fromkeys(named), key=lambda name: name == "draft_model"))
     known = [re.escape(name) for name in (*registry.names("drafters"), *METHODS)]
     names = "|".join(known).replace("_", "[-_]").replace(r"\-", "[-_]")
-    return re.split(rf"(\+\+?)(?=(?:{names}|[^:+,]+\.py)(?:[:+]|$))", drafter)
+    parts = re.split(rf"(\+\+?)(?=(?:{names}|[^:+,]+\.py)(?:[:+]|$))", drafter)
+    if "+" in parts[1::2]:
+        raise ConfigError(f"'{drafter}': ask both, for one tree, with {'++'.join(parts[::2])}")
+    return parts[::2]

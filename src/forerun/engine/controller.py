@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from forerun.core.costs import CostCurve
 from forerun.core.types import Draft, Seq
-from forerun.drafting.fallback import where_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +39,6 @@ class Controller(Protocol):
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """Nodes that each sequence may draft in the coming step, by its id."""
         ...
-
-    def choose(self, firsts: Mapping[int, Draft]) -> Mapping[int, int]:
-        """Of `a+b`, from a's drafts, how many nodes b is asked for; it may be more than there is room for."""
-        return where_empty(firsts)
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """What of these drafts is verified, by sequence: all unless a controller says otherwise."""

@@ -22,9 +22,7 @@ from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
-from forerun.drafting.fallback import Fallback
 from forerun.drafting.predicted import Prediction
-from forerun.drafting.rules import propose
 from forerun.engine.additions import extended, fitting
 from forerun.engine.batch import Pass, SequenceRows, pack
 from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
@@ -67,19 +65,10 @@ class Engine:
         """
         self.model = model
         self.stats = SpecStats()
-        self.drafter = drafter
-        if config.controller:
-            self.drafter = SafeDrafter(drafter, self.stats, model.config.vocab_size)
-        if isinstance(drafter, Fallback):
-            drafter.choose = lambda firsts: self.controller.choose(firsts)
+        self.drafter: Drafter = SafeDrafter(drafter, self.stats, model.config.vocab_size)
         self.controller: Controller = Fixed(config.draft_budget)
         if config.controller:
-            self.controller = Policy(
-                config.draft_budget,
-                keeps_seeds=drafter.draws,
-                prior=prior,
-                has_fallback=isinstance(drafter, Fallback),
-            )
+            self.controller = Policy(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
@@ -227,10 +216,10 @@ class Engine:
         if not seqs:
             return {}
         rooms = [self._room(seq, budgets[seq.id]) for seq in seqs]
-        drafts = propose(self.drafter, seqs, rooms, self.model.config.vocab_size)
+        drafts = self.drafter.propose(seqs, rooms)
         drafted = {
-            seq.id: fitting(self.requests[seq.id], draft.trim(room))
-            for seq, draft, room in zip(seqs, drafts, rooms, strict=True)
+            seq.id: fitting(self.requests[seq.id], draft)
+            for seq, draft in zip(seqs, drafts, strict=True)
             if len(draft) >= least or draft.probs is not None  # dropping what was drawn would bias
         }
         return self.controller.trim(drafted)

@@ -13,8 +13,7 @@ all. For one sequence it says: a node is kept if its chance exceeds what its row
 A draft is cut before the pass, at the best of all cuts: nodes by descending chance per row along the concave envelope
 of each draft, while the objective grows. Drafts that were drawn are not cut, as that would bias the output; they are
 as large as was asked for. How many nodes to ask for is decided before they are seen, by what the first, second, ...
-node of late added to the objective. In `a+b` the first drafter is asked in every step, and the question is the
-second's, whose draft then takes the first's place: it must add more than that does.
+node of late added to the objective.
 
 What is not tried is not learned: larger questions and plain passes are tried for a fixed share of the time, the
 exploration budget. What is cut is compared with the tokens that came all the same, at no cost.
@@ -24,21 +23,19 @@ Nothing here reads a clock or draws a number: the same measurements give the sam
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
-from statistics import median
 
 from forerun.core import tree
 from forerun.core.costs import CostCurve
-from forerun.core.means import DecayedMean
 from forerun.core.types import Draft, Seq
 from forerun.engine.acceptance import AcceptanceModel, Bias
 from forerun.engine.controller import Controller, DraftResult, Prior
 from forerun.engine.cut import best_cut
 from forerun.engine.node_value import Means, NodeValue
+from forerun.engine.pace import Pace
 
 ALPHA = 8
 """1 is proportional fairness, 2 the least mean waiting time; larger values look at the slowest sequence only."""
@@ -57,10 +54,6 @@ TRIAL_STEPS = 2
 """A drafter's first draft after a pause is slow, it has to read what it missed."""
 PLAIN_EVERY = 64
 """Steps after which a plain pass is worth a trial."""
-LAST_PASSES = 5
-"""Their median is the machine's present speed, the fastest until there are so many."""
-PLAIN_FIRST = 2
-"""Plain passes after the first, before anything is measured: one may have been slow."""
 _id = attrgetter("seq_id")
 
 
@@ -68,16 +61,12 @@ _id = attrgetter("seq_id")
 class SequenceState:
     """What is known of one sequence; tokens and time in plain steps."""
 
-    worth: Means = field(default_factory=Means)
+    values: Means = field(default_factory=Means)
     tokens: float = 1 / (1 - SPEED_MEMORY)
     time: float = 1 / (1 - SPEED_MEMORY)
     weight: float = 1.0
     """Of a token: s_i^-a."""
     bias: Bias = field(default_factory=Bias)
-    first: float = 0.0
-    """Of `a+b`: what a's draft adds, in tokens net of its rows' time."""
-    net: float | None = None
-    """What all questions about it have added, less what they took; None before the first."""
 
     @property
     def speedup(self) -> float:
@@ -100,36 +89,29 @@ class Policy(Controller):
         *,
         keeps_seeds: bool = False,
         prior: Prior | None = None,
-        has_fallback: bool = False,
     ) -> None:
         """`keeps_seeds`: the drafter draws its drafts, so the tokens of a seeded request depend on their size.
 
         Such requests always draft in full: the same seed must give the same tokens. `prior` is what an
-        earlier run measured. `has_fallback`: the drafter is `a+b`.
+        earlier run measured.
         """
         self.full = full
-        self._has_fallback = has_fallback
         self.keeps_seeds = keeps_seeds
         prior = prior or Prior()
         self.pass_cost = CostCurve(prior.pass_cost.points)
         self.ask_cost = CostCurve(prior.draft_cost.points)
         self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._knows_asking = bool(prior.draft_cost.points)
-        self._chances, self._first_chances = AcceptanceModel(prior.nodes), AcceptanceModel()
+        self._acceptance = AcceptanceModel(prior.nodes)
         row = MARGIN * (self.pass_cost.v(2) - 1)
-        self._worth = NodeValue([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
+        self._value = NodeValue([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
         self._states: dict[int, SequenceState] = {}
         self._bound: frozenset[int] = frozenset()
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}
         self._drafts: dict[int, tuple[Draft, list[float]]] = {}  # with their nodes' chances
-        self._firsts: dict[int, tuple[Draft, list[float]]] = {}  # a's of a+b
-        self._gained: dict[int, float] = {}  # tokens that questions added
         self._asked_before: frozenset[int] = frozenset()
-        self._ended = DecayedMean(SPEED_MEMORY)  # what sequences got out of all questions
-        self._first_cost = DecayedMean(SPEED_MEMORY)  # of asking a in a+b
-        self._paces_s: deque[float] = deque(maxlen=LAST_PASSES)  # seconds of a unit of cost
-        self._pace_s = 0.0
+        self._pace = Pace(self.pass_cost)
         self._since_plain = PLAIN_EVERY - 1  # the second pass is plain: the unit of all costs
         self._reserve, self._share = RESERVE, EXPLORATION
         self._trial_steps = 0
@@ -138,50 +120,22 @@ class Policy(Controller):
         """The best questions, or a trial; all for requests whose seed binds them."""
         before = self._states
         self._states = {seq.id: before.get(seq.id) or SequenceState() for seq in seqs}
-        for ended in before.keys() - self._states.keys():
-            if (net := before[ended].net) is not None:
-                self._ended.record(net)
         lost = sum(state.speedup * state.weight for state in self._states.values())
         self._time = lost / self.pass_cost.predict(len(seqs))
         if self.keeps_seeds:
             drawn = (seq for seq in seqs if not seq.params.is_greedy)
             self._bound = frozenset(seq.id for seq in drawn if seq.params.seed is not None)
         free, bound = self._states.keys() - self._bound, dict.fromkeys(self._bound, self.full)
-        if self._has_fallback:
-            first = 0 if self._wants_plain else self.full
-            self._plan = dict.fromkeys(free, self.full - first)
-            self._granted = dict.fromkeys(free, 0) | bound
-            return dict.fromkeys(free, first) | bound
         self._plan = {i: self._best_question(self._states[i]) for i in free}
         self._granted = self._plan | self._explore() | bound
         return self._granted
-
-    def choose(self, firsts: Mapping[int, Draft]) -> dict[int, int]:
-        """The best questions to b, or a trial."""
-        for i, draft in firsts.items():
-            state = self._states[i]
-            chances = self._first_chances.of(draft, state.bias)
-            self._firsts[i] = draft, chances
-            reached = tree.path_products(draft.parents, chances)
-            costs = self.pass_cost.costs(len(self._states), len(self._states) + len(draft))
-            price = self._time * MARGIN / state.weight
-            nets = (
-                x - price * (cost - costs[0])
-                for x, cost in zip(accumulate(reached), costs[1:], strict=True)
-            )
-            state.first = max((0.0, *nets))
-        self._plan = {i: self._best_question(self._states[i]) for i in firsts}
-        questions = self._plan | (self._explore() if self._pace_s else {})
-        self._granted |= questions
-        return questions
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """Keep the nodes that maximise the objective; drafts that were drawn stay whole."""
         self._drafts, gains, whole = {}, {}, {}
         for i, draft in drafts.items():
             state = self._states[i]
-            known = self._first_chances if self._is_first(i) else self._chances
-            chances = known.of(draft, state.bias)
+            chances = self._acceptance.of(draft, state.bias)
             self._drafts[i] = draft, chances
             weight, reached = state.weight, tree.path_products(draft.parents, chances)
             gains[i] = [weight * chance for chance in reached]
@@ -203,33 +157,24 @@ class Policy(Controller):
             self._measure(asked, num_rows, draft_s, pass_s)
         for result in results:
             i = result.seq_id
-            if (first := self._firsts.get(i)) is not None:
-                bias = self._states[i].bias if self._is_first(i) else Bias()
-                self._first_chances.learn(*first, result.tokens, bias)
-            if i in self._drafts and not self._is_first(i):
-                self._chances.learn(*self._drafts[i], result.tokens, self._states[i].bias)
+            if i in self._drafts:
+                self._acceptance.learn(*self._drafts[i], result.tokens, self._states[i].bias)
         if num_rows is not None:
             self._account(results, num_rows, draft_s)
         self._asked_before = frozenset(result.seq_id for result in asked)
-        self._granted, self._drafts, self._firsts, self._gained = {}, {}, {}, {}
-
-    def _is_first(self, seq_id: int) -> bool:
-        """Whether a sequence's draft is a's of `a+b`."""
-        return self._has_fallback and not self._granted.get(seq_id)
+        self._granted, self._drafts = {}, {}
 
     def _best_question(self, state: SequenceState) -> int:
         """As many nodes as add most, less what asking for them costs; none while that is unknown."""
-        if not self._knows_asking or (
-            self._has_fallback and state.net is None and self._ended.value < 0
-        ):
+        if not self._knows_asking:
             return 0
-        values = accumulate(self._worth.expected(state.worth))
-        costs = self.ask_cost.costs(1, self._worth.num_nodes)
-        time, best, most = self._time * QUESTION_MARGIN / state.weight, state.first, 0
+        values = accumulate(self._value.expected(state.values))
+        costs = self.ask_cost.costs(1, self._value.num_nodes)
+        time, best, most = self._time * QUESTION_MARGIN / state.weight, 0.0, 0
         for k, (value, cost) in enumerate(zip(values, costs, strict=True), 1):
             if (net := value - time * cost) > best:
                 best, most = net, k
-        return most if most < self._worth.num_nodes else self.full
+        return most if most < self._value.num_nodes else self.full
 
     def _explore(self) -> dict[int, int]:
         """A plain pass, or larger questions, if the exploration budget allows it."""
@@ -251,7 +196,7 @@ class Policy(Controller):
 
     def _next(self, k: int) -> int:
         """Twice as many nodes; all where that is as many as drafts have, or before any draft."""
-        return 2 * k if 0 < 2 * k < self._worth.num_nodes else self.full
+        return 2 * k if 0 < 2 * k < self._value.num_nodes else self.full
 
     def _learn_values(self, gains: dict[int, list[float]], kept: dict[int, int]) -> None:
         """What each node of a draft added, those that were not there or not kept nothing."""
@@ -260,70 +205,54 @@ class Policy(Controller):
         num_seqs, rows = len(self._states), sum(kept.values())
         added = self.pass_cost.predict(num_seqs + rows) - self.pass_cost.predict(num_seqs)
         row = self._time * MARGIN * max(0.0, added) / max(rows, 1)
-        longest = max(self._worth.num_nodes, *map(len, gains.values()))
+        longest = max(self._value.num_nodes, *map(len, gains.values()))
         for i, gain in gains.items():
             if not (asked := self._granted.get(i, 0)):
                 continue
             state = self._states[i]
             nets = [(x - row) / state.weight for x in gain[: kept[i]]]
-            self._gained[i] = sum(nets) - state.first
             nets += [0.0] * (min(longest, asked) - len(nets))
-            self._worth.learn(state.worth, nets)
+            self._value.learn(state.values, nets)
 
     def _measure(
         self, asked: Sequence[DraftResult], num_rows: int, draft_s: float, pass_s: float
     ) -> None:
         """Learn the costs, in units of the machine's present speed."""
         self._since_plain += 1
-        is_plain, is_first = num_rows == len(self._granted), len(self._paces_s) < PLAIN_FIRST
-        if not is_plain and is_first and self._since_plain == PLAIN_EVERY:
+        is_plain, is_new = num_rows == len(self._granted), self._pace.is_new
+        if not is_plain and is_new and self._since_plain == PLAIN_EVERY:
             return  # the first pass: its cost is not known
-        if is_plain and not is_first:
+        if is_plain and not is_new:
             self._since_plain = 0
-        if is_first or self.pass_cost.knows(num_rows):  # a new size tells nothing of speed
-            self._paces_s.append(pass_s / self.pass_cost.predict(num_rows))
-        self._pace_s = (median if len(self._paces_s) == LAST_PASSES else min)(self._paces_s)
-        if not self._pace_s:
+        self._pace.record(num_rows, pass_s)
+        if not self._pace.unit_s or not asked:
             return
-        self.pass_cost.record(num_rows, pass_s / self._pace_s)
-        if asked and self._asked_before.issuperset(result.seq_id for result in asked):
+        if self._asked_before.issuperset(result.seq_id for result in asked):
             num_nodes = sum(len(self._drafts[i][0]) for i in map(_id, asked) if i in self._drafts)
-            cost = max(0.0, draft_s / self._pace_s - self._first_cost.value) / len(asked)
+            cost = draft_s / self._pace.unit_s / len(asked)
             self.ask_cost.record(round(num_nodes / len(asked)), cost)
             if not self._knows_asking:
                 self._knows_asking, self._trial_steps = True, 0
-        elif self._has_fallback and not asked:
-            self._first_cost.record(draft_s / self._pace_s)
 
     def _account(self, results: Sequence[DraftResult], num_rows: int, draft_s: float) -> None:
         """The step's tokens and time, in plain steps, by sequence; into the exploration budget a share of its time.
 
         A trial takes out the time that went beyond what its tokens take at the present speed.
         """
-        if not self._pace_s or not self._states:
+        if not self._pace.unit_s or not self._states:
             return
-        plain, questions = self.pass_cost.predict(len(self._states)), draft_s / self._pace_s
+        plain, questions = self.pass_cost.predict(len(self._states)), draft_s / self._pace.unit_s
         time = (questions + self.pass_cost.predict(num_rows)) / plain
         speedup = sum(state.speedup for state in self._states.values()) / len(self._states)
-        num_asked = sum(map(bool, self._granted.values()))
-        emitted, gained = 0, -self._time * questions
+        emitted = 0
         for result in results:
-            if (state := self._states.get(result.seq_id)) is None:
-                continue  # it begins
-            emitted += 1 + len(result.path)
-            if self._granted.get(result.seq_id):
-                tokens = self._gained.get(result.seq_id, 0.0)
-                gained += tokens * state.weight
-                took = self._time * questions / num_asked / state.weight
-                state.net = (state.net or 0.0) + tokens - took
-            state.record(1 + len(result.path), time)
+            if (state := self._states.get(result.seq_id)) is not None:  # None: it begins
+                emitted += 1 + len(result.path)
+                state.record(1 + len(result.path), time)
         self._reserve += self._share * time
-        planned = self._plan | dict.fromkeys(self._bound, self.full)
-        if self._granted and self._granted != planned:  # a trial
-            lost = time - emitted / len(self._states) / speedup
-            if self._has_fallback and num_asked:
-                lost = -gained / self._time / plain  # the rest is the first drafter's
+        if self._granted and self._granted != self._plan | dict.fromkeys(self._bound, self.full):
+            lost = time - emitted / len(self._states) / speedup  # by a trial
             self._reserve -= lost
-            if num_asked:
+            if any(self._granted.values()):
                 self._share = EXPLORATION if lost < 0 else max(MIN_EXPLORATION, self._share / 2)
         self._reserve = min(self._reserve, RESERVE)

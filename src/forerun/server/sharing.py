@@ -31,7 +31,7 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
             )
     if config.learn:
         raise ConfigError("give --learn or --no-shared-drafts, not both")
-    drafter = ("++" if spec.is_union else "+").join(map(_alone, parts))
+    drafter = "++".join(map(_alone, parts))
     unset: dict[str, Any] = dict.fromkeys(spellings.BESIDE)
     return replace(config, drafter=drafter, draft_options={}, **unset)
 

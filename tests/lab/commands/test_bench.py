@@ -78,7 +78,7 @@ def test_peers_draft_with_the_first_draft_model_we_draft_with(tmp_path):
     small, other = tmp_path / "small.gguf", tmp_path / "other.gguf"
     small.touch()
     other.touch()
-    specs = ["none", f"suffix+draft_model:model={small}", f"draft_model:model={other}"]
+    specs = ["none", f"suffix++draft_model:model={small}", f"draft_model:model={other}"]
     assert _second(specs, "draft_model") == [str(small), str(other)]
     assert _second(["none", "suffix"], "draft_model") == []
 
@@ -144,8 +144,8 @@ def test_a_task_is_found_by_name_in_a_folder(tmp_path):
         ("suffix:num_draft=3,factor=2,none", ["suffix:num_draft=3,factor=2", "none"]),
         ("draft_model:model=a.gguf,branch=2,2,1", ["draft_model:model=a.gguf,branch=2,2,1"]),
         (
-            "draft_model:model=a,suffix+lookahead:window=3,none",
-            ["draft_model:model=a", "suffix+lookahead:window=3", "none"],
+            "draft_model:model=a,suffix++lookahead:window=3,none",
+            ["draft_model:model=a", "suffix++lookahead:window=3", "none"],
         ),
         (
             "suffix:factor=2, prompt_lookup:num_draft=3",

@@ -165,8 +165,8 @@ def test_options_that_were_given_stay():
 
 def test_a_chain_is_scored_as_it_is():
     search = Search()
-    (best,) = search.run("prompt_lookup+suffix:num_draft=3")
-    assert search.built == [best.drafter] == ["prompt_lookup+suffix:num_draft=3"]
+    (best,) = search.run("prompt_lookup++suffix:num_draft=3")
+    assert search.built == [best.drafter] == ["prompt_lookup++suffix:num_draft=3"]
 
 
 def test_nothing_is_chosen_where_nothing_pays():

@@ -60,7 +60,9 @@ class Candidate:
             drafter = self.build(target)
         config = EngineConfig(controller=False)
         checked = Checked(drafter, vocab_size)
-        return Engine(model, cache, checked, config, grammars=ToyGrammar.start)
+        engine = Engine(model, cache, checked, config, grammars=ToyGrammar.start)
+        engine.drafter = checked  # an error must be seen, not isolated
+        return engine
 
 
 def _with_examples(spec: DrafterSpec, target: Target) -> DrafterSpec:

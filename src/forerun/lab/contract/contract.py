@@ -177,6 +177,7 @@ def check_end(candidate: Candidate) -> None:
         engine.drafter.end(ended.seq)
         engine.drafter.proposed.clear()
         second = Engine(engine.model, engine.cache, engine.drafter, engine.config)
+        second.drafter = engine.drafter
         for _ in range(num_skipped):
             second.abort(second.add([1], GREEDY).seq.id)
         _complete(second, [[15, 16, 17, 15, 16, 17, 15]], _only(12, 12))

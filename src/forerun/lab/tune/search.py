@@ -175,7 +175,7 @@ class Autotune:
         return self.tried[drafter]
 
     def _best_of(self, spec: DrafterSpec) -> DrafterFigures:
-        """Search by its `tune` or its `grids`; a fallback, or a drafter without either, is scored as it is."""
+        """Search by its `tune` or its `grids`; a union, or a drafter without either, is scored as it is."""
         if spec.parts:
             return self.figures(spec.text())
         method, given = method_of(spec.name), options.build(find(spec.name).Options, spec.options)
