@@ -167,9 +167,9 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("native_or_reference", ["python", "native"])
 def test_what_is_no_table_for_this_model_is_an_error(
-    tmp_path, monkeypatch, kind: str, twin: str
+    tmp_path, monkeypatch, kind: str, native_or_reference: str
 ) -> None:
-    if twin == "python":
+    if native_or_reference == "python":
         monkeypatch.setattr(native, "available", lambda: False)
     path = saved(tmp_path / "a.table")
     BROKEN[kind](path)
