@@ -2,7 +2,7 @@
 
 DATA_DIR holds the text files of `SETS`, gzipped JSON lines: rows with `turns` or `messages`, of which the user's first
 one is a prompt, or with `text`, of which tasks are made. The same files give the same prompts. How a table is made of
-them stands in src/forerun/drafting/ngram/shipped/README.md.
+them stands in src/forerun/drafters/recycling/shipped/README.md.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ ORDER = (
     ("commands", "__main__"),
     ("lab",),
 )
+PRIVATE = {path.stem for path in ROOT.rglob("_*.py") if not path.stem.startswith("__")}
+"""Modules of one folder alone."""
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
@@ -67,6 +69,32 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def private_imports(path: Path, tree: ast.AST) -> list[str]:
+    """Modules with a leading underscore that lie in another folder."""
+    own, found = ".".join(path.relative_to(ROOT.parent).parent.parts), []
+    for line, name in imports(tree):
+        parts = name.split(".")
+        for i, part in enumerate(parts):
+            if part in PRIVATE and ".".join(parts[:i]) != own:
+                found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    return found
+
+
+def method_imports(path: Path, tree: ast.Module) -> list[str]:
+    """Methods of drafting that a file imports when it is imported itself, those it belongs to left out."""
+    inside = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    lazy = {
+        node.lineno for function in inside for node in ast.walk(function) if hasattr(node, "lineno")
+    }
+    found = []
+    for line, name in imports(tree):
+        parts = name.split(".")
+        is_own = parts[2:3] and parts[2] in {path.stem, *path.relative_to(ROOT).parts}
+        if parts[:2] == ["forerun", "drafters"] and line not in lazy and not is_own:
+            found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    return found
+
+
 def file_imports(code: Mapping[str, ast.AST]) -> dict[str, set[str]]:
     """The modules, among those given, that each of them imports; `from forerun.x import y` may mean forerun.x.y."""
     graph = {}
@@ -99,6 +127,21 @@ def test_every_part_has_its_place() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_downwards(path: Path) -> None:
     assert violations(path, ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+def test_private_modules_are_imported_within_their_folder_alone() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    assert [each for path, tree in trees.items() for each in private_imports(path, tree)] == []
+
+
+def test_no_file_needs_a_method_to_be_imported() -> None:
+    """So the folder of a method can be deleted (`tests/drafters/test_rooms.py`)."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    assert [each for path, tree in trees.items() for each in method_imports(path, tree)] == []
+
+
+def test_few_files_lie_flat_among_the_methods() -> None:
+    assert len([*(ROOT / "drafters").glob("*.py")]) <= 8
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from forerun.drafting.ngram import learned as learned_files
+from forerun.drafting import learned as learned_files
 from forerun.hub import hugging_face
 from forerun.hub import names as hub
 from forerun.model import packed

@@ -9,6 +9,7 @@ from pathlib import Path
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafting.vocabulary import fingerprint
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 TUTORIAL = Path(__file__).parents[2] / "docs" / "adding-a-drafter.md"
@@ -32,3 +33,20 @@ def check_draft(draft: Draft, budget: int) -> None:
     assert len(draft) <= budget
     tree.check(draft.parents)
     assert len(set(zip(draft.parents, draft.tokens, strict=True))) == len(draft)
+
+
+class Words:
+    """A vocabulary."""
+
+    def __init__(self, prefix: str = "", vocab_size: int = 130) -> None:
+        self.prefix, self.vocab_size = prefix, vocab_size
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return f"{self.prefix}{token_id}".encode() if token_id % 3 else None
+
+    def is_special(self, token_id: int) -> bool:
+        return False
+
+
+OURS = fingerprint(Words())
+"""The fingerprint of `Words`."""

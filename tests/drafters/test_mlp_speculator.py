@@ -19,7 +19,7 @@ from forerun.drafting.networks import folder
 from forerun.drafting.networks.best_first import Step
 from forerun.drafting.networks.last_state import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
-from tests.drafting.ngram.test_table_file import Words
+from tests.drafters.helpers import Words
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48
@@ -249,16 +249,16 @@ def with_tokenizer():
 def test_the_network_that_ships_for_a_target_is_found_by_its_size_and_tokenizer(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(folder, "_packaged", lambda: tmp_path)
+    monkeypatch.setattr(files, "SHIPPED", tmp_path)
     theirs, here = "mlp_speculator++recycling", with_tokenizer()
-    assert folder.shipped(here) is None
+    assert files.shipped(here) is None
     assert DrafterSpec.of("auto").beside(here).text() == "recycling"
     trained = folder.describe_target(here, "a model")
     save(tmp_path / "of-another", LSTM | {"target": trained | {"num_layers": 99}}, LSTM_TENSORS)
-    assert folder.shipped(here) is None
+    assert files.shipped(here) is None
     save(tmp_path / "ours", LSTM | {"target": trained}, LSTM_TENSORS)
-    assert folder.shipped(here) == tmp_path / "ours"
-    assert folder.shipped(target()) is None, "without a tokenizer nothing can be compared"
+    assert files.shipped(here) == tmp_path / "ours"
+    assert files.shipped(target()) is None, "without a tokenizer nothing can be compared"
     assert DrafterSpec.of("auto").beside(here).text() == theirs
     assert isinstance(DrafterSpec.of("auto").build(here), Joined)
     assert DrafterSpec.of("auto", num_draft=3).beside(here).text() == "recycling:num_draft=3"

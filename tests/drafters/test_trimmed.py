@@ -15,7 +15,7 @@ from forerun.core.errors import ConfigError, ForerunError, LoadError
 from forerun.drafters.draft_model import Options, build, trimmed
 from forerun.drafters.draft_model.trimmed import CONFIG, TENSORS, TrimmedConfig
 from forerun.drafting.base import LoadedModel
-from forerun.drafting.ngram.table_file import fingerprint
+from forerun.drafting.vocabulary import fingerprint
 from tests.drafters.models import DRAFT_MODEL, TARGET, VOCAB_SIZE
 
 TOKENS = torch.tensor([0, 3, 4, 11])

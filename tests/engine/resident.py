@@ -58,7 +58,7 @@ def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
     from forerun import LLM
     from forerun.core.config import EngineConfig
     from forerun.core.device import choose_device, set_threads
-    from forerun.drafting.ngram import learned
+    from forerun.drafting import learned
     from forerun.engine.planner import Planner
     from forerun.model.loader import load_model
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from forerun import LLM, SamplingParams
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.drafting import learned
 from forerun.drafting.base import Target
-from forerun.drafting.ngram import learned
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import COMPONENTS, DrafterNumbers, ModelNumbers, Workload

@@ -241,7 +241,7 @@ def test_the_source_distribution_holds_what_is_needed(dist: Path) -> None:
     assert top.isdisjoint({"tests", "docs", "dev", "benchmarks", "examples", ".ci", ".github"})
     sources = [path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*") if path.is_file()]
     assert {str(path) for path in sources if not path.name.startswith(".")} <= names
-    assert "src/forerun/drafting/ngram/shipped/README.md" in names
+    assert "src/forerun/drafters/recycling/shipped/README.md" in names
 
 
 @pytest.mark.slow
@@ -254,9 +254,9 @@ def test_the_wheel_holds_the_package_alone(dist: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert sum(name.startswith("forerun/_native.") and name.endswith(".so") for name in names) == 1
     assert not [name for name in names if name.endswith((".cpp", ".h", ".gguf"))]
-    tables = {path.name for path in (ROOT / "src/forerun/drafting/ngram/shipped").iterdir()}
+    tables = {path.name for path in (ROOT / "src/forerun/drafters/recycling/shipped").iterdir()}
     assert {name for name in names if "/tables/" in name} == {
-        f"forerun/drafting/ngram/shipped/{name}" for name in tables
+        f"forerun/drafters/recycling/shipped/{name}" for name in tables
     }
     assert size < 18e6  # a table takes 8 MB
 

@@ -85,6 +85,11 @@ def _run(arguments: Sequence[str]) -> int:
         return end.exit_code
     except ForerunError as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        package, _, drafter = (error.name or "").rpartition(".")
+        if package != "forerun.drafters":
+            raise
+        return _refuse(f"this needs the drafter '{drafter}', which is not there")
     except USAGE_ERROR as error:
         return _refuse(_mistake(error, arguments))
     except (KeyboardInterrupt, typer.Abort):

@@ -12,7 +12,7 @@ import typer
 from forerun.cli import options as opt
 
 if TYPE_CHECKING:
-    from forerun.drafting.ngram import learned as learned_files
+    from forerun.drafting import learned as learned_files
     from forerun.model.packed_folder import Entry
 
 
@@ -96,7 +96,7 @@ def command(
 
 def rows() -> list[Row]:
     """The models of the cache and of the hub's, then others that left something there. Raises LoadError."""
-    from forerun.drafting.ngram import learned as learned_files
+    from forerun.drafting import learned as learned_files
     from forerun.hub import hugging_face, names
     from forerun.model import packed
 

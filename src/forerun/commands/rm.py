@@ -63,7 +63,7 @@ def _remove_copies(names: list[str]) -> None:
 
 def _remove_learned(names: list[str]) -> None:
     from forerun.core import sizes
-    from forerun.drafting.ngram import learned as learned_files
+    from forerun.drafting import learned as learned_files
 
     for name, wanted in _named(names):
         freed = learned_files.remove([entry for row in wanted for entry in row.learned])
@@ -90,7 +90,7 @@ def _named(names: list[str]) -> Iterator[tuple[str, list[Row]]]:
 
 def _remove_models(names: list[str], yes: bool) -> None:
     from forerun.core import sizes
-    from forerun.drafting.ngram import learned as learned_files
+    from forerun.drafting import learned as learned_files
     from forerun.hub import names as hub
     from forerun.model import packed
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
+from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
 from forerun.weights.rtn import Scheme
@@ -28,20 +29,6 @@ NGramKind = Literal["native", "python"]
 """Where an n-gram model lives: in the native extension, or in Python."""
 SELF = "self"
 """The name under which `Target.load` loads the target's own file again."""
-
-
-class Vocabulary(Protocol):
-    """What a drafter may ask of a tokenizer: what a token id stands for."""
-
-    vocab_size: int
-
-    def token_bytes(self, token_id: int) -> bytes | None:
-        """Return the bytes a token stands for; None for an id the tokenizer does not know (padding)."""
-        ...
-
-    def is_special(self, token_id: int) -> bool:
-        """Say whether a token is a mark, such as the end of a text, and not part of one."""
-        ...
 
 
 class LoadedModel(NamedTuple):

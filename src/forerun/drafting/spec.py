@@ -23,9 +23,10 @@ from forerun.drafting.find import checked, find, is_file, method_of
 from forerun.drafting.given import AUTO, Given
 from forerun.drafting.given import AUTO_CHOICE as AUTO_CHOICE
 from forerun.drafting.joined import joined
-from forerun.drafting.networks import folder
 from forerun.drafting.union import Union
 
+AUTO_NETWORK = "mlp_speculator"
+"""The method whose network joins `auto` where one ships for the target."""
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
 
 
@@ -119,9 +120,10 @@ class DrafterSpec:
 
     def beside(self, target: Target) -> DrafterSpec:
         """What `auto` means for a target: the network that ships for it joins the tables, if there is one."""
-        if not self.is_auto or folder.shipped(target) is None:
+        has_network = self.is_auto and AUTO_NETWORK in registry.names("drafters")
+        if not has_network or not method_of(AUTO_NETWORK).ships_for(target):
             return self
-        return DrafterSpec.of(f"mlp_speculator++{self.name}")
+        return DrafterSpec.of(f"{AUTO_NETWORK}++{self.name}")
 
     def build(self, target: Target) -> Drafter:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""

@@ -1,12 +1,37 @@
-"""Do two vocabularies mean the same by their ids? A draft's ids are used as they are."""
+"""What token ids stand for, to a drafter, and whether two tokenizers mean the same by their ids."""
 
 from __future__ import annotations
 
-from forerun.drafting.base import Vocabulary
+import hashlib
+from typing import Protocol
+
+_SAMPLED = 64
+"""Every so many ids are compared: a wrong guess costs time, never a token."""
+
+
+class Vocabulary(Protocol):
+    """What a drafter may ask of a tokenizer: what a token id stands for."""
+
+    vocab_size: int
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return the bytes a token stands for; None for an id the tokenizer does not know (padding)."""
+        ...
+
+    def is_special(self, token_id: int) -> bool:
+        """Say whether a token is a mark, such as the end of a text, and not part of one."""
+        ...
+
+
+def fingerprint(vocabulary: Vocabulary) -> str:
+    """Identify a vocabulary by its size and a hash of every 64th token."""
+    ids = range(0, vocabulary.vocab_size, _SAMPLED)
+    pieces = b"\0".join(vocabulary.token_bytes(i) or b"" for i in ids)
+    return f"{vocabulary.vocab_size}-{hashlib.sha256(pieces).hexdigest()[:16]}"
 
 
 def vocabulary_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
-    """The first id that both know and read differently, in words; None if they agree.
+    """Name the first id that both know and read differently; None if they agree.
 
     Ids that only one of them knows do no harm: models of one family are padded to different sizes.
     """

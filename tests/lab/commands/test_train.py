@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.drafting.ngram import table_file
+from forerun.drafters.recycling import table_file
 from forerun.engine.loop import EngineLoop
 from forerun.lab.store import read
 from forerun.lab.train import answers

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from forerun.drafting.ngram import table_file
+from forerun.drafting.vocabulary import fingerprint
 from forerun.lab.commands._training import Data, Interrupts
 from forerun.lab.store import Store
 from forerun.lab.train import answers
@@ -24,7 +24,7 @@ from tests.cli.helpers import the_json
 @pytest.fixture
 def store(default_model, tmp_path):
     """Replies of no sense: enough to learn from."""
-    vocabulary = table_file.fingerprint(open_checkpoint(default_model).tokenizer())
+    vocabulary = fingerprint(open_checkpoint(default_model).tokenizer())
     origin = {"model": "smollm2-135m-instruct", "vocabulary": vocabulary, "max_tokens": 256}
     store = Store(origin, tmp_path / "a.jsonl")
     tokens = torch.randint(400, (40, 24), generator=torch.Generator().manual_seed(0)).tolist()
@@ -74,7 +74,9 @@ def test_a_drafter_is_trained_and_says_where_it_is(
 
 
 def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monkeypatch) -> None:
-    folder = resources.files("forerun.drafting") / "networks" / "shipped" / "smollm2-135m-instruct"
+    folder = (
+        resources.files("forerun.drafters.mlp_speculator") / "shipped" / "smollm2-135m-instruct"
+    )
     record = json.loads((folder / "train.json").read_text())
     seen = {}
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from forerun.cli import options
-from forerun.drafting.ngram import table_file
-from forerun.drafting.ngram.table_file import fingerprint
+from forerun.drafters.recycling import table_file
+from forerun.drafting.vocabulary import fingerprint
 from forerun.lab.train import trim
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json

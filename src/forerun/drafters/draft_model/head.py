@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.drafting.base import Vocabulary
 from forerun.drafting.draft_builder import Scores
+from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.model import HeadPart, Model
 
 LIST_SIZE = 32768

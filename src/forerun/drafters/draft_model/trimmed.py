@@ -22,7 +22,7 @@ from torch import Tensor
 from forerun.core import files
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafting.base import Target
-from forerun.drafting.ngram.table_file import fingerprint
+from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 
 KIND = "trimmed_draft"

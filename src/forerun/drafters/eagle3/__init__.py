@@ -22,6 +22,7 @@ from forerun.drafters.eagle3.drafting import AnyEagleNetwork, NativeEagle, new_n
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.networks.best_first import MAX_STEPS, NetworkOptions, drafts_of
 from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.last_state import committed_rows
 from forerun.drafting.ngram.guess_tree import AnyNGramModel
 from forerun.model.cache.blocks import common_prefix
 
@@ -137,7 +138,7 @@ class Eagle3Drafter(Drafter):
         """Feed the rows that are committed now, with the tokens that came after them."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
-            rows = (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+            rows = committed_rows(outcome)
             self._feed(seq, outcome.emitted, outcome.hidden[[*rows]])
 
     def end(self, seq: Seq) -> None:

@@ -24,10 +24,9 @@ from forerun.core.errors import LoadError
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.eagle3.files import shapes
 from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3Config
-from forerun.drafters.mlp_speculator.files import target_rows
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import GROUP, Folder
+from forerun.drafting.networks.folder import GROUP, Folder, target_rows
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize
 from forerun.weights.stored import FORMATS

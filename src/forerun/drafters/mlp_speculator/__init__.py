@@ -11,14 +11,23 @@ arXiv 2406.16858.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.mlp_speculator import files
-from forerun.drafters.mlp_speculator.drafting import new_learner, new_network
-from forerun.drafting.base import Method, Target
+from forerun.drafters.mlp_speculator.drafting import (
+    NativeNetwork,
+    TorchNetwork,
+    new_learner,
+    new_network,
+)
+from forerun.drafters.mlp_speculator.head_map import HeadMap
+from forerun.drafting.base import DrafterBytes, Method, Target
 from forerun.drafting.networks.best_first import NetworkOptions
-from forerun.drafting.networks.folder import UNTRAINED, shipped
-from forerun.drafting.networks.last_state import LastStateDrafter
+from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.last_state import LastStateDrafter, committed_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +46,55 @@ def build(options: Options, target: Target) -> LastStateDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     weights = files.read(options.model, target)
     network = new_network(weights, target.model, options.bits)
-    learner = new_learner(weights, network, target) if target.learn else None
-    return LastStateDrafter(options, network, target.model.config.hidden_size, learner)
+    width = target.model.config.hidden_size
+    if target.learn and (learner := new_learner(weights, network, target)) is not None:
+        return LearningDrafter(options, network, width, learner)
+    return LastStateDrafter(options, network, width)
+
+
+class LearningDrafter(LastStateDrafter):
+    """Drafts, and lets its head learn from what was verified while no request runs."""
+
+    features = Features(last=True, top_k=1)
+
+    def __init__(
+        self,
+        options: Options,
+        network: NativeNetwork | TorchNetwork,
+        width: int,
+        learner: HeadMap,
+    ) -> None:
+        super().__init__(options, network, width)
+        self.learner = learner
+        weakref.finalize(self, learner.keep)  # also when Python ends
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Take the state after the prompt, which is the first to learn from."""
+        super().begin(seq, outcome)
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.learner.saw(seq, outcome, [len(outcome.hidden) - 1])
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Take the state of the last committed row; learn from all committed ones."""
+        super().observe(seqs, drafts, outcomes)
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            self.learner.saw(seq, outcome, committed_rows(outcome))
+
+    def end(self, seq: Seq) -> None:
+        """Forget the sequence."""
+        super().end(seq)
+        self.learner.end(seq)
+
+    def idle(self) -> bool:
+        """Learn a little from what was verified; return whether there is more."""
+        return self.learner.step()
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Add what the learner holds."""
+        held = super().memory(num_seqs, max_len)
+        return held._replace(tables=held.tables + self.learner.nbytes())
 
 
 def example(target: Target) -> Options:
@@ -50,6 +106,6 @@ METHOD = Method(
     example=example,
     keeps=True,
     tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
-    ships_for=lambda target: shipped(target) is not None,
+    ships_for=lambda target: files.shipped(target) is not None,
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
 )

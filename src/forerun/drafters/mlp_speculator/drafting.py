@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.drafters.mlp_speculator.head_map import HeadMap
+from forerun.drafters.mlp_speculator.kept_map import KeptMap
 from forerun.drafting.base import NGramKind, Target
 from forerun.drafting.networks import best_first
 from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
-from forerun.drafting.networks.head_map import HeadMap
 from forerun.drafting.networks.last_state import target_logits
 from forerun.drafting.networks.native import NativeStateNetwork, fill, load_errors, pack
 from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
-from forerun.drafting.ngram.learned import LearnedMap
-from forerun.drafting.ngram.table_file import fingerprint
+from forerun.drafting.vocabulary import fingerprint
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 from forerun.weights.rtn import HEAD_BITS
@@ -83,7 +83,7 @@ def new_learner(
     if target.path is not None and target.vocabulary is not None:
         vocabulary = fingerprint(target.vocabulary)
         digest = f"{zlib.crc32(head.half().numpy().tobytes()):08x}"
-        learner.keep_in(LearnedMap(target.path, vocabulary, digest, target.learned_in))
+        learner.keep_in(KeptMap(target.path, vocabulary, digest, target.learned_in))
     return learner
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import torch
@@ -21,12 +22,15 @@ from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.best_first import MAX_STEPS
-from forerun.drafting.networks.folder import UNTRAINED, Folder
+from forerun.drafting.networks.folder import UNTRAINED, Folder, target_rows
 from forerun.model.model import Model
+from forerun.text.hf_tokenizer import read_json
 
 MODEL_TYPES = ("mlp_speculator",)
 AUTO = "auto"
 """The name of the network that ships for the target."""
+SHIPPED = Path(str(resources.files("forerun.drafters.mlp_speculator"))) / "shipped"
+"""Networks that came with the package, a folder each."""
 GATE_TABLES = ("forget_emb", "input_emb", "output_emb", "cell_emb")
 _CELLS = {"mlp": False, "sum_rnn": False, "lstm": True, "sum_lstm": True}
 _PREFIX = "speculator."
@@ -93,7 +97,7 @@ def read(model: str, target: Target) -> RecurrentWeights:
     """A network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
-    path = network_folder.shipped(target) if model == AUTO else Path(model).expanduser()
+    path = shipped(target) if model == AUTO else Path(model).expanduser()
     if path is None:
         raise LoadError(
             "no network ships for this model: give model=FOLDER, as forerun train drafter writes it"
@@ -111,6 +115,18 @@ def read(model: str, target: Target) -> RecurrentWeights:
         temperatures=network_folder.temperatures(folder),
         head_map=tensors.get("head_map"),
     )
+
+
+def shipped(target: Target) -> Path | None:
+    """Find the network that came with the package for this target, or for one of its size and tokenizer."""
+    if target.vocabulary is None:
+        return None
+    here = network_folder.describe_target(target, "")
+    for config in sorted(SHIPPED.glob(f"*/{network_folder.CONFIG}")):
+        trained = read_json(config).get("target")
+        if isinstance(trained, dict) and trained | {"name": ""} == here:
+            return config.parent
+    return None
 
 
 def stored(folder: Folder, target: Target) -> tuple[Shape, dict[str, Tensor], Tensor | None]:
@@ -192,10 +208,3 @@ def _multiplied(
     if tables:
         found["emb.0"] = torch.cat(tables, 1)
     return found
-
-
-def target_rows(target: Model, tokens: Tensor | None) -> Tensor:
-    """Rows of the target's head (V', D), fp32: what it makes of unit vectors."""
-    unit = torch.eye(target.config.hidden_size)
-    rows = target.head(unit) if tokens is None else target.head_rows(unit, tokens)
-    return rows.float().T.contiguous()

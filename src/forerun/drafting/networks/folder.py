@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import safetensors
@@ -20,7 +19,8 @@ from torch import Tensor
 from forerun.core import files
 from forerun.core.errors import LoadError
 from forerun.drafting.base import Target
-from forerun.drafting.ngram.table_file import fingerprint
+from forerun.drafting.vocabulary import fingerprint
+from forerun.model.model import Model
 from forerun.text.hf_tokenizer import read_json
 
 UNTRAINED = "untrained"
@@ -86,22 +86,6 @@ def check_folder(path: Path, model_types: Sequence[str]) -> None:
         raise LoadError(f"{path} holds model_type {found!r}; allowed: {', '.join(model_types)}")
 
 
-def shipped(target: Target) -> Path | None:
-    """The network that came with the package for this target, or for one of its size and tokenizer."""
-    if target.vocabulary is None:
-        return None
-    here = describe_target(target, "")
-    for config in sorted(_packaged().glob(f"*/{CONFIG}")):
-        trained = read_json(config).get("target")
-        if isinstance(trained, dict) and trained | {"name": ""} == here:
-            return config.parent
-    return None
-
-
-def _packaged() -> Path:
-    return Path(str(resources.files("forerun.drafting.networks"))) / "shipped"
-
-
 def read(path: Path, target: Target) -> Folder:
     """A folder that fits a target. Raises LoadError that says what is wrong, and where."""
     config = config_of(path)
@@ -151,6 +135,13 @@ def ascending(folder: Folder, name: str, ids: Tensor, vocab_size: int) -> Tensor
             f"{folder.path}: tensor '{name}' must be ascending token ids below {vocab_size}"
         )
     return ids.long()
+
+
+def target_rows(target: Model, tokens: Tensor | None) -> Tensor:
+    """Compute rows of the target's head (V', D), fp32: what it makes of unit vectors."""
+    unit = torch.eye(target.config.hidden_size)
+    rows = target.head(unit) if tokens is None else target.head_rows(unit, tokens)
+    return rows.float().T.contiguous()
 
 
 def temperatures(folder: Folder) -> tuple[float, ...]:

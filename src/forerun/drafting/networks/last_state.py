@@ -5,17 +5,15 @@ B sequences, D width of the target, V' tokens of a head.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Features, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes, NGramKind
 from forerun.drafting.networks.best_first import NetworkOptions, drafts_of
-from forerun.drafting.networks.head_map import HeadMap
 from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.model import Model
 
@@ -56,23 +54,18 @@ def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor
     return target.head_rows(state[None], tokens.to(state.device))[0]
 
 
+def committed_rows(outcome: Outcome) -> tuple[int, ...]:
+    """List the rows of a pass that are part of the text now: the root's, and those of the accepted nodes."""
+    return (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+
+
 class LastStateDrafter(Drafter):
     """Keeps the target's last state of each sequence."""
 
     features = LAST_HIDDEN
 
-    def __init__(
-        self,
-        options: NetworkOptions,
-        network: StateNetwork,
-        width: int,
-        learner: HeadMap | None = None,
-    ) -> None:
+    def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
         self.options, self.network, self.width = options, network, width
-        self.learner = learner
-        if learner is not None:
-            self.features = Features(last=True, top_k=1)
-            weakref.finalize(self, learner.keep)  # also when Python ends
         self.max_nodes = options.num_draft
         self.takes_ngrams = network.ngrams
         self.states: dict[int, tuple[Tensor, int]] = {}
@@ -82,8 +75,6 @@ class LastStateDrafter(Drafter):
         """The state after the prompt."""
         assert outcome.hidden is not None, "asked for by `features`"
         self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
-        if self.learner is not None:
-            self.learner.saw(seq, outcome, [len(outcome.hidden) - 1])
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """One tree a sequence, its likeliest nodes first, in one call for all."""
@@ -111,22 +102,13 @@ class LastStateDrafter(Drafter):
         """The state of the last row that is committed: what the target's own token came of."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
-            rows = (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+            rows = committed_rows(outcome)
             self.states[seq.id] = outcome.hidden, rows[-1]
-            if self.learner is not None:
-                self.learner.saw(seq, outcome, rows)
 
     def end(self, seq: Seq) -> None:
         """Forget the state."""
         self.states.pop(seq.id, None)
-        if self.learner is not None:
-            self.learner.end(seq)
-
-    def idle(self) -> bool:
-        """Learn a little from what was verified; whether there is more."""
-        return self.learner is not None and self.learner.step()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """`nbytes` by kind."""
-        learned = 0 if self.learner is None else self.learner.nbytes()
-        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width + learned)
+        """Count the weights, and a state a sequence."""
+        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width)

@@ -265,6 +265,23 @@ def pack(
     return np.cumsum(offsets, dtype=np.uint32), data
 
 
+@dataclass(frozen=True, slots=True)
+class PackedTable:
+    """The bytes of a `FileTable`, and what they were counted on."""
+
+    offsets: NDArray[np.uint32]
+    data: NDArray[np.uint8]
+    order: int
+    token_nbytes: int
+    num_tokens: int
+    num_contexts: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of offsets and data."""
+        return self.offsets.nbytes + self.data.nbytes
+
+
 AnyLiveTable: TypeAlias = "LiveTable | _native.LiveTable"
 AnyFileTable: TypeAlias = "FileTable | _native.FileTable"
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, check_least
-from forerun.lab.bench.peers._worker import burst
+from forerun.lab.bench.peers import burst
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.config import flops_per_token

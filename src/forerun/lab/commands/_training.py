@@ -49,7 +49,7 @@ class Data:
 
 def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int) -> Data:
     """The store of replies and the texts. Raises ConfigError."""
-    from forerun.drafting.ngram.table_file import fingerprint
+    from forerun.drafting.vocabulary import fingerprint
     from forerun.hub.names import name_of
     from forerun.lab.train import replies
     from forerun.lab.train.answers import default_path, open_store

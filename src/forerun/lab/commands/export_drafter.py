@@ -22,14 +22,14 @@ def command(
     OUT.gguf is for llama.cpp, in 8 bits: an eagle3 that was trained with --gguf, beside a model that is a GGUF file.
     """
     from forerun.core.errors import ForerunError
-    from forerun.drafters.eagle3 import gguf
-    from forerun.lab.train.export import export, export_gguf
+    from forerun.lab.train.export import export
+    from forerun.lab.train.learners import kind_module
     from forerun.weights.checkpoint import open_checkpoint
 
     llm = opt.load(config, max_num_seqs=1)
     try:
-        if gguf.is_one(out):
-            export_gguf(folder, out, llm.target(), open_checkpoint(llm.path))
+        if out.suffix == ".gguf":
+            kind_module("eagle3").export_gguf(folder, out, llm.target(), open_checkpoint(llm.path))
         else:
             export(folder, out, llm.target())
     except OSError as error:

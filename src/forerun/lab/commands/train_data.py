@@ -35,7 +35,7 @@ def command(
     Ctrl-C loses nothing: the same command goes on where it was.
     """
     from forerun.cli import console
-    from forerun.drafting.ngram.table_file import fingerprint
+    from forerun.drafting.vocabulary import fingerprint
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
     from forerun.lab.commands.train_table import fill, number

@@ -52,7 +52,8 @@ def command(
     goes on where it was.
     """
     from forerun.cli import console
-    from forerun.drafting.ngram import table_file
+    from forerun.drafters.recycling import table_file
+    from forerun.drafting.vocabulary import fingerprint
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
     from forerun.lab.train import table
@@ -69,7 +70,7 @@ def command(
     name = name_of(llm.path)
     out = out or table_file.tables_dir() / f"{name}{table_file.SUFFIX}"
     answers = answers or out.with_suffix(".answers.jsonl")
-    vocabulary = table_file.fingerprint(llm.tokenizer)
+    vocabulary = fingerprint(llm.tokenizer)
     store = open_store(name, vocabulary, answers)
     fill(llm, wanted, store, num_tokens)
     texts = [*kept(store)]
@@ -108,7 +109,7 @@ def number(text: str) -> int:
 
 def _nbytes(size_mb: float) -> int:
     """What the contexts may take of a file of that size."""
-    from forerun.drafting.ngram.table_file import HEAD_NBYTES
+    from forerun.drafters.recycling.table_file import HEAD_NBYTES
 
     return round(size_mb * 1e6) - HEAD_NBYTES
 

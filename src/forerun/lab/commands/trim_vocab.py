@@ -136,7 +136,7 @@ def _save(llm: LLM, draft: str, out: Path, counts: Counts, tokens: Tensor) -> di
     from dataclasses import asdict
 
     from forerun.drafters.draft_model import trimmed
-    from forerun.drafting.ngram.table_file import fingerprint
+    from forerun.drafting.vocabulary import fingerprint
     from forerun.hub.names import name_of, resolve
     from forerun.lab.train import trim
 
@@ -194,7 +194,7 @@ def _counts(llm: LLM, vocab_size: int, answers: Path | None, texts: Path | None)
 
 def _said(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequence[int]]:
     from forerun.core.textfile import read_text
-    from forerun.drafting.ngram.table_file import fingerprint
+    from forerun.drafting.vocabulary import fingerprint
     from forerun.lab.store import Store, read
     from forerun.lab.train.answers import kept
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
-from forerun.drafting.ngram.table_file import tables_dir
+from forerun.hub.names import cache_root
 from forerun.lab.store import Store
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Encode = Callable[[Sequence[Sequence[int] | str]], Sequence[int]]
 
 def default_path(model: str) -> Path:
     """Where the answers of a model are kept, by its short name."""
-    return tables_dir() / f"{model}.answers.jsonl"
+    return cache_root() / "tables" / f"{model}.answers.jsonl"
 
 
 def open_store(model: str, vocabulary: str, path: Path) -> Store:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.drafters.draft_model import trimmed
 from forerun.drafting.networks.folder import write as write_folder
 from forerun.lab.quantize.hf_export import config_json, named
 from forerun.lab.train import trim
@@ -144,6 +143,8 @@ def write(
         model, config_json(checkpoint, config) | {"num_hidden_layers": num_layers}, written
     )
     write_beside(checkpoint, model)
+    from forerun.drafters.draft_model import trimmed
+
     made = trimmed.TrimmedConfig(
         str(model), name, vocabulary, config.vocab_size, len(ids), num_tokens
     )

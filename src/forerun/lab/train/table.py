@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from forerun.drafting.ngram import guess_tree
 from forerun.drafting.ngram.guess_tree import PRIOR
-from forerun.drafting.ngram.table_file import PackedTable
 from forerun.drafting.ngram.token_table import (
     PER_BUCKET,
     AnyFileTable,
+    PackedTable,
     grow_hash,
     new_live_table,
     pack,

@@ -7,3 +7,5 @@ load a model (`load`). One that does not read GGUF when it loads also says how t
 run in the peer's environment, so such a file imports nothing of forerun, and the peer's library only inside its
 functions.
 """
+
+from forerun.lab.bench.peers._worker import burst as burst

@@ -17,43 +17,25 @@ from hypothesis import strategies as st
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters import recycling
+from forerun.drafters.recycling import table_file
+from forerun.drafters.recycling.table_file import load, load_known, save
 from forerun.drafting.base import Target
-from forerun.drafting.ngram import guess_tree, table_file
-from forerun.drafting.ngram.table_file import (
-    PackedTable,
-    fingerprint,
-    load,
-    load_known,
-    save,
-)
+from forerun.drafting.ngram import guess_tree
 from forerun.drafting.ngram.token_table import (
     FileTable,
     LiveTable,
+    PackedTable,
     context_hashes,
     new_live_table,
     pack,
 )
 from forerun.drafting.spec import DrafterSpec
+from forerun.drafting.vocabulary import fingerprint
 from forerun.hub import names
 from forerun.model.kernels import native
+from tests.drafters.helpers import OURS, Words
 
 ANSWER = (3, 4, 5, 6, 3, 4, 5, 7, 3, 4, 5, 6)
-
-
-class Words:
-    """A vocabulary."""
-
-    def __init__(self, prefix: str = "", vocab_size: int = 130) -> None:
-        self.prefix, self.vocab_size = prefix, vocab_size
-
-    def token_bytes(self, token_id: int) -> bytes | None:
-        return f"{self.prefix}{token_id}".encode() if token_id % 3 else None
-
-    def is_special(self, token_id: int) -> bool:
-        return False
-
-
-OURS = fingerprint(Words())
 
 
 def made(

@@ -1,10 +1,6 @@
-"""What was learned while a model ran, kept for the next process: a file a model of a live table, and one of a network.
+"""Files in which drafters keep what they learned of a model for the next process: where they lie, reading, writing.
 
-Of a table, who keeps adds to the file what it learned since it kept last, under a lock, and puts the whole in its
-place: processes that run at once lose nothing of each other's. Of a context that two have learned, the one that keeps
-later is right.
-Beyond the table's size those go first that were learned longest ago. No file that is missing, damaged or cannot
-be written stops anything: a warning tells it once.
+No file that is missing, damaged or cannot be written stops anything: a warning says so once.
 """
 
 from __future__ import annotations
@@ -14,22 +10,17 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from forerun.core import files
 from forerun.core.errors import LoadError
-from forerun.drafting.ngram.token_table import AnyLiveTable
 from forerun.hub.names import cache_root, name_of
 
 SUFFIX = ".learned"
-MAP_SUFFIX = f".network{SUFFIX}"
 EVERY_S = 300.0
 """How much of a server's time is lost if it is killed."""
 _MAGIC = b"forerun learned tokens 1\n"
@@ -88,91 +79,6 @@ class KeptFile:
             self._has_told = True
 
 
-class Learned:
-    """The file of a live table."""
-
-    def __init__(
-        self,
-        model: Path,
-        vocabulary: str,
-        live: AnyLiveTable,
-        new_table: Callable[[], AnyLiveTable],
-        place: Path | None = None,
-    ) -> None:
-        """Take up what the file holds; `new_table` makes an empty table like `live`, `place` is another folder."""
-        self.path = path_of(model, place)
-        self._file = KeptFile(self.path, _origin(model, vocabulary))
-        self._live, self._new_table = live, new_table
-        with self._file.told("used"):
-            live.absorb(self._file.read())
-        self._kept_age = live.age
-
-    def keep_in_time(self) -> None:
-        """Keep what is new, every few minutes."""
-        if self._file.is_time:
-            self.keep()
-
-    def keep(self) -> None:
-        """Add to the file what was learned since."""
-        age = self._live.age
-        if age == self._kept_age:
-            return
-        with self._file.told("written"), self._file.locked():
-            merged = self._new_table()
-            with suppress(OSError, ValueError):
-                merged.absorb(self._file.read())
-            # Ages begin anew when their numbers run out.
-            merged.absorb(self._live.entries(self._kept_age if self._kept_age < age else 0))
-            self._file.write(merged.entries())
-            self._kept_age = age
-
-
-class LearnedMap:
-    """The file of what a network that drafts has learned: a square matrix, fp16, and tokens, int32.
-
-    Of processes that run at once the one that keeps last is right.
-    """
-
-    def __init__(
-        self, model: Path, vocabulary: str, network: str, place: Path | None = None
-    ) -> None:
-        """`network` stands for the weights that the matrix goes with."""
-        self.path = path_of(model, place, MAP_SUFFIX)
-        self._file = KeptFile(self.path, _origin(model, vocabulary) | {"network": network})
-        self._kept = 0
-
-    @property
-    def is_time(self) -> bool:
-        """Whether a few minutes went by since it was kept."""
-        return self._file.is_time
-
-    def load(self, width: int, vocab_size: int) -> tuple[NDArray[np.float32], list[int]] | None:
-        """The matrix (width, width) and the tokens; None if there are none, or they cannot be used."""
-        with self._file.told("used"):
-            held = self._file.read()
-            if not held:
-                return None
-            num = 2 * width * width
-            if len(held) < num or (len(held) - num) % 4:
-                raise ValueError("it is damaged")
-            matrix = np.frombuffer(held[:num], np.float16).reshape(width, width)
-            tokens = np.frombuffer(held[num:], np.int32).tolist()
-            if not np.isfinite(matrix).all() or not all(0 <= t < vocab_size for t in tokens):
-                raise ValueError("it is damaged")
-            return matrix.astype(np.float32), tokens
-        return None
-
-    def keep(self, matrix: NDArray[np.float32], tokens: Sequence[int], num_steps: int) -> None:
-        """Write both, if there were steps since they were written."""
-        if num_steps == self._kept:
-            return
-        with self._file.told("written"), self._file.locked():
-            self._file.write(
-                matrix.astype(np.float16).tobytes() + np.array(tokens, np.int32).tobytes()
-            )
-            self._kept = num_steps
-
-
 @dataclass(frozen=True, slots=True)
 class LearnedFile:
     """A file, and the model that it is of; None if that cannot be read."""
@@ -193,7 +99,8 @@ def path_of(model: Path, place: Path | None = None, suffix: str = SUFFIX) -> Pat
     return (place or folder()) / f"{name_of(model)}-{digest}{suffix}"
 
 
-def _origin(model: Path, vocabulary: str) -> dict[str, str]:
+def origin_of(model: Path, vocabulary: str) -> dict[str, str]:
+    """Describe the model and the tokenizer that a file belongs to."""
     return {"model": str(model.resolve()), "vocabulary": vocabulary}
 
 

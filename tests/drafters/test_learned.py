@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 from forerun.core import files
 from forerun.core.config import EngineConfig
 from forerun.drafters import recycling
+from forerun.drafters.recycling.kept_table import KeptTable
+from forerun.drafting import learned as learned_files
 from forerun.drafting.base import Target
-from forerun.drafting.ngram import learned as learned_files
-from forerun.drafting.ngram.learned import Learned, entries, path_of, remove
+from forerun.drafting.learned import entries, path_of, remove
 from forerun.drafting.ngram.token_table import ENTRY, ENTRY_NBYTES, WAYS, new_live_table
 from forerun.drafting.spec import DrafterSpec
+from tests.drafters.helpers import OURS, Words
 from tests.drafters.test_recycling import begun, empty, proposed
-from tests.drafting.ngram.test_table_file import OURS, Words
 
 MODEL = Path("models/tiny.gguf")
 NBYTES = 64 * WAYS * ENTRY_NBYTES
@@ -45,7 +46,7 @@ class Process:
     def __init__(self, nbytes: int = NBYTES, vocabulary: str = OURS) -> None:
         new_table = partial(new_live_table, 1, nbytes)
         self.live = new_table()
-        self.learned = Learned(MODEL, vocabulary, self.live, new_table)
+        self.learned = KeptTable(MODEL, vocabulary, self.live, new_table)
 
     def learn(self, context: int, token: int) -> None:
         self.live.learn([context], [token], [1.0])
@@ -166,7 +167,9 @@ def test_a_drafter_keeps_what_it_learned_when_it_goes_and_the_next_one_knows_it(
 
 
 def test_it_is_kept_when_python_ends(cache) -> None:
-    script = "from tests.drafting.ngram.test_learned import *; drafter = build(learn=True); teach(drafter)"
+    script = (
+        "from tests.drafters.test_learned import *; drafter = build(learn=True); teach(drafter)"
+    )
     environment = os.environ | {
         "FORERUN_CACHE": str(cache),
         "PYTHONPATH": os.pathsep.join(sys.path),

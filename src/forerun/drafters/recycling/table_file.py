@@ -5,7 +5,6 @@ A file is a line of magic, one JSON line padded to 64 bytes, then `FileTable`'s 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import zlib
@@ -13,18 +12,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.core import files
 from forerun.core.errors import LoadError
-from forerun.drafting.ngram.token_table import AnyFileTable, new_file_table
+from forerun.drafting.ngram.token_table import AnyFileTable, PackedTable, new_file_table
+from forerun.drafting.vocabulary import Vocabulary, fingerprint
 from forerun.hub.names import cache_root
-
-if TYPE_CHECKING:
-    from forerun.drafting.base import Vocabulary
 
 SUFFIX = ".table"
 HEAD_NBYTES = 1024
@@ -32,8 +27,6 @@ HEAD_NBYTES = 1024
 _MAGIC = b"forerun token table 1\n"
 _ALIGNED = 64
 _LONGEST_HEAD = 4096
-_SAMPLED = 64
-"""Every so many ids of a vocabulary are compared: a wrong guess costs time, never a token."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,30 +54,6 @@ class TableHeader:
                 raise ValueError(f"its {field.name} is {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class PackedTable:
-    """The bytes of a `FileTable`, and what they were counted on."""
-
-    offsets: NDArray[np.uint32]
-    data: NDArray[np.uint8]
-    order: int
-    token_nbytes: int
-    num_tokens: int
-    num_contexts: int
-
-    @property
-    def nbytes(self) -> int:
-        """Of offsets and data."""
-        return self.offsets.nbytes + self.data.nbytes
-
-
-def fingerprint(vocabulary: Vocabulary) -> str:
-    """The size of a vocabulary and a hash of every 64th token."""
-    ids = range(0, vocabulary.vocab_size, _SAMPLED)
-    pieces = b"\0".join(vocabulary.token_bytes(i) or b"" for i in ids)
-    return f"{vocabulary.vocab_size}-{hashlib.sha256(pieces).hexdigest()[:16]}"
-
-
 def tables_dir() -> Path:
     """Where tables lie that were made on this machine; it may not exist yet."""
     return cache_root() / "tables"
@@ -92,7 +61,7 @@ def tables_dir() -> Path:
 
 def known_tables() -> Iterator[Path]:
     """The tables of this machine, then those that came with the package."""
-    packaged = Path(str(resources.files("forerun.drafting.ngram"))) / "shipped"
+    packaged = Path(str(resources.files("forerun.drafters.recycling"))) / "shipped"
     for folder in (tables_dir(), packaged):
         try:
             yield from sorted(folder.glob(f"*{SUFFIX}"))

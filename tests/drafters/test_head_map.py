@@ -13,18 +13,18 @@ import torch
 from forerun.core import files
 from forerun.core.params import SamplingParams
 from forerun.core.types import Outcome, Seq, TopK
-from forerun.drafters.mlp_speculator import Options, build
+from forerun.drafters.mlp_speculator import Options, build, head_map
+from forerun.drafters.mlp_speculator.adam import Adam
 from forerun.drafters.mlp_speculator.drafting import TorchNetwork
 from forerun.drafters.mlp_speculator.files import read
+from forerun.drafters.mlp_speculator.state_buffer import CHUNK, StateBuffer
+from forerun.drafting import learned
 from forerun.drafting.base import Target
-from forerun.drafting.networks import folder, head_map
-from forerun.drafting.networks.adam import Adam
+from forerun.drafting.networks import folder
 from forerun.drafting.networks.last_state import LastStateDrafter
-from forerun.drafting.networks.state_buffer import CHUNK, StateBuffer
-from forerun.drafting.ngram import learned
 from forerun.engine.engine import Engine
+from tests.drafters.helpers import Words
 from tests.drafters.test_mlp_speculator import LSTM, LSTM_TENSORS, VOCAB, WIDTH
-from tests.drafting.ngram.test_table_file import Words
 from tests.engine.harness import complete, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -132,7 +132,7 @@ def test_tokens_that_the_head_lacks_are_learned_from_the_text(new, quant, monkey
 
 def test_without_learn_nothing_is_held_and_there_is_nothing_to_do(new) -> None:
     drafter = new(learn=False)
-    assert drafter.learner is None
+    assert type(drafter) is LastStateDrafter
     assert not serve(drafter).idle()
     assert drafter.features.top_k == 0
     assert (

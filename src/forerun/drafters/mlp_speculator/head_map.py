@@ -28,9 +28,9 @@ from torch import Tensor
 
 from forerun.core.means import DecayedMean
 from forerun.core.types import Outcome, Seq
-from forerun.drafting.networks.adam import Adam
-from forerun.drafting.networks.state_buffer import StateBuffer, TextRuns
-from forerun.drafting.ngram.learned import LearnedMap
+from forerun.drafters.mlp_speculator.adam import Adam
+from forerun.drafters.mlp_speculator.kept_map import KeptMap
+from forerun.drafters.mlp_speculator.state_buffer import StateBuffer, TextRuns
 from forerun.model.model import Model
 
 ROWS, DEPTH = 4096, 3
@@ -143,7 +143,7 @@ class HeadMap:
         self.benefit = Benefit()
         self.num_steps = self.num_returns = 0
         """Steps that were taken, and how often what was learned was given up."""
-        self.kept: LearnedMap | None = None
+        self.kept: KeptMap | None = None
         self._random = torch.Generator().manual_seed(0)
         self._batch = BATCH
         self._seen = 0  # rows of the buffer that were measured
@@ -151,7 +151,7 @@ class HeadMap:
         self._unpublished = 0
         self._begin()
 
-    def keep_in(self, kept: LearnedMap) -> None:
+    def keep_in(self, kept: KeptMap) -> None:
         """Go on from what a file holds, and keep it there."""
         self.kept = kept
         held = kept.load(len(self.map), self.target.config.vocab_size)

@@ -21,11 +21,12 @@ from pathlib import Path
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
+from forerun.drafters.recycling import table_file
+from forerun.drafters.recycling.kept_table import KeptTable
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.networks.best_first import drafts_of
-from forerun.drafting.ngram import guess_tree, table_file
+from forerun.drafting.ngram import guess_tree
 from forerun.drafting.ngram.guess_tree import AnyNGramModel
-from forerun.drafting.ngram.learned import Learned
 from forerun.drafting.ngram.texts import Texts
 from forerun.drafting.ngram.token_table import (
     NUM_LIVE,
@@ -33,6 +34,7 @@ from forerun.drafting.ngram.token_table import (
     LiveTable,
     new_live_table,
 )
+from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 
 
@@ -83,7 +85,7 @@ def build(options: Options, target: Target) -> Recycling:
         table = table_file.load_known(vocabulary, name)
     drafter = Recycling(options, table)
     if target.learn and target.path is not None and vocabulary is not None:
-        drafter.keep_in(target.path, table_file.fingerprint(vocabulary), target.learned_in)
+        drafter.keep_in(target.path, fingerprint(vocabulary), target.learned_in)
     return drafter
 
 
@@ -118,13 +120,13 @@ class Recycling(Drafter):
         new_table = partial(new_live_table, options.order, round(options.table_mb * 1e6))
         self.live, self._new_table = new_table(), new_table
         self.gives_ngrams = "python" if isinstance(self.live, LiveTable) else "native"
-        self.learned: Learned | None = None
+        self.learned: KeptTable | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
         self._grow = guess_tree.grower(self.live)
 
     def keep_in(self, model: Path, vocabulary: str, place: Path | None = None) -> None:
         """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
-        self.learned = Learned(model, vocabulary, self.live, self._new_table, place)
+        self.learned = KeptTable(model, vocabulary, self.live, self._new_table, place)
         weakref.finalize(self, self.learned.keep)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:

@@ -1,0 +1,79 @@
+"""Train Medusa's heads, and write them as FasterDecoding's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from forerun.drafters.medusa import files
+from forerun.drafters.medusa.network import Medusa, MedusaConfig
+from forerun.drafting.base import Target
+from forerun.drafting.networks.folder import target_rows
+from forerun.lab.train.batches import TrainBatch
+from forerun.lab.train.learners import PIECE, Kind
+from forerun.model.model import Model
+
+
+def new_learner(
+    kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
+) -> MedusaLearner:
+    """Make untrained heads."""
+    return MedusaLearner(target, kind.depth, ids, kind.num_layers)
+
+
+class MedusaLearner:
+    """Heads on the target's rows; those of published files are them multiplied out."""
+
+    layers: tuple[int, ...] = ()
+    piece: int | None = PIECE
+
+    def __init__(self, target: Model, depth: int, ids: Tensor, num_layers: int) -> None:
+        self.depth, self.source = depth, target
+        self.shape = MedusaConfig(
+            target.config.vocab_size,
+            target.config.hidden_size,
+            depth,
+            num_layers,
+            draft_vocab_size=len(ids),
+            target_head=True,
+        )
+        self.net = Medusa(self.shape)
+
+    def config(self) -> dict[str, object]:
+        """As in config.json."""
+        return {"model_type": "medusa", **asdict(self.shape)}
+
+    def outputs(self, batch: TrainBatch) -> list[Tensor]:
+        """Of the last state alone."""
+        hidden = batch.last[batch.at]
+        return [self.net.output(hidden, index).float() for index in range(self.depth)]
+
+
+def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
+    """Return configuration and tensors as other engines read them. Raises LoadError."""
+    weights = files.read(str(folder), target)
+    tensors = dict[str, Tensor]()
+    shape = target.model.config
+    for k in range(weights.num_heads):
+        for j in range(weights.num_layers):
+            tensors[f"{k}.{j}.linear.weight"] = weights.tensors[f"block.{k}.{j}"]
+            tensors[f"{k}.{j}.linear.bias"] = weights.tensors[f"bias.{k}.{j}"]
+        rows = weights.tensors.get(f"head.{k}")
+        if rows is None:
+            rows = target_rows(target.model, None)
+        elif weights.tokens is not None:
+            own = torch.zeros(shape.vocab_size, shape.hidden_size)
+            rows = own.index_copy(0, weights.tokens, rows)
+        tensors[f"{k}.{weights.num_layers}.weight"] = rows
+    return {
+        "model_type": files.MODEL_TYPE,
+        "architectures": ["MedusaModel"],
+        "medusa_num_heads": weights.num_heads,
+        "medusa_num_layers": weights.num_layers,
+        "hidden_size": shape.hidden_size,
+        "vocab_size": shape.vocab_size,
+    }, tensors

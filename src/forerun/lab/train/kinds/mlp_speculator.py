@@ -1,0 +1,127 @@
+"""Train an MLP speculator, and write it as IBM's (fms-extras, vLLM) or, with an LSTM's cell, Snowflake's `sum_lstm`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from forerun.core.errors import ConfigError
+from forerun.drafters.mlp_speculator import files
+from forerun.drafters.mlp_speculator.files import GATE_TABLES, Shape
+from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculatorConfig
+from forerun.drafting.base import Target
+from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks.folder import target_rows
+from forerun.lab.train.batches import TrainBatch
+from forerun.lab.train.learners import PIECE, Kind
+from forerun.model.model import Model
+
+_TOP_K = (4, 3, 2)
+"""Tokens of each head that IBM's engine tries; the last for all later ones."""
+
+
+def new_learner(
+    kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
+) -> RecurrentLearner:
+    """Make an untrained network."""
+    return RecurrentLearner(target, kind.depth, kind.cell, kind.inner_dim)
+
+
+class RecurrentLearner:
+    """The MLP speculator."""
+
+    layers: tuple[int, ...] = ()
+    piece: int | None = PIECE
+
+    def __init__(self, target: Model, depth: int, cell: str, inner_dim: int) -> None:
+        shape = target.config
+        if cell not in ("mlp", "lstm"):
+            raise ConfigError(f"--cell must be mlp or lstm, got {cell!r}")
+        self.shape = MLPSpeculatorConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            inner_dim=inner_dim or shape.hidden_size,
+            n_predict=depth,
+            cell="lstm" if cell == "lstm" else "mlp",
+            tie_weights=depth > 1,
+            target_embedding=True,
+            target_head=True,
+        )
+        self.source = target
+        self.net = MLPSpeculator(self.shape)
+        rows = target.embed(torch.arange(min(shape.vocab_size, 4096)))
+        spread = float(rows.square().mean().sqrt()) or 1.0
+        width = shape.hidden_size**-0.5
+        for name, weight in self.net.named_parameters():
+            if name == "emb_map.weight":
+                nn.init.normal_(weight, std=width / (spread * self.shape.token_weight))
+            elif weight.ndim == 2:
+                is_input = name.endswith("0.weight")
+                nn.init.normal_(weight, std=weight.shape[1] ** -0.5 * (2**0.5 if is_input else 1))
+
+    def config(self) -> dict[str, object]:
+        """As in config.json."""
+        return {"model_type": "mlp_speculator", **asdict(self.shape)}
+
+    def outputs(self, batch: TrainBatch) -> list[Tensor]:
+        """Rows are independent of each other: only the state and the tokens after it are read."""
+        added = self.net.token_map(self.source.embed(batch.tokens))
+        state, found = self.net.begin(batch.last[batch.at]), []
+        for index in range(self.shape.n_predict):
+            state, out = self.net.advance(state, added[batch.at + 1 + index], index)
+            found.append(out.float())
+        return found
+
+
+def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
+    """Return configuration and tensors as other engines read them. Raises LoadError."""
+    read = network_folder.read(folder, target)
+    shape, found, tokens = files.stored(read, target)
+    prefix = "" if shape.is_lstm else "speculator."
+    names = {ours: theirs for ours, (theirs, _) in shape.tensors(shape.vocab_size).items()}
+    own = {name: found[name] for name in found if name not in ("map", "head_map")}
+    tensors = {prefix + names[name]: tensor for name, tensor in own.items()}
+    if (map := found.get("map")) is not None:
+        table = target.model.embed(torch.arange(shape.vocab_size)).float() @ map.T
+        parts = table.chunk(table.shape[1] // shape.inner_size, 1)
+        tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if shape.is_lstm else ["emb.0"]
+        tensors |= {f"{prefix}{n}.weight": t for n, t in zip(tables, parts, strict=True)}
+    if (map := found.get("head_map")) is not None:
+        tensors[f"{prefix}head.0.weight"] = target_rows(target.model, None) @ map
+    elif tokens is not None:
+        for name in [name for name in tensors if ".head." in f".{name}"]:
+            rows = torch.zeros(shape.vocab_size, shape.inner_size)
+            tensors[name] = rows.index_copy(0, tokens, tensors[name])
+    return _recurrent_config(shape, read.flag("scale_input")), tensors
+
+
+def _recurrent_config(shape: Shape, scales_input: bool) -> dict[str, object]:
+    config: dict[str, object] = {
+        "model_type": "mlp_speculator",
+        "vocab_size": shape.vocab_size,
+        "inner_dim": shape.inner_size,
+        "n_predict": shape.num_predict,
+        "tie_weights": shape.is_tied,
+        "scale_input": scales_input,
+    }
+    if shape.is_lstm:
+        return config | {
+            "architectures": ["ArcticLSTMSpeculatorPreTrainedModel"],
+            "method": "sum_lstm",
+            "input_hidden_dim": shape.hidden_size,
+            "emb_dim": shape.inner_size,
+            "proj_dim": shape.inner_size,
+            "num_lookahead_tokens": shape.num_predict,
+            "tie_lstm_embs": shape.has_one_table,
+        }
+    top_k = [_TOP_K[min(i, len(_TOP_K) - 1)] for i in range(shape.num_predict)]
+    return config | {
+        "architectures": ["MLPSpeculatorPreTrainedModel"],
+        "emb_dim": shape.hidden_size,
+        "n_candidates": 5,
+        "top_k_tokens_per_head": top_k,
+    }
