@@ -14,14 +14,30 @@ from forerun.core import registry
 
 SOURCE = Path(forerun.__file__).parent
 METHODS = registry.names("drafters")
-SCRIPT = """
+BEGIN = """
 import sys
 sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in type(each).__module__]
 from forerun.cli.main import main
-from forerun.lab.contract import contract
-from forerun.lab.contract.candidate import Candidate
-from forerun.lab.train import export, learners
-contract.check_greedy(Candidate.of(sys.argv[1]))
+"""
+DECODE = """
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+from forerun.drafting.base import Drafter, Target
+from forerun.drafting.spec import DrafterSpec
+from forerun.engine.engine import Engine
+from forerun.model.random_model import random_model
+
+def answer(drafter):
+    engine = Engine(model, model.new_cache(1, 64), drafter, EngineConfig(controller=False))
+    run = engine.add([1, 2, 3, 1, 2, 3, 1, 2], SamplingParams(temperature=0, max_tokens=40))
+    while engine.has_work:
+        engine.step()
+    return run.seq.generated, engine.stats.accepted
+
+model = random_model(3, sharpness=3.0)
+drafted, accepted = answer(DrafterSpec.of(sys.argv[1]).build(Target(model, None, 1, 64)))
+assert accepted > 0
+assert drafted == answer(Drafter())[0]
 sys.argv = ["forerun", "drafters", "--json"]
 main()
 """
@@ -50,24 +66,15 @@ def without(tmp_path: Path):
 @pytest.mark.parametrize("method", METHODS)
 def test_without_one_method_the_others_are_listed_and_lossless(without, method):
     other = "prompt_lookup" if method == "suffix" else "suffix"
-    done = without(method, SCRIPT, other)
+    done = without(method, BEGIN + DECODE, other)
     assert done.returncode == 0, done.stderr
     for each in METHODS:
         assert (f'"name": "{each}"' in done.stdout) is (each != method)
 
 
-def test_what_needs_a_missing_method_says_so_in_a_line(without, tmp_path):
-    script = (
-        SCRIPT[: SCRIPT.index("from forerun.cli")]
-        + """
-from forerun.cli.main import main
-sys.argv = ["forerun", *sys.argv[1:]]
-main()
-"""
-    )
-    done = without(
-        "draft_model", script, "generate", "hi", "-m", "none.gguf", "-d", "draft_model:model=a"
-    )
+def test_what_needs_a_missing_method_says_so_in_a_line(without):
+    asked = ["forerun", "drafters", "draft_model"]
+    done = without("draft_model", f"{BEGIN}sys.argv = {asked}; main()")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown drafter")
+    assert done.stderr.startswith("error: unknown drafter 'draft_model'")
     assert done.stderr.count("\n") == 1
