@@ -1,4 +1,4 @@
-"""Uniond drafters: the tree of two trees, how they are spelled, and that tokens stay the same."""
+"""United drafters: the tree of two trees, how they are spelled, and that tokens stay the same."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from forerun.drafting.base import Drafter, Target
 from forerun.drafting.find import checked, find, is_file, method_of
 from forerun.drafting.given import AUTO, Given
 from forerun.drafting.given import AUTO_CHOICE as AUTO_CHOICE
-from forerun.drafting.joined import joined
-from forerun.drafting.union import Union
+from forerun.drafting.union import united
 
 AUTO_NETWORK = "mlp_speculator"
 """The method whose network joins `auto` where one ships for the target."""
@@ -169,14 +168,6 @@ class DrafterSpec:
         values = {option: one.value for option, one in given.items()}
         typed = {option: one.typed for option, one in given.items()}
         return cls(name, values, is_auto=is_auto, typed=typed)
-
-
-def united(parts: Sequence[Drafter]) -> Drafter:
-    """`a++b++c`: all are asked."""
-    *others, drafter = parts
-    for first in reversed(others):
-        drafter = joined(first, drafter) or Union(first, drafter)
-    return drafter
 
 
 def split_list(drafters: str) -> list[str]:

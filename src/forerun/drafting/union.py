@@ -1,47 +1,106 @@
-"""`a++b`: both drafters are asked in every step, and their trees are united: a shared path is drafted once.
+"""`a++b`: both drafters are asked in every step, for one tree.
 
-Faster than either only where rows are cheap and the two look at different things.
+A trained network and `recycling` make it in one call (`Drafter.propose_with`): a node's chance is the mean of what both
+say, which is better than either. Over 1,854 passes of SmolLM2 the target's token was the likeliest of the table's in
+34 %, of a recurrent network's in 40 %, of the mean's in 47 %. The network is asked only where the tables are in doubt
+(`networks.best_first`); nodes, steps and the least chance are the network's options.
 
-Where both say what chance their nodes have, the tree is best first by them: a node that both guess has the larger of
-its two chances, and places that one of them leaves empty are filled from the other (Graft, arXiv 2605.20104).
-Otherwise the second's nodes come first and keep their order; the first's are hung below and beside them, as
-many as the budget leaves. So the output keeps its distribution where the second draws its nodes: whether one of them
-is there never depends on its token, and of two siblings with one token the drawn one stays, whose
-rejection removes all of the point mass too (`decoding.verify`, rule two). Point masses may come and go.
+Of other drafters the trees are united; that is faster than either only where rows are cheap and the two look at
+different things. Where both say what chance their nodes have, the tree is best first by them: a node that both
+guess has the larger of its two chances, and places that one of them leaves empty are filled from the other (Graft,
+arXiv 2605.20104). Otherwise the second's nodes come first and keep their order; the first's are hung below and
+beside them, as many as the budget leaves. So the output keeps its distribution where the second draws its nodes:
+whether one of them is there never depends on its token, and of two siblings with one token the drawn one stays,
+whose rejection removes all of the point mass too (`decoding.verify`, rule two). Point masses may come and go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from forerun.core import tree
 from forerun.core.errors import ConfigError
-from forerun.core.types import Draft, Seq
-from forerun.drafting.base import Drafter
-from forerun.drafting.pair import Pair
+from forerun.core.types import Draft, Features, Outcome, Seq
+from forerun.drafting.base import Drafter, DrafterBytes
 from forerun.drafting.rules import propose
 
 
-class Union(Pair):
-    """Asks both drafters and unites their trees; the second's nodes are where they would be without the first's."""
+def united(parts: Sequence[Drafter]) -> Drafter:
+    """Combine drafters: `a++b++c` is `a++(b++c)`."""
+    *others, drafter = parts
+    for first in reversed(others):
+        drafter = Union(first, drafter)
+    return drafter
+
+
+class Union(Drafter):
+    """Asks both drafters, tells both what becomes of the draft they made together."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         if first.draws:
             raise ConfigError("only the last drafter of a union may draw its guesses: put it last")
-        super().__init__(first, second)
+        self.first, self.second = self.parts = first, second
+        self.features = common_features(first.features, second.features)
+        self.draws = second.draws
         self.max_nodes = first.max_nodes + second.max_nodes  # where they share no path
+        self.network: Drafter | None = None
+        """Of a pair that makes one tree in one call: the one that guesses with what `tables` knows."""
+        for network, self.tables in ((first, second), (second, first)):
+            if network.takes_ngrams and network.takes_ngrams == self.tables.gives_ngrams:
+                self.network, self.max_nodes = network, network.max_nodes
+                break
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Hand the sequence to both."""
+        for part in self.parts:
+            part.begin(seq, _seen_by(part, outcome))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence: the second's, with what the first adds to it."""
-        firsts, seconds = (propose(part, seqs, budgets) for part in (self.first, self.second))
+        """Guess one tree a sequence, of both."""
+        if self.network is not None:
+            return self.network.propose_with(seqs, budgets, self.tables.ngram_model(seqs))
+        firsts, seconds = (propose(part, seqs, budgets) for part in self.parts)
         return [
             (by_chance if _have_chances(draft, more) else unite)(draft, more).trim(budget)
             for draft, more, budget in zip(seconds, firsts, budgets, strict=True)
         ]
 
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Tell both what became of the draft. A network takes more likeliest tokens than it asked for: no copies."""
+        for part in self.parts:
+            seen = outcomes if self.network else [_seen_by(part, each) for each in outcomes]
+            part.observe(seqs, drafts, seen)
+
+    def end(self, seq: Seq) -> None:
+        """Let both forget the sequence."""
+        for part in self.parts:
+            part.end(seq)
+
+    def idle(self) -> bool:
+        """Take a step of the first that has something to do."""
+        return any(part.idle() for part in self.parts)
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Add up what both hold, by kind."""
+        held = (part.memory(num_seqs, max_len) for part in self.parts)
+        return DrafterBytes(*map(sum, zip(*held, strict=True)))
+
+
+def common_features(first: Features, second: Features) -> Features:
+    """Return what both want to see of the target's pass. Raises ConfigError if that differs."""
+    wanted = {(f.last, f.layers) for f in (first, second)} - {(False, ())}
+    if len(wanted) > 1:
+        raise ConfigError("these drafters want to see different layers of the model: choose one")
+    last, layers = wanted.pop() if wanted else (False, ())
+    top_k = max(first.top_k, second.top_k)
+    return Features(last, layers, first.whole_prompt or second.whole_prompt, top_k)
+
 
 def unite(draft: Draft, more: Draft) -> Draft:
-    """The first draft's nodes, then those of the second that are not in it.
+    """Take the first draft's nodes, then those of the second that are not in it.
 
     Without confidence: neither drafter's values describe this order of the nodes.
 
@@ -56,7 +115,7 @@ def unite(draft: Draft, more: Draft) -> Draft:
 
 
 def by_chance(draft: Draft, more: Draft) -> Draft:
-    """The nodes of both, the one that is likeliest to be reached first.
+    """Order the nodes of both, the one that is likeliest to be reached first.
 
     >>> by_chance(Draft((5, 6), (-1, 0), None, (0.6, 0.2)), Draft((5, 8), (-1, -1), None, (0.5, 0.3)))
     Draft(tokens=(5, 8, 6), parents=(-1, -1, 0), probs=None, confidence=(0.6, 0.3, 0.2))
@@ -86,3 +145,11 @@ def _have_chances(*drafts: Draft) -> bool:
     return all(draft.confidence is not None for draft in drafts if len(draft)) and any(
         map(len, drafts)
     )
+
+
+def _seen_by(part: Drafter, outcome: Outcome) -> Outcome:
+    """Cut an outcome to as many of the likeliest tokens as a drafter asked for."""
+    k = part.features.top_k
+    if outcome.top is None or k == outcome.top.ids.shape[1]:
+        return outcome
+    return replace(outcome, top=outcome.top.part(range(len(outcome.top.ids)), k) if k else None)
