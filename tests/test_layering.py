@@ -23,6 +23,7 @@ ORDER = (
     ("drafting",),
     ("drafters",),
     ("engine",),
+    ("spellings",),
     ("llm",),
     ("server",),
     ("cli",),

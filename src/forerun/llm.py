@@ -24,14 +24,22 @@ from typing import Any, cast
 import torch
 
 from forerun.core import sizes
-from forerun.core.config import DEFAULT_MODEL, EngineConfig, Quant
+from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import choose_device, return_freed, set_threads
-from forerun.core.errors import ForerunError, RequestError, memory_refused, reject, short_repr
+from forerun.core.errors import (
+    ForerunError,
+    RequestError,
+    given_as,
+    memory_refused,
+    reject,
+    short_repr,
+)
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.decoding.guidance import Grammars
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
-from forerun.drafting.spec import AUTO_CHOICE, DrafterSpec
+from forerun.drafting.parse import AUTO_CHOICE
+from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, profile
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLock, EngineLoop, RequestHandle, Sink
@@ -43,6 +51,7 @@ from forerun.hub.names import resolve
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
 from forerun.model.model import Model
+from forerun.spellings import engine as spellings
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.text.tokenizer import TextStream
@@ -79,7 +88,12 @@ class LLM:
         (docs/spellings.md). `drafter` may also be a `Drafter` of your own, which then serves this
         LLM alone. Raises LoadError, ConfigError.
         """
-        self.config = config = EngineConfig.of(model, **overrides)
+        config, typed = spellings.configure(model, overrides)
+        with given_as(typed):
+            self._open(config)
+
+    def _open(self, config: EngineConfig) -> None:
+        self.config = config
         self.drafter_spec = DrafterSpec.of_config(config)
         if config.threads is not None:  # else as many as torch uses already
             set_threads(config.threads)
@@ -111,7 +125,12 @@ class LLM:
 
         Within the same budget again.
         """
-        return self._with(DrafterSpec.of(drafter, **options))
+        typed: dict[str, str] = {}
+        beside = spellings.drafter(options, typed)
+        method = beside.pop("method", drafter)
+        given = spellings.drafter(method if drafter == AUTO else drafter, typed)
+        with given_as(typed):
+            return self._with(DrafterSpec.of(given, **beside))
 
     def within(
         self,

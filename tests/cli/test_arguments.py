@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forerun.cli.arguments import Arguments, as_flags, check_one, read, with_model
-from forerun.core import spellings
+from forerun.cli.arguments import Arguments, check_one, read, with_model
 from forerun.core.errors import ConfigError
 from forerun.server import run
+from forerun.spellings import engine as spellings
 
 
 @dataclass
@@ -32,7 +32,7 @@ OPTIONS = [
     Option("controller", ("--controller",), is_flag=True, secondary_opts=("--no-controller",)),
 ]
 KNOWN = {name for option in OPTIONS for name in (*option.opts, *option.secondary_opts)}
-READS = {*spellings.known_names()}
+READS = {*spellings.NAMES, "max_num_seqs"}
 
 
 def reading(*args: str, stops: bool = False) -> Arguments:
@@ -58,6 +58,7 @@ def reading(*args: str, stops: bool = False) -> Arguments:
         ("--no-enable-prefix-caching", "", {"--no-enable-prefix-caching": False}, {}),
         ("--num-speculative-tokens 4", "", {"--num-speculative-tokens": "4"}, {}),
         ("-tp 2", "", {"-tp": "2"}, {}),
+        ("-np 2 --max_num_seqs 3", "", {"-np": "2", "--max_num_seqs": "3"}, {}),
         ("- -n 2", "- -n 2", {}, {"max_tokens": "-n"}),
         ("-- -ngl 99", "-- -ngl 99", {}, {}),
     ],
@@ -98,18 +99,6 @@ def test_letters_behind_a_dash_are_one_option_or_none(letters: str, has_two: boo
 @given(st.lists(st.text(string.ascii_letters + " .", min_size=1), max_size=5))
 def test_words_without_a_dash_stay_as_they_are(words: list[str]) -> None:
     assert reading(*words) == Arguments(words)
-
-
-def test_messages_name_the_flags() -> None:
-    flags = {"num_draft": "--draft-max", "max_model_len": "-c", "model": "-m"}
-    said = {
-        "num_draft must be at least 1": "--draft-max must be at least 1",
-        "drafter 'none' has no option num_draft=4": "drafter 'none' has no option --draft-max 4",
-        "option 'num_draft' must be a whole number": "option '--draft-max' must be a whole number",
-        "unknown model 'x'": "unknown model 'x'",
-        "max_model_len must be from 2": "-c must be from 2",
-    }
-    assert {message: as_flags(message, flags) for message in said} == said
 
 
 @pytest.mark.parametrize(

@@ -239,12 +239,12 @@ def test_a_named_table_that_cannot_be_read_is_told_before_a_model_is_loaded(tmp_
     path = tmp_path / "a.table"
     spec = {"drafter": f"recycling:table={path}"}
     with pytest.raises(LoadError, match=r"no such table: .*forerun train table"):
-        DrafterSpec.of_config(EngineConfig.of("there is no such model", **spec))
+        DrafterSpec.of_config(EngineConfig(model="there is no such model", **spec))
     saved(path)
-    DrafterSpec.of_config(EngineConfig.of("there is no such model", **spec))
+    DrafterSpec.of_config(EngineConfig(model="there is no such model", **spec))
     BROKEN["foreign"](path)
     with pytest.raises(LoadError, match="no table"):
-        DrafterSpec.of_config(EngineConfig.of("there is no such model", **spec))
+        DrafterSpec.of_config(EngineConfig(model="there is no such model", **spec))
 
 
 def test_a_named_table_is_never_passed_over(tmp_path) -> None:

@@ -14,7 +14,8 @@ from forerun.core.params import SamplingParams
 from forerun.drafters.suffix import Options, Suffix
 from forerun.drafting.base import Target
 from forerun.drafting.describe import describe
-from forerun.drafting.spec import DrafterSpec, split_list
+from forerun.drafting.parse import split_list
+from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.union import Union
 from tests.drafters.helpers import REPEAT
 from tests.tiny import tiny_model

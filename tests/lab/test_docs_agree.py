@@ -13,14 +13,13 @@ import pytest
 import typer
 
 from forerun.cli.main import app
-from forerun.core import spellings
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.engine import pace, policy, safe_drafter
 from forerun.lab.bench import summary
-from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.server import tools
 from forerun.server.config import ServerConfig
+from forerun.spellings import engine as spellings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,7 +45,6 @@ QUOTED = [
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
     ("docs/benchmarks.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
     ("docs/benchmarks.md", f"nodes a step ({EngineConfig().draft_budget})"),
-    ("docs/spellings.md", f"blocks of keys and values have {BLOCK_ROWS} rows"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
     ("docs/serving.md", f"of at most {tools.MAX_CALLS} one after the"),
     ("docs/peers.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
@@ -126,7 +124,7 @@ def test_the_flags_that_a_page_names_exist(page):
     known = OTHERS.union(*(flags(command) for command in commands().values()))
     for name in re.findall(r"`(--[a-z][\w-]*)", TEXTS[page]):
         is_known = name in known or name.replace("--no-", "--") in known
-        assert is_known or spellings.plain(name) in spellings.known_names(), name
+        assert is_known or spellings.plain(name) in {*spellings.NAMES, *spellings.FIELDS}, name
 
 
 @pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/cli.md"])

@@ -1,7 +1,8 @@
 """Stands where the suite looks for llama-server: becomes `forerun serve` with the same options.
 
 Flags that forerun reads itself go through as they are. What is left here is where files are: the suite names models of
-a hub, and its own folders. FORERUN_SUITE_MODELS has the models that take their places.
+a hub, and its own folders. FORERUN_SUITE_MODELS has the models that take their places. Flags that ask for what forerun
+always does, or that change no answer, are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,18 @@ from pathlib import Path
 from dev.suites.llama_server import fork_server
 
 NAMED = ("--hf-repo", "--hf-file", "--model", "--model-url", "-m")
+LEFT_OUT = (
+    *("--offline", "--kv-unified", "--swa-full", "--cont-batching", "--no-warmup", "--verbose"),
+    *(
+        "--log-disable",
+        "--cache-prompt",
+        "--no-cache-prompt",
+        "--no-cache-idle-slots",
+        "--no-mmproj",
+    ),
+    *("--no-context-shift", "--cache-idle-slots"),
+)
+LEFT_OUT_WITH_VALUE = ("--cache-ram", "--cache-reuse", "--threads-http", "--reasoning-format")
 MODELS = {"infill": "infill.gguf"}
 """By a word of the name on the hub; all others are `stories.gguf`."""
 
@@ -33,10 +46,12 @@ def translate(arguments: list[str], models: Path) -> list[str]:
             is_on = {"on": True, "off": False}.get(next(words))
             own = ["--chat-template-kwargs", json.dumps({"enable_thinking": is_on})]
             rest += own if is_on is not None else []
-        elif word == "--offline":  # what is given lies here
+        elif word in LEFT_OUT_WITH_VALUE:
+            next(words)
+        elif word in LEFT_OUT:
             continue
         else:
-            rest.append(word)
+            rest.append({"--cors-origins": "--allowed-origins"}.get(word, word))
     if "--models-dir" not in rest and given:
         name = next((file for key, file in MODELS.items() if key in given), "stories.gguf")
         rest = ["--model", str(models / name), *rest]

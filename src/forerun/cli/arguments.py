@@ -1,7 +1,7 @@
-"""Arguments as llama.cpp's and vLLM's users type them, read before typer sees them.
+"""Read arguments as llama.cpp's and vLLM's users type them, before typer sees them.
 
 `-ngl 99` is one option, not `-n gl`. What is no option of the command but a name of another engine is taken out and
-goes to `EngineConfig.of`, which knows it. Everything else that begins with a dash is refused in words.
+goes to `forerun.spellings`. Everything else that begins with a dash is an error with the closest option.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from forerun.core import spellings
-from forerun.core.errors import ConfigError, as_typed
+from forerun.core.errors import ConfigError
+from forerun.spellings import engine as spellings
 
 MODEL = "model"
 """The option that a word without a dash is as well: `forerun plan a.gguf`."""
@@ -27,7 +27,8 @@ LIKE_ENOUGH = 0.75
 META = "forerun.arguments"
 """Under which a context keeps its `Arguments`."""
 
-_SWITCHES = ("on", "off", "auto", "true", "false", "0", "1")
+_SWITCHES = ("on", "off", "auto")
+"""A value that a flag may have, as in `-fa on`."""
 _NUMBER = re.compile(r"-[\d.]")
 
 
@@ -107,10 +108,9 @@ def read(
             if option.name == MODEL:
                 found.models.append(text)
         else:
-            key, is_on = _foreign(name, reads)
-            if key is None:
+            if not _is_foreign(name, reads):
                 raise ConfigError(_unknown(word, name, known, reads, path))
-            found.foreign[name] = _value(name, key, words, text if equals else None, is_on)
+            found.foreign[name] = text if equals else _value(name, words)
     return found
 
 
@@ -154,19 +154,6 @@ def _is_like(word: str, names: Collection[str]) -> bool:
     return bool(difflib.get_close_matches(word, names, 1, LIKE_ENOUGH))
 
 
-def as_flags(message: str, typed: Mapping[str, str]) -> str:
-    """A message with the flags that were typed instead of our names of the fields.
-
-    >>> as_flags("max_model_len must be at least 2", {"max_model_len": "-c"})
-    '-c must be at least 2'
-    """
-    for ours, flag in typed.items():
-        message = re.sub(rf"^{ours}(?= must)", flag, message)
-    # Drafters have options with names of other fields, such as quant.
-    own = {ours: flag for ours, flag in typed.items() if ours in spellings.BESIDE}
-    return as_typed(message, own)
-
-
 def _attached(word: str, known: Mapping[str, Any]) -> Any:
     """The option of `-n64`: a short one with its number right behind it."""
     option = known.get(word[:2])
@@ -174,35 +161,27 @@ def _attached(word: str, known: Mapping[str, Any]) -> Any:
     return option if is_number and option is not None and not option.is_flag else None
 
 
-def _foreign(name: str, reads: Collection[str]) -> tuple[str | None, bool]:
-    """The name in the tables, if the command can use it; False for a flag that is switched off."""
-    if (word := spellings.plain(name)) in reads:
-        return word, True
-    word = spellings.plain(name.replace("--no-", "--", 1))
-    one = spellings.configuration(word)
-    is_flag = one is not None and one.takes != "a value"
-    return (word, False) if is_flag and word in reads else (None, True)
+def _is_foreign(name: str, reads: Collection[str]) -> bool:
+    """Whether the command can use a flag of another engine, or one of ours as vLLM spells it: `--max_model_len`."""
+    return spellings.plain(name) in reads and (name.startswith("--") or name in spellings.SHORT)
 
 
-def _value(name: str, key: str, words: deque[str], text: str | None, is_on: bool) -> object:
-    one = spellings.configuration(key)
-    takes = "a value" if one is None else one.takes
-    if text is not None:
-        return text
-    if takes == "nothing" or not is_on:
-        return is_on
-    if takes == "perhaps":
-        return words.popleft() if words and words[0].lower() in _SWITCHES else True
-    if not words:
+def _value(name: str, words: deque[str]) -> object:
+    """Take the value of another engine's flag from the words that follow. Raises ConfigError if it is missing."""
+    one = spellings.NAMES.get(spellings.plain(name))
+    is_flag = one is not None and one.is_flag
+    if words and (not is_flag or words[0].lower() in _SWITCHES):
+        return words.popleft()
+    if not is_flag:
         raise ConfigError(f"{name} needs a value")
-    return words.popleft()
+    return not name.startswith("--no-")
 
 
 def _unknown(
     word: str, name: str, known: Mapping[str, Any], reads: Collection[str], path: str
 ) -> str:
     theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in reads))
-    names = [*known, *(flag for flag in theirs if spellings.plain(flag) in reads)]
+    names = [*known, *(flag for flag in theirs if _is_foreign(flag, reads))]
     names = [one for one in names if one.startswith("--") == name.startswith("--")]
     close = difflib.get_close_matches(name, names, 1, LIKE_ENOUGH)
     if not close and not name.startswith("--") and known.get(name[:2]) is not None:

@@ -1,8 +1,8 @@
 """Options that several commands share: those of the engine and of sampling come from their dataclasses.
 
 A field of `EngineConfig` or `SamplingParams` is an option of every command decorated with `engine` or
-`sampling`; its docstring is the help. llama.cpp's and vLLM's spellings stand in `FLAGS`, those
-of no effect here in `core/spellings.py`.
+`sampling`; its docstring is the help. Further names of a flag stand in `FLAGS`; what other engines call options
+that are no flag here, or have no effect, in `forerun.spellings`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from forerun.cli.arguments import META, Arguments, as_flags
+from forerun.cli.arguments import META, Arguments
 from forerun.cli.help import type_name
 from forerun.cli.params import Params as Params
 from forerun.core import options
-from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError, ForerunError, RequestError
+from forerun.core.config import DRAFT_FIELDS, EngineConfig
+from forerun.core.errors import ConfigError, RequestError, given_as
 from forerun.core.errors import check_least as check_least
 from forerun.core.params import SamplingParams
-from forerun.core.spellings import BESIDE, configuration, known_names, note, plain, read_object
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.textfile import read_text
 from forerun.server.config import ServerConfig
+from forerun.spellings import engine as spellings
 from forerun.text.generation import SETTINGS
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "model": ("-m", "--model", "-hf", "--hf-repo"),
     "drafter": ("-d", "--drafter", "--spec-type"),
     "draft_model": ("-md", "--draft-model", "--model-draft"),
-    "num_draft": ("--num-draft", "--draft-max", "--draft", "--draft-n", "--spec-draft-n-max"),
-    "min_draft": ("--min-draft", "--draft-min", "--draft-n-min", "--spec-draft-n-min"),
+    "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
+    "min_draft": ("--min-draft", "--draft-min"),
     "threads": ("-t", "--threads"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
     "max_tokens": ("-n", "--max-tokens", "--n-predict", "--predict"),
@@ -58,15 +58,12 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "served_model_name": ("-a", "--served-model-name", "--alias"),
     "chat_template": ("--chat-template", "--chat-template-file"),
     "embeddings": ("--embeddings", "--embedding"),
-    "chat_template_kwargs": ("--chat-template-kwargs", "--default-chat-template-kwargs"),
-    "page": ("--page/--no-page", "--ui/--no-ui", "--webui/--no-webui"),
-    "allowed_origins": ("--allowed-origins", "--allowed-origin", "--cors-origin", "--cors-origins"),
-    "allowed_hosts": ("--allowed-hosts", "--allowed-host"),
+    "page": ("--page/--no-page", "--webui/--no-webui"),
     "log_requests": ("--log-requests/--no-log-requests",),
 }
 """Of fields that have more spellings than their own name."""
 
-DRAFTER = ("drafter", *BESIDE, "min_draft")
+DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
     *(*DRAFTER, "draft_budget", "controller", "learn"),
     *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
@@ -150,34 +147,32 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
     hidden = {*without, *NOT_OF_ENGINE}
     names = [field.name for field in fields(EngineConfig) if field.name not in hidden]
     what = "vLLM's JSON object, instead of -d."
-    spec = _keyword("speculative_config", None, str | None, what, EngineConfig)
+    spec = _keyword(spellings.SPECULATIVE, None, str | None, what, EngineConfig)
     fixed = {name: value for name, value in defaults.items() if name in without}
 
     def build(values: dict[str, Any], arguments: Arguments) -> EngineConfig:
         foreign = {**arguments.foreign}
         for name in [name for name in foreign if _field(name) in fixed]:
             value = fixed[_field(name)]
-            note(name, foreign.pop(name), f"it is always {value} with this command")
-        typed = {name: values.pop(name) for name in arguments.typed if name in values}
-        if (text := typed.get("speculative_config")) is not None:
-            typed["speculative_config"] = read_object("--speculative-config", text)
-        values.pop("speculative_config", None)
-        return EngineConfig.of(EngineConfig(**values), **typed, **foreign)
+            why = f"it is always {value} with this command"
+            spellings.note(name, foreign.pop(name), why)
+        given = {name: values.pop(name) for name in arguments.typed if name in values}
+        values.pop(spellings.SPECULATIVE, None)
+        config, typed = spellings.configure(EngineConfig(**values), given | foreign)
+        arguments.typed.update({ours: name for ours, name in typed.items() if name not in given})
+        return config
 
     extra = [spec] if "drafter" in names else []
-    reads = {
-        name for name in known_names("drafter" in names) if _field(name) in {*names, *fixed, ""}
-    }
-    reads |= fixed.keys()
+    reads = {name for name in spellings.ENGINE_NAMES if _field(name) in {*names, *fixed, ""}}
+    reads |= {*names, *fixed, *(spellings.DRAFTING_NAMES if "drafter" in names else ())}
     return _derive("config", EngineConfig, names, defaults, build, extra, reads)
 
 
 def _field(name: str) -> str:
-    """The field that a foreign name is; empty for one without."""
-    spelling = configuration(name)
-    if spelling is None:
-        return plain(name) if plain(name) in EngineConfig.__slots__ else ""
-    return next(iter(spelling.becomes), "")
+    """Find the field that a name of any engine is; empty for one without."""
+    key = spellings.plain(name)
+    one = spellings.ENGINE_NAMES.get(key)
+    return one.becomes if one is not None else key if key in spellings.FIELDS else ""
 
 
 def sampling(*names: str, **defaults: object) -> Callable[[Command], Command]:
@@ -254,10 +249,8 @@ def _derive(
             read = values[context.name] if has_own else values.pop(context.name)
             arguments = read.meta.get(META) or Arguments()
             given = {own.name: values.pop(own.name, own.default) for own in added}
-            try:
+            with given_as(arguments.typed):
                 command(**values, **{name: build({**defaults, **given}, arguments)})
-            except ForerunError as error:
-                raise type(error)(as_flags(str(error), arguments.typed)) from error
 
         run.reads = {*reads, *getattr(command, "reads", ())}  # type: ignore[attr-defined]
         run.__doc__, run.__module__ = command.__doc__, command.__module__
@@ -359,7 +352,7 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     from forerun.model.kernels import native
 
     program = "command" if config.program == "python" else config.program
-    config = EngineConfig.of(config, threads=config.threads or num_cores(), program=program)
+    config = replace(config, threads=config.threads or num_cores(), program=program)
     with working(f"loading {config.model}"):
         llm = LLM(config, **overrides)
     if config.backend == "auto" and llm.device.type == "cpu" and not native.available():

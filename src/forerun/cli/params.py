@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from forerun.core.params import SamplingParams
-from forerun.core.spellings import note
+from forerun.spellings.engine import note
 from forerun.text.generation import FILTERS, SETTINGS
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.cli.help import HelpEntry, listing, paragraphs
+from forerun.spellings import engine as spellings
 
 if TYPE_CHECKING:
     from forerun.drafting.describe import DrafterDoc
@@ -26,9 +27,10 @@ def command(
     from forerun.core import registry
     from forerun.drafting.describe import describe
 
-    docs = [describe(each) for each in ([name] if name else registry.names("drafters"))]
+    names = [spellings.drafter(name)] if name else registry.names("drafters")
+    docs = [describe(each) for each in names]
     if as_json:
-        console.print_json({"drafters": [asdict(doc) for doc in docs]})
+        console.print_json({"drafters": [asdict(doc) | _elsewhere(doc) for doc in docs]})
     elif name:
         _show(docs[0])
     else:
@@ -41,18 +43,25 @@ def _entry(doc: DrafterDoc) -> HelpEntry:
     """A drafter as a line of the list."""
     options = ", ".join(option.name for option in doc.options)
     text = f"{doc.summary} Options: {options or 'none'}."
-    return HelpEntry("Drafters", doc.name, "", text, "", doc.aliases)
+    return HelpEntry("Drafters", doc.name, "", text, "", spellings.methods_of(doc.name))
 
 
 def _show(doc: DrafterDoc) -> None:
     """One drafter with what its options take and mean."""
     typer.echo(paragraphs(f"{doc.name} ({doc.origin}): {doc.summary}"))
-    if doc.aliases:
-        typer.echo(paragraphs(f"In other engines: {', '.join(doc.aliases)}."))
+    if methods := spellings.methods_of(doc.name):
+        typer.echo(paragraphs(f"In other engines: {', '.join(methods)}."))
     found = []
     for option in doc.options:
         default = "required" if option.default is None else f"default: {option.default or 'none'}"
         text = f"{' '.join(option.help.split())} [{option.type}; {default}]"
-        also = doc.option_aliases.get(option.name, ())
+        also = spellings.names_of(option.name)
         found.append(HelpEntry("Options", option.name, "", text, "", also))
     typer.echo("\n" + listing(found) if found else "No options.")
+
+
+def _elsewhere(doc: DrafterDoc) -> dict[str, object]:
+    """What other engines call the drafter and its options."""
+    names = {one.name: spellings.names_of(one.name) for one in doc.options}
+    named = {option: names for option, names in names.items() if names}
+    return {"aliases": spellings.methods_of(doc.name), "option_aliases": named}

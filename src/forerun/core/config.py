@@ -1,16 +1,16 @@
 """EngineConfig: the only place where an option of the engine is declared.
 
 `LLM(...)`, the command line, autotune and bench are built from it; a field's docstring is its help text.
-Other engines' names of the fields stand in `core/spellings.py`.
+Other engines' names of the fields are read where users type them (`forerun.spellings`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
-from forerun.core import options, sizes, spellings
+from forerun.core import sizes
 from forerun.core.container import container_budget
 from forerun.core.errors import ConfigError, check_least, unknown
 
@@ -21,6 +21,13 @@ Quant = Literal["none", "int8", "int4"]
 Precision = Literal["auto", "fp32", "fp16", "int8", "k8v4", "int4"]
 Program = Literal["python", "command", "server"]
 CONTAINER: Final = "cgroup"
+DRAFT_FIELDS: Final[Mapping[str, str]] = {
+    "draft_model": "model",
+    "num_draft": "num_draft",
+    "draft_quant": "quant",
+    "draft_head_bits": "head_bits",
+}
+"""Fields that are an option of the drafter, with the option's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +47,7 @@ class EngineConfig:
     num_draft: int | None = None
     """Tokens drafted a step, at most; an option of most drafters."""
     draft_options: Mapping[str, object] = field(default_factory=dict)
-    """Options of the drafter, by any engine's names."""
+    """Options of the drafter, given beside it."""
     min_draft: int = 0
     """A draft of fewer tokens is dropped, unless it was drawn at random."""
     draft_budget: int = 63
@@ -100,83 +107,3 @@ class EngineConfig:
             raise ConfigError(
                 f"memory_budget must be a size such as 600MiB, got {self.memory_budget!r}, which {error}"
             ) from error
-
-    @classmethod
-    def of(cls, model: str | EngineConfig = DEFAULT_MODEL, /, **overrides: Any) -> EngineConfig:
-        """A model's configuration, or a given one, with fields changed; other engines' names are read as well.
-
-        What has no effect here is noted on the log. Raises ConfigError for a name that is none, with the closest that
-        is, and for a value that cannot be had.
-        """
-        config = model if isinstance(model, cls) else cls(model=str(model))
-        given: dict[str, Any] = {}
-        typed: dict[str, str] = {}
-        drafting: dict[str, object] = {}
-        for name, value in overrides.items():
-            spelling = spellings.configuration(name)
-            if name in _FIELDS:
-                _add(given, typed, name, name, value)
-            elif value is None or name == "speculative_config":
-                _check_name(name)
-            elif spelling is None and spellings.is_drafting(name):
-                drafting[name] = value
-            elif spelling is None:
-                _check_name(name)
-            elif spelling.becomes:
-                field = spelling.becomes[0]
-                _add(given, typed, field, name, _converted(field, name, spelling.read(name, value)))
-            else:
-                spelling.note(name, value)
-        tokenizer = given.pop("tokenizer", None)
-        _check_tokenizer(tokenizer, given.get("model", config.model))
-        if (speculative := overrides.get("speculative_config")) is not None:
-            if given.get("drafter", config.drafter) != AUTO:
-                raise ConfigError("give drafter or speculative_config, not both")
-            given["drafter"] = _speculative(speculative)
-        if drafting:
-            given["draft_options"] = {
-                **given.get("draft_options", config.draft_options),
-                **drafting,
-            }
-        return replace(config, **given)
-
-
-_FIELDS = frozenset(one.name for one in fields(EngineConfig))
-
-
-def _add(
-    given: dict[str, Any], typed: dict[str, str], field: str, name: str, value: object
-) -> None:
-    """One value a field. Raises ConfigError where two names of a field are given that say different things."""
-    if field in given and None not in (value, given[field]) and given[field] != value:
-        raise ConfigError(f"give {typed[field]} or {name}, not both")
-    if given.get(field) is None:
-        given[field], typed[field] = value, name
-
-
-def _converted(field: str, name: str, value: object) -> object:
-    return options.convert(EngineConfig, field, value, name) if field in _FIELDS else value
-
-
-def _check_name(name: str) -> None:
-    if name not in (known := spellings.known_names()) and name != "speculative_config":
-        raise ConfigError(unknown("option", name, {*_FIELDS, "speculative_config"}, known))
-
-
-def _check_tokenizer(tokenizer: object, model: object) -> None:
-    if tokenizer is not None and str(tokenizer) != str(model):
-        raise ConfigError(
-            f"tokenizer={str(tokenizer)!r} is not possible here: a model is read with its own "
-            f"(allowed: {model})"
-        )
-
-
-def _speculative(given: object) -> str | Mapping[str, object]:
-    """A mapping, the JSON of one, or a drafter's name."""
-    if isinstance(given, Mapping):
-        return given
-    if not isinstance(given, str):
-        raise ConfigError(f"speculative_config must be a mapping or its JSON, got {given!r}")
-    if given.lstrip().startswith("{"):
-        return spellings.read_object("speculative_config", given)
-    return given

@@ -82,18 +82,32 @@ def check_least(name: str, value: float | None, least: float) -> None:
         raise ConfigError(f"{name} must be at least {least}, got {value}")
 
 
-def as_typed(message: str, typed: Mapping[str, str]) -> str:
-    """A message with the user's names of options instead of ours.
+@contextmanager
+def given_as(typed: Mapping[str, str]) -> Iterator[None]:
+    """Add to an error what the user called the option that it names, such as `(given as --draft-max)`.
 
-    >>> as_typed("num_draft must be at least 1, got 0", {"num_draft": "--draft-max"})
-    '--draft-max must be at least 1, got 0'
+    `typed` has the user's names by ours; a flag of the same name is not repeated.
     """
-    for ours, name in typed.items():
-        word = rf"(?<![\w'-]){ours}"
-        message = re.sub(f"{word}=", f"{name} " if name.startswith("-") else f"{name}=", message)
-        message = re.sub(rf"{word}(?= must| <=)|(?<=<= ){ours}\b", name, message)
-        message = message.replace(f"option '{ours}'", f"option '{name}'")
-    return message
+    try:
+        yield
+    except ForerunError as error:
+        message = str(error)
+        for ours, name in typed.items():
+            is_other = name.lstrip("-").replace("-", "_") != ours
+            if is_other and f"(given as {ours})" in message:
+                message = message.replace(f"(given as {ours})", f"(given as {name})")
+            elif is_other and "(given as " not in message and _names(message, ours):
+                message += f" (given as {name})"
+        error.args = (message,)
+        raise
+
+
+def _names(message: str, option: str) -> bool:
+    """Whether a message is about an option: `num_draft must be`, `option 'num_draft' must be`, `num_draft=0`."""
+    own = (
+        rf"(?:^|: |option '){option}'? must be (?!given)|(?<![\w'-]){option}(?:=| <=)|<= {option}\b"
+    )
+    return re.search(own, message) is not None
 
 
 def reject(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import textwrap
 import types
@@ -110,13 +111,24 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
     return options(**arguments)
 
 
-def convert(options: type[DataclassInstance], name: str, value: object, typed: str) -> Any:
-    """A value, which may be a text, as one option's type. Raises ConfigError that calls the option as it was typed."""
+def convert(options: type[DataclassInstance], name: str, value: object) -> Any:
+    """Read a value, which may be a text, as one option's type. Raises ConfigError."""
     hint = typing.get_type_hints(options)[name]
     try:
         return _convert(value, hint)
     except ValueError:
-        raise ConfigError(f"{typed} must be {_type_name(hint)}, got {value!r}") from None
+        raise ConfigError(f"{name} must be {_type_name(hint)}, got {value!r}") from None
+
+
+def read_object(name: str, text: str) -> dict[str, Any]:
+    """Parse an option's JSON object. Raises ConfigError."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} must be a JSON object, got {text}")
+    return value
 
 
 def describe(options: type[DataclassInstance]) -> list[OptionDoc]:

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import forerun
 from forerun.core import device as machine
-from forerun.core import spellings
-from forerun.core.config import EngineConfig
+from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.engine.controller import Prior
 from forerun.engine.figures import DrafterFigures, PassTimes
@@ -35,7 +34,7 @@ PARTS = (".gguf", ".safetensors", ".bin", ".json")
 RESOLVED = {"model", "device", "backend", "threads"}
 """Options whose outcome is in the key, as they may say `auto`."""
 WITHOUT_EFFECT = {
-    *("drafter", *spellings.BESIDE, "draft_options", "min_draft", "draft_budget"),
+    *("drafter", *DRAFT_FIELDS, "draft_options", "min_draft", "draft_budget"),
     *(
         "controller",
         "learn",

@@ -133,8 +133,8 @@ def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError | CapacityError):
-        name = re.match(r"([a-z_]+)(?: must be|=)", str(error))
-        return ApiError(400, str(error), param=name[1] if name else param)
+        name = re.search(r"\(given as ([\w.]+)\)|^([a-z_]+)(?: must be|=)", str(error))
+        return ApiError(400, str(error), param=(name[1] or name[2]) if name else param)
     if isinstance(error, Closed):
         return ApiError(503, "The server is shutting down", type="unavailable_error")
     return of_status(500, "The engine failed while it worked on this request; see the server's log")

@@ -1,6 +1,6 @@
 """The bodies of requests. What values may be, `SamplingParams` checks; here are names and types.
 
-The fields of sampling are those of `SamplingParams`; other engines' names are read first (`core/request_spellings.py`).
+The fields of sampling are those of `SamplingParams`; other engines' names are read first (`forerun.spellings`).
 A field that is unknown is an error that names the allowed ones.
 """
 
@@ -23,13 +23,14 @@ from pydantic import (
     create_model,
 )
 
-from forerun.core import options, request_spellings
-from forerun.core.errors import RequestError, as_typed, short_repr, unknown
+from forerun.core import options
+from forerun.core.errors import RequestError, given_as, short_repr, unknown
 from forerun.core.params import MAX_IDS, SamplingParams
 from forerun.server import forms
 from forerun.server.conversations import AnthropicMessages, ChatMessages
 from forerun.server.errors import ApiError, of_exception
 from forerun.server.tools import CHOICES
+from forerun.spellings import requests as spellings
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -78,7 +79,7 @@ _WORDS: Mapping[str, str] = {
 
 
 class Strict(BaseModel):
-    """Numbers are numbers, texts are texts, and what is unknown is refused."""
+    """Convert no value to another type, and refuse unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -143,12 +144,13 @@ class AnswerRequest(Strict):
                 raise ApiError(400, "give response_format or structured_outputs, not both")
             given["structured_outputs"] = form
         try:
-            return dataclasses.replace(defaults, **given)
-        except (RequestError, ValueError) as error:
-            message = as_typed(str(error), {ours: typed.get(ours, ours) for ours in given})
-            if isinstance(error, ValueError):
-                message = f"logit_bias must be {_WORDS['logit_bias']}"
-            raise of_exception(RequestError(message)) from error
+            with given_as(typed):
+                return dataclasses.replace(defaults, **given)
+        except RequestError as error:
+            raise of_exception(error) from error
+        except ValueError as error:
+            message = f"logit_bias must be {_WORDS['logit_bias']}"
+            raise ApiError(400, message, param="logit_bias") from error
 
     def form_field(self, typed: Mapping[str, str]) -> str:
         """The field that says what form the answer has."""
@@ -299,7 +301,7 @@ def read(body: type[Body], given: Mapping[str, object]) -> tuple[Body, dict[str,
     fields = {**given}
     try:
         if issubclass(body, AnswerRequest):
-            fields, typed = request_spellings.read(given)
+            fields, typed = spellings.read(given)
         _check_sizes(fields, typed)
         return body.model_validate(fields), typed
     except RequestError as error:
@@ -325,7 +327,7 @@ def _told(error: ValidationError, body: type[BaseModel], typed: Mapping[str, str
     name = ".".join(map(str, [typed.get(field, field), *path[1:]]))
     if first["type"] == "extra_forbidden":
         allowed = StreamOptions.model_fields if len(path) > 1 else body.model_fields
-        message = unknown("field", str(path[-1]), allowed, request_spellings.names())
+        message = unknown("field", str(path[-1]), allowed, spellings.NAMES)
     elif first["type"] == "missing":
         message = f"{name} is missing: it must be {_WORDS.get(name, 'given')}"
     elif field in _WORDS:

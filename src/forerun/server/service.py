@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from forerun.core.errors import RequestError, short_repr
+from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
-from forerun.core.spellings import read_object
 from forerun.core.structured import StructuredOutputsParams
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig

@@ -1,12 +1,11 @@
-"""Drafting without memory of other requests, for who serves people that must not learn of each other by time."""
+"""Draft without memory of other requests, so that nobody learns by time what others asked."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from forerun.core import spellings
-from forerun.core.config import EngineConfig
+from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.drafting.spec import DrafterSpec
 
@@ -15,7 +14,7 @@ _FORGETFUL = ("none", "prompt_lookup", "lookahead", "draft_model", "early_exit")
 
 
 def without_sharing(config: EngineConfig) -> EngineConfig:
-    """The configuration with a drafter that never drafts from another request's tokens; `suffix` for auto.
+    """Give a configuration a drafter that never drafts from another request's tokens; `suffix` for auto.
 
     Raises ConfigError for a drafter that learns from all requests.
     """
@@ -32,7 +31,7 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
     if config.learn:
         raise ConfigError("give --learn or --no-shared-drafts, not both")
     drafter = "++".join(map(_alone, parts))
-    unset: dict[str, Any] = dict.fromkeys(spellings.BESIDE)
+    unset: dict[str, Any] = dict.fromkeys(DRAFT_FIELDS)
     return replace(config, drafter=drafter, draft_options={}, **unset)
 
 

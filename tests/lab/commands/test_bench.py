@@ -8,7 +8,7 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
-from forerun.drafting.spec import split_list
+from forerun.drafting.parse import split_list
 from forerun.lab.bench import pass_costs
 from forerun.lab.commands.bench import _prompts, _second
 from tests.cli.helpers import the_json

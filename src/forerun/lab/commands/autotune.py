@@ -108,7 +108,8 @@ def command(
 def _specs(given: str | None) -> list[DrafterSpec]:
     """The drafters to try, each once; a misspelt one is told before anything is loaded."""
     from forerun.core.errors import ConfigError
-    from forerun.drafting.spec import DrafterSpec, split_list
+    from forerun.drafting.parse import split_list
+    from forerun.drafting.spec import DrafterSpec
     from forerun.lab.tune.search import PLAIN, candidates
 
     names = candidates() if given is None else split_list(given)

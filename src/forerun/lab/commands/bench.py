@@ -259,7 +259,8 @@ def _print(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> Non
 
 def _drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams) -> list[System]:
     """Plain decoding, then the drafters in the order given, and the one they are compared with."""
-    from forerun.drafting.spec import DrafterSpec, split_list
+    from forerun.drafting.parse import split_list
+    from forerun.drafting.spec import DrafterSpec
     from forerun.lab.bench.run import PLAIN, EngineSystem
 
     asked = [*split_list(given), *([baseline] if baseline else [])]

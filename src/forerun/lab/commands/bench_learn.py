@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import options as opt
-from forerun.core.config import EngineConfig
+from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @opt.engine(
-    without=(*opt.BESIDE, "max_num_seqs", "memory_budget", "learn"),
+    without=(*DRAFT_FIELDS, "max_num_seqs", "memory_budget", "learn"),
     max_model_len=2048,
 )
 @opt.sampling("max_tokens", "temperature", "seed", max_tokens=128, seed=0)

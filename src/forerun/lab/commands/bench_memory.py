@@ -105,7 +105,8 @@ def command(
 
 
 def _names(drafters: str) -> list[str]:
-    from forerun.drafting.spec import DrafterSpec, split_list
+    from forerun.drafting.parse import split_list
+    from forerun.drafting.spec import DrafterSpec
 
     return [DrafterSpec.of(name).text() for name in split_list(drafters)]
 

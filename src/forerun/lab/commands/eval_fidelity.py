@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +49,7 @@ def command(
     texts = _texts(text)
     llm = opt.load(config)
     pieces = fidelity.pieces([llm.encode(each) for each in texts], window, limit_tokens)
-    exact = opt.load(EngineConfig.of(config, backend="torch", quant="none", head_bits=None))
+    exact = opt.load(replace(config, backend="torch", quant="none", head_bits=None))
     reference = fidelity.reader(exact.model, window)
     with _systems(llm, window, peers_dir) as systems:
         steps = fidelity.compare(pieces, reference, [*systems.values()])

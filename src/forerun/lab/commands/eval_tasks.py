@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from forerun.cli import options as opt
-from forerun.core.config import EngineConfig
+from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def command(
         task=task,
         prompts=hashlib.sha256(file.read_bytes()).hexdigest(),
         drafter=str(config.drafter),
-        **{name: getattr(config, name) for name in opt.BESIDE},
+        **{name: getattr(config, name) for name in DRAFT_FIELDS},
         draft_options={**config.draft_options},
         min_draft=config.min_draft,
         max_tokens=max_tokens,

@@ -1,0 +1,102 @@
+"""Parse what names a drafter: the text behind `-d`, its parts, and the drafter that options alone mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from forerun.core import registry
+from forerun.core.config import AUTO
+from forerun.core.errors import ConfigError, unknown
+from forerun.drafting.find import find, is_file
+
+AUTO_CHOICE = "recycling"
+
+_NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
+_NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash")
+_IMPLYING = {
+    **{"model": "draft_model", "exit": "early_exit"},
+    **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"},
+}
+"""Options that say which drafter is meant where none is named, the strongest first."""
+
+
+def split_list(drafters: str) -> list[str]:
+    """Split a list: a comma ends a drafter unless an option, `key=value` or a bare value, follows."""
+    return [part for part in map(str.strip, _NEXT_DRAFTER.split(drafters)) if part]
+
+
+def split_parts(drafter: str) -> list[str]:
+    """Split `a++b` into its drafters; ++ is a sign only before a drafter's name: paths may have it.
+
+    Raises ConfigError for a single + there.
+    """
+    if is_file(path := drafter.partition(":")[0]) and Path(path).expanduser().is_file():
+        return [drafter]
+    names = "|".join(registry.names("drafters")).replace("_", "[-_]")
+    parts = re.split(rf"(\+\+?)(?=(?:{names}|[^:+,]+\.py)(?:[:+]|$))", drafter)
+    if "+" in parts[1::2]:
+        raise ConfigError(f"'{drafter}': ask both, for one tree, with {'++'.join(parts[::2])}")
+    return parts[::2]
+
+
+def named(drafter: str) -> str:
+    """Find a drafter's name as the registry has it, or a file that holds one. Raises ConfigError."""
+    if is_file(drafter):
+        find(drafter)
+        return drafter
+    known = registry.names("drafters")
+    if (name := drafter.replace("-", "_").lower()) not in known:
+        raise ConfigError(unknown("drafter", drafter, [AUTO, *known]))
+    return name
+
+
+def implied(given: Mapping[str, object]) -> str:
+    """Choose the drafter that options alone mean: `model=...` is a draft model, or the network in that folder."""
+    name = next((name for key, name in _IMPLYING.items() if key in given), AUTO_CHOICE)
+    return _reader_of(str(given["model"])) if name == "draft_model" else name
+
+
+def option_names(drafter: str) -> list[str]:
+    """List a drafter's options."""
+    return [one.name for one in dataclasses.fields(find(drafter).Options)]
+
+
+def check_option(key: str, value: object, drafter: str, names: Sequence[str]) -> None:
+    """Raise ConfigError for an option that is none of `names`, and say which of our drafters has it."""
+    if key in names:
+        return
+    ours = (
+        each
+        for each in registry.names("drafters")
+        if registry.origin("drafters", each) == "forerun"
+    )
+    if have := [name for name in ours if key in option_names(name)]:
+        raise ConfigError(
+            f"drafter '{drafter}' has no option {key}={value!r} "
+            f"(it has: {', '.join(names) or 'none'}); these have it: {', '.join(have)}"
+        )
+    message = unknown("option", key, names)
+    raise ConfigError(message.replace(" (allowed: ", f" (allowed for '{drafter}': "))
+
+
+def _reader_of(model: str) -> str:
+    """Which drafter reads a hub name or folder: a network's, or `draft_model`. Raises ConfigError for none of ours."""
+    path = Path(model).expanduser()
+    words = path.name.lower()
+    if (path / "config.json").is_file():
+        settings = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        words = f"{settings.get('model_type')} {settings.get('architectures')}".lower()
+    elif path.exists() or words.endswith(".gguf"):
+        return "draft_model"
+    if not (found := _NETWORK.search(words)):
+        return "draft_model"
+    names = registry.names("drafters")
+    if (name := re.sub("[-_]?speculator", "_speculator", found[0])) in names:
+        return name
+    raise ConfigError(
+        f"model={model!r} drafts by '{found[0]}', which is not supported yet (there are: {', '.join(names)})"
+    )

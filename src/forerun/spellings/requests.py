@@ -1,0 +1,147 @@
+"""Read what OpenAI's, Anthropic's, vLLM's and llama.cpp's clients call the fields of a request.
+
+A field without a meaning here is accepted if leaving it out changes nothing about the answer, and noted once on the
+log by its name alone. One that would have to change the answer and cannot is accepted with the values that ask for
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from functools import cache
+
+from forerun.core.errors import RequestError, short_repr
+
+_log = logging.getLogger("forerun")
+
+RENAMED: Mapping[str, str] = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "stop_sequences": "stop",
+    "guided_choice": "structured_outputs.choice",
+    "guided_grammar": "structured_outputs.grammar",
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "grammar": "structured_outputs.grammar",
+    "json_schema": "structured_outputs.json",
+    "n_cmpl": "n",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "speculative.n_max": "max_draft",
+}
+"""Our field, or a part of one that is an object."""
+
+NO_EFFECT: Mapping[str, tuple[str, ...]] = {
+    "requests are not told apart": ("user", "safety_identifier"),
+    "nothing is stored": ("metadata", "include", "context_management"),
+    "all requests are served alike": ("service_tier", "id_slot"),
+    "prefixes are always reused": (
+        *("prompt_cache_key", "prompt_cache_retention", "cache_control"),
+        *("cache_prompt", "n_cache_reuse"),
+    ),
+    "chat_template_kwargs says how a model thinks": (
+        *("reasoning", "reasoning_effort", "thinking", "include_reasoning"),
+    ),
+    "the prompt says how long an answer is wanted": ("verbosity",),
+    "a text ends where the context does": ("n_keep", "n_discard"),
+    "penalties look at the whole text": ("repeat_last_n",),
+    "the controller says how much is drafted": ("speculative.n_min", "speculative.p_min"),
+    "the filters are top_k, top_p and min_p, in this order": (
+        *("samplers", "backend_sampling", "dynatemp_exponent", "xtc_threshold"),
+        *("dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_sequence_breakers"),
+        *("mirostat_eta", "mirostat_tau", "adaptive_decay"),
+    ),
+    "no tokenizer here puts any": ("spaces_between_special_tokens",),
+}
+"""Fields that are left out, by the reason."""
+
+_NOT_YET = "it is not supported yet; leave it out"
+_FILTER = "the filters are top_k, top_p and min_p"
+_NO_STATE = "nothing is stored"
+_OLDER = "it is the older name: give tools and tool_choice"
+
+ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
+    "store": (_NO_STATE, (False,)),
+    "previous_response_id": (f"{_NO_STATE}: send the items so far as input", ()),
+    "background": ("requests are answered at once", (False,)),
+    "modalities": ("answers are text", (["text"],)),
+    "truncation": ("prompts are not cut", ("disabled",)),
+    "functions": (_OLDER, ([],)),
+    "function_call": (_OLDER, ("none", "auto")),
+    "best_of": ("all n completions are returned", (1,)),
+    "continue_final_message": (_NOT_YET, (False,)),
+    "return_progress": (_NOT_YET, (False,)),
+    "early_stopping": ("there is no beam search", (False,)),
+    "length_penalty": ("there is no beam search", (1,)),
+    "use_beam_search": ("there is no beam search", (False,)),
+    "dry_multiplier": (_FILTER, (0,)),
+    "dynatemp_range": (_FILTER, (0,)),
+    "mirostat": (_FILTER, (0,)),
+    "min_keep": (_FILTER, (0,)),
+    "top_n_sigma": (_FILTER, (-1,)),
+    "adaptive_target": (_FILTER, (-1,)),
+    "typical_p": (_FILTER, (1,)),
+    "xtc_probability": (_FILTER, (0,)),
+    "post_sampling_probs": ("log-probabilities are of the raw logits", (False,)),
+    "reasoning_format": ("what a model thinks is part of its text", ("none", "auto")),
+    "verbose": ("the log says what there is to say", (False,)),
+    "t_max_predict_ms": (_NOT_YET, (0, -1)),
+}
+"""Why a field cannot be had, and the values that ask for nothing."""
+
+_WHY = {name: why for why, names in NO_EFFECT.items() for name in names}
+NAMES = (*RENAMED, *_WHY, *ONLY)
+
+
+def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
+    """Rename a request's fields to ours, and say what each of them was called. A field that is null is not given.
+
+    Raises RequestError for a value that cannot be had here, and for two names of one field that differ.
+    """
+    fields: dict[str, object] = {}
+    typed: dict[str, str] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in ONLY:
+            _check(name, value)
+        elif name in _WHY:
+            _note(name)
+        else:
+            ours, _, part = RENAMED.get(name, name).partition("." if name in RENAMED else "\0")
+            if part:
+                value = _with_part(fields.pop(ours, None), part, value, name)
+            if ours in fields and fields[ours] != value:
+                raise RequestError(f"{name} and {typed[ours]} differ: give one of them")
+            fields[ours], typed[ours] = value, name
+    return fields, typed
+
+
+def _with_part(whole: object, part: str, value: object, name: str) -> dict[str, object]:
+    """Add a part that has a name of its own to a field that is an object."""
+    whole = {} if whole is None else whole
+    if not isinstance(whole, Mapping) or part in whole:
+        raise RequestError(f"{name} is given twice: give it once")
+    return {**whole, part: value}
+
+
+def _check(name: str, value: object) -> None:
+    why, neutral = ONLY[name]
+    allowed = [_word(each) for each in neutral]
+    if _word(value) not in allowed:
+        hint = f" (allowed: {', '.join(allowed)})" if allowed else ""
+        raise RequestError(f"{name}={short_repr(value)} is not possible here: {why}{hint}")
+
+
+def _word(value: object) -> str:
+    """Write a value as JSON, a whole number the same with and without a point."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True)
+
+
+@cache
+def _note(name: str) -> None:
+    _log.info("field '%s' of a request has no effect: %s", name, _WHY[name])

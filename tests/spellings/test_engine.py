@@ -1,0 +1,201 @@
+"""The tables of other engines' names: every row leads somewhere; a note, a meaning, or an error in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from forerun.core import registry
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError, given_as
+from forerun.drafting.parse import option_names
+from forerun.drafting.spec import DrafterSpec
+from forerun.spellings import engine as spellings
+from forerun.spellings.engine import DRAFTING_NAMES, ENGINE_NAMES, METHODS, NAMES, SHORT
+
+NOTED = [name for name, one in ENGINE_NAMES.items() if not one.becomes]
+STRICT = [name for name, one in ENGINE_NAMES.items() if one.values is not None]
+FIELDS = {field.name for field in dataclasses.fields(EngineConfig)}
+
+
+def configured(**given: Any) -> EngineConfig:
+    return spellings.configure("m", given)[0]
+
+
+def drafted(given: dict[str, Any]) -> str:
+    """The drafter that keywords of `LLM` mean, as `-d` spells it; errors as `LLM` raises them."""
+    config, typed = spellings.configure("m", given)
+    with given_as(typed):
+        return DrafterSpec.of_config(config).text()
+
+
+@pytest.fixture
+def notes(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    spellings._warn.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="forerun"):
+        yield caplog
+
+
+def test_every_row_leads_to_something_that_exists() -> None:
+    drafters = registry.names("drafters")
+    options = {option for name in drafters for option in option_names(name)}
+    assert {one.becomes for one in ENGINE_NAMES.values()} <= FIELDS | {""}
+    assert {one.becomes for one in DRAFTING_NAMES.values()} <= options | {""}
+    assert {*METHODS.values()} | {one.drafter for one in NAMES.values()} <= {*drafters, ""}
+    assert {*SHORT.values()} <= NAMES.keys() | FIELDS
+    assert not NAMES.keys() & FIELDS
+    assert all(one.becomes or one.why for one in NAMES.values())
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_a_name_without_effect_changes_nothing_and_is_noted_once(name, notes) -> None:
+    one = ENGINE_NAMES[name]
+    value = next(iter(one.values)) if one.values else 7
+    assert configured(**{name: value}) == configured(**{name: value}) == EngineConfig(model="m")
+    (note,) = notes.messages
+    assert note.startswith(f"{name}={value!r} has no effect: ")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "speculative_config"])
+def test_none_is_not_given(name, notes) -> None:
+    assert configured(**{name: None}) == EngineConfig(model="m")
+    assert notes.messages == []
+
+
+@given(name=st.sampled_from(STRICT), value=st.text(min_size=1, max_size=8) | st.integers(2, 99))
+def test_a_value_that_cannot_be_had_is_quoted(name: str, value: object) -> None:
+    assume(str(value).lower() not in (ENGINE_NAMES[name].values or {}))
+    with pytest.raises(ConfigError) as caught:
+        configured(**{name: value})
+    assert f"{name}={value!r} is not possible here: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ({"max_num_batched_tokens": 512}, {"prefill_chunk": 512}),
+        ({"kv_cache_dtype": "float16"}, {"kv": "fp16"}),
+        ({"-ctk": "f16", "-ctv": "f16"}, {"kv": "fp16"}),
+        ({"quantization": "int8"}, {"quant": "int8"}),
+        ({"quantization": "gguf"}, {}),
+        ({"-np": "3", "-b": "64"}, {"max_num_seqs": 3, "prefill_chunk": 64}),
+        ({"--max_model_len": "512"}, {"max_model_len": 512}),
+        ({"device_map": "cpu"}, {"device": "cpu"}),
+        ({"seed": 3}, {"seed": 3}),
+        ({"max_num_batched_tokens": 256, "prefill_chunk": 256}, {}),
+        ({"-tp": "1", "--trust-remote-code": True, "--no-enable-prefix-caching": False}, {}),
+        ({"assistant_model": "s.gguf"}, {"draft_options": {"model": "s.gguf"}}),
+        ({"speculative_config": {"method": "ngram"}}, {"drafter": {"method": "prompt_lookup"}}),
+        ({"drafter": "ngram:num_draft=4"}, {"drafter": "prompt_lookup:num_draft=4"}),
+    ],
+)
+def test_names_with_a_meaning_are_mapped(typed: dict, meant: dict) -> None:
+    assert configured(**typed) == EngineConfig(**{"model": "m", **meant})
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not possible here: .*allowed: 1"),
+        ({"quantization": "awq"}, "quantization='awq' is not possible here: .*quant rounds them"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype='fp8' is not possible here: .*fp16"),
+        ({"max_num_batched_tokens": 64, "prefill_chunk": 32}, "max_num_batched_tokens.*not both"),
+        ({"-ctk": "f16", "-ctv": "f32"}, "-ctk or -ctv, not both"),
+        ({"-np": "many"}, r"max_num_seqs must be a whole number, got 'many' \(given as -np\)"),
+        ({"max_num_batched_tokens": 0}, r"prefill_chunk must be .* \(given as max_num_batched_to"),
+        ({"gpu_memory_utilisation": 0.9}, "did you mean 'gpu_memory_utilization'"),
+        ({"head_bit": 4}, "unknown option 'head_bit': did you mean 'head_bits'"),
+        ({"max_running_seqs": 4}, "unknown option 'max_running_seqs': did you mean 'max_num_seqs'"),
+        ({"speculative_config": 3}, "must be a mapping or its JSON, got 3"),
+        ({"speculative_config": "{"}, "speculative_config is not JSON"),
+        ({"drafter": "suffix", "speculative_config": {}}, "not both"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line(typed: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        configured(**typed)
+    assert "\n" not in str(caught.value)
+
+
+SMALL = "draft_model:model=s.gguf"
+CONFIGS = [
+    ({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+     "prompt_lookup:ngram_max=4,ngram_min=2,num_draft=5"),
+    ({"method": "ngram", "prompt_lookup_min": 5}, "prompt_lookup:ngram_max=5,ngram_min=5"),
+    ({"method": "suffix", "num_speculative_tokens": 32}, "suffix:num_draft=32"),
+    ({"model": "s.gguf", "num_speculative_tokens": 3}, "draft_model:num_draft=3,model=s.gguf"),
+    ({"model": "s.gguf", "method": "draft_model", "draft_tensor_parallel_size": 1, "quant": None}, SMALL),
+    ({"assistant_model": "s.gguf", "num_assistant_tokens": 3, "assistant_confidence_threshold": 0.4},
+     "draft_model:num_draft=3,min_confidence=0.4,model=s.gguf"),
+    ({"assistant_early_exit": 4}, "early_exit:exit=4"),
+    ({"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 2}, "prompt_lookup:ngram_max=2,num_draft=6"),
+    ({"method": "draft-simple", "model": "s.gguf", "draft_p_min": "0.75"},
+     "draft_model:min_confidence=0.75,model=s.gguf"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "meant"), CONFIGS, ids=lambda value: str(value)[:40])
+def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) -> None:
+    assert drafted({"speculative_config": config}) == meant
+    assert drafted({"speculative_config": json.dumps(config)}) == meant
+    if "model" not in config and "quant" not in config:
+        keys = {("drafter" if key == "method" else key): value for key, value in config.items()}
+        assert drafted(keys) == meant
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"method": "medusa"}, "drafter 'medusa': option 'model' must be given"),
+        ({"method": "ngrams"}, "unknown drafter 'ngrams' .allowed: auto, draft_model"),
+        ({"method": "ngram", "num_speculative_tokens": 0},
+         r"'prompt_lookup': num_draft must be at least 1, got 0 \(given as num_speculative_tokens\)"),
+        ({"method": "ngram", "num_speculative_tokens": "x"},
+         r"option 'num_draft' must be a whole number.*\(given as num_speculative_tokens\)"),
+        ({"method": "suffix", "assistant_early_exit": 3},
+         r"'suffix' has no option exit=3 .*these have it: early_exit \(given as assistant_early_exit\)"),
+        ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size=2 is not possible here"),
+        ({"num_speculative_tokens": 2, "num_assistant_tokens": 3}, "num_speculative_tokens or num_assist"),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_our_option_and_what_was_typed(config: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        drafted({"speculative_config": config})
+    assert "\n" not in str(caught.value)
+
+
+@given(st.sampled_from([*METHODS]), st.booleans(), st.booleans())
+def test_a_method_is_read_in_any_case_and_with_either_dash(name, is_upper, is_dashed) -> None:
+    typed = name.replace("_", "-") if is_dashed else name.replace("-", "_")
+    meant = spellings.drafter({"method": typed.upper() if is_upper else typed})
+    assert meant == {"method": METHODS[name]}
+
+
+def test_the_parts_of_a_drafter_are_translated() -> None:
+    assert spellings.drafter("ngram++recycling") == "prompt_lookup++recycling"
+    assert (
+        spellings.drafter("suffix++ngram-simple:num_draft=3") == "suffix++prompt_lookup:num_draft=3"
+    )
+
+
+def test_an_error_says_what_its_option_was_called() -> None:
+    flags = {"num_draft": "--draft-max", "max_model_len": "-c", "model": "-m", "draft_model": "-md"}
+    said = {
+        "num_draft must be at least 1": "num_draft must be at least 1 (given as --draft-max)",
+        "'none' has no option num_draft=4": "'none' has no option num_draft=4 (given as --draft-max)",
+        "option 'num_draft' must be 1": "option 'num_draft' must be 1 (given as --draft-max)",
+        "no option model='x' (given as draft_model)": "no option model='x' (given as -md)",
+        "option 'model' must be given": "option 'model' must be given",
+        "unknown model 'x'": "unknown model 'x'",
+    }  # fmt: skip
+    for message, whole in said.items():
+        with pytest.raises(ConfigError) as caught, given_as(flags):
+            raise ConfigError(message)
+        assert str(caught.value) == whole
