@@ -38,7 +38,7 @@ def test_the_options_of_a_drafter_are_shown(forerun, repeat):
         "ngram",
         "num_draft",
         "Tokens copied at most",
-        "draft_max",
+        "num_speculative_tokens",
     ):
         assert word in " ".join(out.split())
     code, out, _ = forerun("drafters", repeat, "--json")

@@ -44,9 +44,7 @@ def test_wrong_sizes_and_small_budgets_are_one_line(forerun, default_model: Path
     for wrong in ("600", "600 mb", "-1"):
         code, _, err = forerun("generate", "-m", default_model, "--memory-budget", wrong, "Hello")
         assert code == 2
-        assert err.startswith(
-            f"error: --memory-budget must be a size such as 600MiB, got '{wrong}'"
-        )
+        assert err.startswith(f"error: memory_budget must be a size such as 600MiB, got '{wrong}'")
         assert err.count("\n") == 1
     code, _, err = forerun("generate", "-m", default_model, "--memory-budget", "100MB", "Hello")
     assert code == 2

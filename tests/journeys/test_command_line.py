@@ -80,7 +80,7 @@ MISTAKES = [
     ("forerun generate hi -n many", "-n must be a whole number, got 'many'"),
     ("forerun generate hi --temperature=hot", "--temperature must be a number, got 'hot'"),
     ("forerun generate hi -n", "-n needs a value; forerun generate --help says which"),
-    ("forerun generate hi -d none --num-draft 4", "drafter 'none' has no option --num-draft 4"),
+    ("forerun generate hi -d none --num-draft 4", "drafter 'none' has no option num_draft=4"),
     ("forerun generate hi -d suffix:size=4", "unknown option 'size' (allowed for 'suffix': factor"),
     ("forerun genrate hi", "did you mean 'generate'"),
     ("forerun check a", "missing argument DRAFT"),

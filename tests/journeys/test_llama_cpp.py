@@ -116,7 +116,7 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
         ("-d none --draft-max 4", "(given as --draft-max)"),
         ("-md x.gguf -d suffix", "drafter 'suffix' has no option model='x.gguf'"),
         ("-d suffix:depth=3", "unknown option 'depth'"),
-        ("-d ngram --draft-p-min 0.5", "draft_model (given as --draft-p-min)"),
+        ("-d ngram --draft-p-min 0.5", "(given as --draft-p-min)"),
         ("--draft-max 0", "num_draft must be at least 1, got 0 (given as --draft-max)"),
         ("--draft-min -1", "min_draft must be at least 0, got -1 (given as --draft-min)"),
         ("-c 999999", "max_model_len must be from 2 to the model's"),

@@ -49,7 +49,7 @@ def told(answer: httpx.Response) -> dict:
         ("/v1/completions", {"prompt": "a", "best_of": 3}, 400, "(allowed: 1)"),
         ("/v1/completions", {"prompt": ["a"] * 300}, 400, "300 completions are more than"),
         ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias must be"),
-        ("/v1/completions", {"prompt": "a", "n_predict": 0}, 400, "n_predict must be a whole"),
+        ("/v1/completions", {"prompt": "a", "n_predict": 0}, 400, "max_tokens must be a whole"),
         (
             "/v1/completions",
             {"prompt": "a", "max_tokens": 3, "max_completion_tokens": 4},

@@ -32,7 +32,7 @@ def test_a_name_that_a_stranger_may_own_is_refused(url, host):
     for path in ("/", "/v1/models", "/metrics", "/health", "/static/page.js"):
         answer = httpx.get(url + path, headers={"host": host})
         assert answer.status_code == 421
-        assert "--allowed-host NAME" in answer.json()["error"]["message"]
+        assert "--allowed-hosts NAME" in answer.json()["error"]["message"]
     assert ask(url, host=host).status_code == 421
 
 

@@ -168,13 +168,14 @@ def _is_foreign(name: str, reads: Collection[str]) -> bool:
 
 def _value(name: str, words: deque[str]) -> object:
     """Take the value of another engine's flag from the words that follow. Raises ConfigError if it is missing."""
-    one = spellings.NAMES.get(spellings.plain(name))
+    key = spellings.plain(name)
+    one = spellings.NAMES.get(key)
     is_flag = one is not None and one.is_flag
     if words and (not is_flag or words[0].lower() in _SWITCHES):
         return words.popleft()
     if not is_flag:
         raise ConfigError(f"{name} needs a value")
-    return not name.startswith("--no-")
+    return not name.startswith("--no-") or key.startswith("no_")
 
 
 def _unknown(

@@ -45,7 +45,7 @@ class OriginCheck:
         if host and self._config.api_key is None and not self._is_own(_name(host)):
             return ApiError(
                 421,
-                f"this server is not called {short_repr(host)}: start it with --allowed-host NAME for every "
+                f"this server is not called {short_repr(host)}: start it with --allowed-hosts NAME for every "
                 "name that it is reached by, or with a key",
                 code="host_not_allowed",
             )

@@ -133,8 +133,10 @@ def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError | CapacityError):
-        name = re.search(r"\(given as ([\w.]+)\)|^([a-z_]+)(?: must be|=)", str(error))
-        return ApiError(400, str(error), param=(name[1] or name[2]) if name else param)
+        message = str(error)
+        given = re.search(r"\(given as ([\w.]+)\)$", message)
+        name = given or re.match(r"([a-z_]+)(?: must be|=)", message)
+        return ApiError(400, message, param=name[1] if name else param)
     if isinstance(error, Closed):
         return ApiError(503, "The server is shutting down", type="unavailable_error")
     return of_status(500, "The engine failed while it worked on this request; see the server's log")
