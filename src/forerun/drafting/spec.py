@@ -133,7 +133,9 @@ class DrafterSpec:
         parts = [cls.of(drafter) for drafter in drafters]
         names = [parse.option_names(part.name) if given else [] for part in parts]
         for key, value in given.items():
-            parse.check_option(key, value, "++".join(drafters), [each for own in names for each in own])
+            parse.check_option(
+                key, value, "++".join(drafters), [each for own in names for each in own]
+            )
         specs = []
         for part, own in zip(parts, names, strict=True):
             beside = {key: value for key, value in given.items() if key in own}

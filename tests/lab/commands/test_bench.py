@@ -163,7 +163,7 @@ def test_a_comma_ends_a_drafter_unless_an_option_follows(given, drafters):
         (["--task", "gsm8k"], "--tasks-dir"),
         (["--task", "/no/such.jsonl"], "no such file: /no/such.jsonl"),
         (["--categories", "cod"], "did you mean 'code'"),
-        (["--draft-budget", "0"], "--draft-budget must be at least 1"),
+        (["--draft-budget", "0"], "draft_budget must be at least 1"),
         (["--limit", "0"], "limit must be at least 1"),
         (["--batch", "0"], "batch must be at least 1"),
         (["-d", "sufix"], "did you mean 'suffix'"),
