@@ -8,14 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from forerun.lab.train.optimizer import LEAST, Optimizer, orthogonal, rate
+from forerun.lab.train.optimizer import LEAST, Optimizer, rate
 
 
 @pytest.mark.parametrize("shape", [(40, 10), (10, 40), (20, 20)])
-def test_singular_values_become_nearly_equal(shape) -> None:
+def test_a_matrix_steps_by_nearly_equal_singular_values_as_large_as_it_is(shape) -> None:
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonal(torch.randn(shape) * 100))
-    values = values / max(1.0, shape[0] / shape[1]) ** 0.5
+    net = nn.Linear(*shape[::-1])
+    nn.init.normal_(net.weight, std=3 * shape[1] ** -0.5)
+    before = net.weight.detach().clone()
+    optimizer = Optimizer(net, "muon", 0.1, 0.05)
+    (net(torch.randn(64, shape[1]) * 100).square().sum()).backward()
+    optimizer.step(0.5)
+    values = torch.linalg.svdvals(net.weight.detach() - before)
+    values = values / (0.1 * 0.5 * 3 * max(1.0, shape[0] / shape[1]) ** 0.5)
     assert 0.5 < values.min() <= values.max() < 1.35
 
 
