@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -31,30 +31,24 @@ MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup
 @opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
 def command(
     config: EngineConfig,
-    drafters: Annotated[
-        str | None,
-        typer.Option(
-            "-d",
-            "--drafters",
-            "--drafter",
-            help="NAME[:option=value,...],NAME,...; changed options stay. Default: all that need none.",
-        ),
-    ] = None,
-    prompts: Annotated[
-        str, typer.Option("--prompts", help="A .jsonl with turns, or a text file; default: ours.")
-    ] = "builtin",
-    limit: Annotated[
-        int, typer.Option("--limit", help="Prompts to tune on, evenly over the categories.")
-    ] = 9,
-    max_tokens: Annotated[
-        int, typer.Option("-n", "--max-tokens", "--n-predict", help="New tokens a prompt, at most.")
-    ] = 64,
-    repeats: Annotated[
-        int, typer.Option("--repeats", help="Passes of each size; medians count.")
-    ] = 10,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Score again what an earlier run has scored.")
-    ] = False,
+    drafters: str | None = typer.Option(
+        None,
+        "-d",
+        "--drafters",
+        "--drafter",
+        help="NAME[:option=value,...],NAME,...; changed options stay. Default: all that need none.",
+    ),
+    prompts: str = typer.Option(
+        "builtin", help="A .jsonl with turns, or a text file; default: ours."
+    ),
+    limit: int = typer.Option(9, help="Prompts to tune on, evenly over the categories."),
+    max_tokens: int = typer.Option(
+        64, "-n", "--max-tokens", "--n-predict", help="New tokens a prompt, at most."
+    ),
+    repeats: int = typer.Option(10, help="Passes of each size; medians count."),
+    fresh: bool = typer.Option(
+        False, "--fresh", help="Score again what an earlier run has scored."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """Find the drafter and options that are fastest for a model on this machine; `-d auto` uses them from then on.

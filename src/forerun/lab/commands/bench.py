@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +14,6 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.lab.commands import bench_serve
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
@@ -46,69 +45,43 @@ def command(
     context: typer.Context,
     config: EngineConfig,
     params: SamplingParams,
-    drafters: Annotated[
-        str,
-        typer.Option(
-            "-d",
-            "--drafters",
-            "--drafter",
-            help="NAME[:option=value,...],NAME,...; none is always there.",
-        ),
-    ] = "none,auto",
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            "--baseline",
-            metavar="DRAFTER",
-            help="Compare the others with this one too: the ratio of their speeds, with its interval.",
-        ),
-    ] = None,
-    task: Annotated[
-        str,
-        typer.Option(
-            "--task", help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir."
-        ),
-    ] = "builtin",
-    tasks_dir: Annotated[
-        Path | None, typer.Option("--tasks-dir", help="Folder of NAME.jsonl prompt files.")
-    ] = None,
-    categories: Annotated[
-        str | None,
-        typer.Option("--categories", help="Only prompts of these, e.g. code,maths,chat."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="So many prompts, evenly over the categories.")
-    ] = None,
-    batch: Annotated[
-        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")
-    ] = 1,
-    rounds: Annotated[
-        int, typer.Option("--rounds", help="How often every prompt is measured.")
-    ] = 1,
-    peers: Annotated[
-        str | None,
-        typer.Option("--peers", help="Other engines to measure beside ours: NAME,NAME,..."),
-    ] = None,
-    peers_dir: Annotated[
-        Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
-    ] = Path(".peers"),
+    drafters: str = typer.Option(
+        "none,auto",
+        "-d",
+        "--drafters",
+        "--drafter",
+        help="NAME[:option=value,...],NAME,...; none is always there.",
+    ),
+    baseline: str | None = typer.Option(
+        None,
+        metavar="DRAFTER",
+        help="Compare the others with this one too: the ratio of their speeds, with its interval.",
+    ),
+    task: str = typer.Option(
+        "builtin", help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir."
+    ),
+    tasks_dir: Path | None = typer.Option(None, help="Folder of NAME.jsonl prompt files."),
+    categories: str | None = typer.Option(
+        None, help="Only prompts of these, e.g. code,maths,chat."
+    ),
+    limit: int | None = typer.Option(None, help="So many prompts, evenly over the categories."),
+    batch: int = typer.Option(1, "--batch", "--batch-size", help="Prompts decoded together."),
+    rounds: int = typer.Option(1, help="How often every prompt is measured."),
+    peers: str | None = typer.Option(
+        None, help="Other engines to measure beside ours: NAME,NAME,..."
+    ),
+    peers_dir: Path = typer.Option(Path(".peers"), help="Where make peers put their environments."),
     json_schema: opt.JsonSchema = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="JSONL of measurements; what it holds already is not repeated."),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the tables, all columns, as Markdown.")
-    ] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", help="Measure a server instead, --batch requests at once."
-        ),
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
-    ] = None,
+    out: Path | None = typer.Option(
+        None, help="JSONL of measurements; what it holds already is not repeated."
+    ),
+    markdown: bool = typer.Option(
+        False, "--markdown", help="Print the tables, all columns, as Markdown."
+    ),
+    url: str | None = typer.Option(
+        None, metavar="URL", help="Measure a server instead, --batch requests at once."
+    ),
+    api_key: str | None = typer.Option(None, metavar="KEY", help="The key that it asks for."),
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs.
@@ -117,28 +90,25 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
+    from forerun.hub.prompt_sets import read
+    from forerun.lab.bench import load, workload
+    from forerun.lab.commands import _systems, bench_serve
+
     if url is not None:
         opt.refuse_given(context, *OF_THIS_MACHINE)
-        bench_serve.command(
-            opt.typed_model(context, config),
-            url,
-            api_key,
-            concurrency=str(batch),
-            num_prompts=limit,
-            task=task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl"),
-            categories=categories,
-            max_tokens=params.max_tokens or MAX_TOKENS,
-            temperature=params.temperature,
-            seed=params.seed or 0,
-            rounds=rounds,
-            out=out,
-            as_json=as_json,
-        )
+        model = opt.typed_model(context, config)
+        file = task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl")
+        asked = load.draw(workload.only(read(file), opt.names(categories)), limit, params.seed or 0)
+        body: dict[str, object] = {"max_tokens": params.max_tokens or MAX_TOKENS}
+        body["temperature"] = params.temperature
+        loads = [load.Load(asked, body, batch, seed=params.seed or 0)]
+        name, there = _systems.there(url, api_key, model, rounds)
+        asked_of = {"task": Path(file).stem, "input_len": None, "server_args": "", "url": url}
+        bench_serve.run(name, there, loads, asked_of, rounds, out, {}, as_json)
         return
     if api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     from forerun.cli import console
-    from forerun.lab.bench import workload
     from forerun.lab.bench.run import Bench
     from forerun.lab.store import Store
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    turns: Annotated[int, typer.Option("--turns", help="Turns of every conversation.")] = 20,
-    conversations: Annotated[
-        int, typer.Option("--conversations", help="So many take turns; more than fit are evicted.")
-    ] = 2,
+    turns: int = typer.Option(20, help="Turns of every conversation."),
+    conversations: int = typer.Option(2, help="So many take turns; more than fit are evicted."),
     as_json: opt.Json = False,
 ) -> None:
     """Hold conversations in turn and say what of each was found again, and how long its first token took.

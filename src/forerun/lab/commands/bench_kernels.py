@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,35 +21,25 @@ REPEATS, REPEATS_BESIDE = 30, 5
 @opt.engine(without=(*opt.PASSES, "kv"), drafter="none")
 def command(
     config: EngineConfig,
-    cases: Annotated[
-        str,
-        typer.Option(
-            "--cases",
-            "--widths",
-            help="[SEQUENCESx]ROWS[@CONTEXT],...: 512@0 reads a prompt, 32x1@128 is a batch.",
-        ),
-    ] = "1,2,4,8,16,32",
-    context: Annotated[
-        int, typer.Option("--context", help="Tokens in the cache where a case does not say.")
-    ] = 128,
-    repeats: Annotated[
-        int | None,
-        typer.Option(
-            "--repeats", "--rounds", help="Rounds over all cases; default: 30, or 5 beside others."
-        ),
-    ] = None,
-    peers: Annotated[
-        str | None, typer.Option("--peers", help="Engines to time beside ours: llama.cpp.")
-    ] = None,
-    peers_dir: Annotated[
-        Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
-    ] = Path(".peers"),
-    one_thread: Annotated[
-        bool, typer.Option("--one-thread", help="Also time ours on a single thread.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON of the results, for forerun bench report.")
-    ] = None,
+    cases: str = typer.Option(
+        "1,2,4,8,16,32",
+        "--cases",
+        "--widths",
+        help="[SEQUENCESx]ROWS[@CONTEXT],...: 512@0 reads a prompt, 32x1@128 is a batch.",
+    ),
+    context: int = typer.Option(128, help="Tokens in the cache where a case does not say."),
+    repeats: int | None = typer.Option(
+        None,
+        "--repeats",
+        "--rounds",
+        help="Rounds over all cases; default: 30, or 5 beside others.",
+    ),
+    peers: str | None = typer.Option(None, help="Engines to time beside ours: llama.cpp."),
+    peers_dir: Path = typer.Option(Path(".peers"), help="Where make peers put their environments."),
+    one_thread: bool = typer.Option(
+        False, "--one-thread", help="Also time ours on a single thread."
+    ),
+    out: Path | None = typer.Option(None, help="JSON of the results, for forerun bench report."),
     as_json: opt.Json = False,
 ) -> None:
     """Time passes of some shapes, a read of the weights' bytes, and other engines, in turns. Prints v(k) and GB/s."""

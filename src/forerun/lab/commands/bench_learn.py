@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    task: Annotated[
-        str, typer.Option("--task", help="builtin, or a file of prompts (.jsonl, or one a line).")
-    ] = "builtin",
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many.")] = None,
+    task: str = typer.Option(
+        "builtin", help="builtin, or a file of prompts (.jsonl, or one a line)."
+    ),
+    limit: int | None = typer.Option(None, help="Only the first so many."),
     raw: opt.Raw = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON of the results; a plot is drawn beside it.")
-    ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
+    out: Path | None = typer.Option(None, help="JSON of the results; a plot is drawn beside it."),
+    plots: bool = typer.Option(True, "--plots/--no-plots", help="Draw PNG and SVG."),
     as_json: opt.Json = False,
 ) -> None:
     """Answer prompts one after the other, with a drafter that learns between them and with one that does not.

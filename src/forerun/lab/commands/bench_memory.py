@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -32,30 +32,21 @@ SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    drafters: Annotated[
-        str, typer.Option("-d", "--drafters", help="NAME[:option=value,...],NAME,...")
-    ] = SPECIFICATION,
-    cuts: Annotated[
-        str, typer.Option("--cuts", help="Percent of the generation memory to take away.")
-    ] = "0,25,50,65,80",
-    task: Annotated[
-        Path | None,
-        typer.Option("--task", help="A .jsonl file of conversations; default: builtin prompts."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="So many of them, evenly over the categories.")
-    ] = None,
-    together: Annotated[
-        int, typer.Option("--together", help="Conversations that are decoded together.")
-    ] = 4,
-    batch: Annotated[
-        int, typer.Option("--batch", help="The batch that is compared with one at a time; 1: none.")
-    ] = 10,
-    rounds: Annotated[int, typer.Option("--rounds", help="How often all is measured.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON of the results; a plot is drawn beside it.")
-    ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
+    drafters: str = typer.Option(
+        SPECIFICATION, "-d", "--drafters", help="NAME[:option=value,...],NAME,..."
+    ),
+    cuts: str = typer.Option(
+        "0,25,50,65,80", help="Percent of the generation memory to take away."
+    ),
+    task: Path | None = typer.Option(
+        None, help="A .jsonl file of conversations; default: builtin prompts."
+    ),
+    limit: int | None = typer.Option(None, help="So many of them, evenly over the categories."),
+    together: int = typer.Option(4, help="Conversations that are decoded together."),
+    batch: int = typer.Option(10, help="The batch that is compared with one at a time; 1: none."),
+    rounds: int = typer.Option(1, help="How often all is measured."),
+    out: Path | None = typer.Option(None, help="JSON of the results; a plot is drawn beside it."),
+    plots: bool = typer.Option(True, "--plots/--no-plots", help="Draw PNG and SVG."),
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters with all their generation memory and with less of it, in turns on the same conversations.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -11,14 +10,11 @@ from forerun.cli import options as opt
 
 
 def command(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write to; default: the first file's.")
-    ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
+    files: list[Path] = typer.Argument(
+        ..., help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."
+    ),
+    out: Path | None = typer.Option(None, help="Folder to write to; default: the first file's."),
+    plots: bool = typer.Option(True, "--plots/--no-plots", help="Draw PNG and SVG."),
     as_json: opt.Json = False,
 ) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,87 +23,62 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="A model to serve here meanwhile; with --url, the model's name there."),
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="A server: http://HOST:PORT/v1.")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
-    ] = None,
-    request_rate: Annotated[
-        float,
-        typer.Option("--request-rate", help="Requests a second, on average; inf: all at once."),
-    ] = math.inf,
-    ramp_up: Annotated[
-        float,
-        typer.Option(
-            "--ramp-up",
-            metavar="SECONDS",
-            help="Begin the first requests, as many as run at once, spread over so long.",
-        ),
-    ] = 0.0,
-    concurrency: Annotated[
-        str,
-        typer.Option(
-            "--concurrency", "--max-concurrency", help="Requests at once, at most: N,N,... in turn."
-        ),
-    ] = "1,4,8",
-    num_prompts: Annotated[
-        int | None,
-        typer.Option("--num-prompts", help="Requests of each load; default: every prompt once."),
-    ] = None,
-    task: Annotated[
-        str, typer.Option("--task", help="builtin, or a file of prompts (.jsonl, or one a line).")
-    ] = "builtin",
-    categories: Annotated[
-        str | None, typer.Option("--categories", help="Only prompts of these, e.g. code,maths.")
-    ] = None,
-    input_len: Annotated[
-        int | None,
-        typer.Option("--input-len", help="Prompts of so many tokens, made of several; with MODEL."),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Of an answer.")] = 128,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Answers of --max-tokens, from servers that can.")
-    ] = False,
-    seed: Annotated[
-        int, typer.Option("-s", "--seed", help="Of the prompts' order and of the arrivals.")
-    ] = 0,
-    goodput: Annotated[
-        str | None,
-        typer.Option(
-            "--goodput", metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20."
-        ),
-    ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", help="How often every load is run.")] = 1,
-    peer: Annotated[
-        str | None,
-        typer.Option("--peer", help="llama-server: the same file and load beside ours, in turns."),
-    ] = None,
-    offline: Annotated[
-        bool,
-        typer.Option("--offline", help="The same load in this process too, without a server."),
-    ] = False,
-    peers_dir: Annotated[
-        Path, typer.Option("--peers-dir", help="Where make peers put their environments.")
-    ] = Path(".peers"),
-    threads: Annotated[
-        int | None, typer.Option("-t", "--threads", help="Of the servers; default: all cores.")
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option("-c", "--max-model-len", help="Tokens of a sequence there.")
-    ] = None,
-    server_args: Annotated[
-        str, typer.Option("--server-args", help="More for forerun serve, such as '-d none'.")
-    ] = "",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="JSONL of the loads; what it holds already is not repeated."),
-    ] = None,
+    model: str | None = typer.Argument(
+        None, help="A model to serve here meanwhile; with --url, the model's name there."
+    ),
+    url: str | None = typer.Option(None, metavar="URL", help="A server: http://HOST:PORT/v1."),
+    api_key: str | None = typer.Option(None, metavar="KEY", help="The key that it asks for."),
+    request_rate: float = typer.Option(
+        math.inf, help="Requests a second, on average; inf: all at once."
+    ),
+    ramp_up: float = typer.Option(
+        0.0,
+        metavar="SECONDS",
+        help="Begin the first requests, as many as run at once, spread over so long.",
+    ),
+    concurrency: str = typer.Option(
+        "1,4,8",
+        "--concurrency",
+        "--max-concurrency",
+        help="Requests at once, at most: N,N,... in turn.",
+    ),
+    num_prompts: int | None = typer.Option(
+        None, help="Requests of each load; default: every prompt once."
+    ),
+    task: str = typer.Option(
+        "builtin", help="builtin, or a file of prompts (.jsonl, or one a line)."
+    ),
+    categories: str | None = typer.Option(None, help="Only prompts of these, e.g. code,maths."),
+    input_len: int | None = typer.Option(
+        None, help="Prompts of so many tokens, made of several; with MODEL."
+    ),
+    max_tokens: int = typer.Option(128, "-n", "--max-tokens", help="Of an answer."),
+    temperature: float = typer.Option(0.0, help="0 is greedy."),
+    ignore_eos: bool = typer.Option(
+        False, "--ignore-eos", help="Answers of --max-tokens, from servers that can."
+    ),
+    seed: int = typer.Option(0, "-s", "--seed", help="Of the prompts' order and of the arrivals."),
+    goodput: str | None = typer.Option(
+        None, metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20."
+    ),
+    rounds: int = typer.Option(1, help="How often every load is run."),
+    peer: str | None = typer.Option(
+        None, help="llama-server: the same file and load beside ours, in turns."
+    ),
+    offline: bool = typer.Option(
+        False, "--offline", help="The same load in this process too, without a server."
+    ),
+    peers_dir: Path = typer.Option(Path(".peers"), help="Where make peers put their environments."),
+    threads: int | None = typer.Option(
+        None, "-t", "--threads", help="Of the servers; default: all cores."
+    ),
+    max_model_len: int | None = typer.Option(
+        None, "-c", "--max-model-len", help="Tokens of a sequence there."
+    ),
+    server_args: str = typer.Option("", help="More for forerun serve, such as '-d none'."),
+    out: Path | None = typer.Option(
+        None, help="JSONL of the loads; what it holds already is not repeated."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """Measure a server under load: requests and tokens a second, latencies and their percentiles, goodput.
@@ -111,18 +86,15 @@ def command(
     Requests arrive at random (Poisson) and stream chat answers. Give the address of any OpenAI server, or a model: it
     is served here until the measurement ends. Ctrl-C keeps what was measured.
     """
-    from forerun.core.provenance import provenance
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import load, serving, workload
     from forerun.lab.commands._systems import Start, there
-    from forerun.lab.store import Store
 
     if url is None and model is None:
         raise ConfigError("give a model, or a server with --url http://HOST:PORT/v1")
     for flag, value in (("--peer", peer), ("--offline", offline), ("--input-len", input_len)):
         if url is not None and value:
             raise ConfigError(f"{flag} needs a model that is served here: leave out --url")
-    opt.check_least("rounds", rounds, 1)
     opt.check_least("max_tokens", max_tokens, 1)
     opt.check_least("input_len", input_len, 1)
     levels, within = _levels(concurrency), serving.bounds(goodput)
@@ -137,10 +109,29 @@ def command(
     else:
         start = Start(str(model), max(levels), threads, max_model_len, peers_dir, server_args)
         name, systems = Path(str(model)).stem, start.systems(peer, offline=offline)
-    options = {**body, "request_rate": str(request_rate), "num_prompts": len(prompts), "seed": seed}
-    options |= {"task": Path(task).stem, "input_len": input_len, "ramp_up": ramp_up}
-    options |= {"server_args": server_args, "url": url}
-    store = Store(provenance(name, "as served", **options), out)
+    origin = {"task": Path(task).stem, "input_len": input_len, "server_args": server_args}
+    run(name, systems, loads, origin | {"url": url}, rounds, out, within, as_json)
+
+
+def run(
+    name: str,
+    systems: Systems,
+    loads: Sequence[Load],
+    origin: Mapping[str, object],
+    rounds: int,
+    out: Path | None,
+    within: Mapping[str, float],
+    as_json: bool,
+) -> None:
+    """Run loads of the same prompts on systems that serve the model `name`, and report. Exits 130 after Ctrl-C."""
+    from forerun.core.provenance import provenance
+    from forerun.lab.store import Store
+
+    opt.check_least("rounds", rounds, 1)
+    load = loads[0]
+    asked = {**load.body, "request_rate": str(load.request_rate), "num_prompts": len(load.prompts)}
+    asked |= {"seed": load.seed, "ramp_up": load.ramp_up_s, **origin}
+    store = Store(provenance(name, "as served", **asked), out)
     is_whole = _measure(systems, loads, rounds, store)
     _report(store, within, as_json)
     if not is_whole:

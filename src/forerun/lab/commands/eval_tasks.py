@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, cast
 
 import typer
 
@@ -22,26 +22,19 @@ if TYPE_CHECKING:
 @opt.engine(without=("max_num_seqs",))
 def command(
     config: EngineConfig,
-    task: Annotated[
-        str, typer.Option("--task", help="gsm8k or humaneval (with --run-code).")
-    ] = "gsm8k",
-    tasks_dir: Annotated[
-        Path, typer.Option("--tasks-dir", help="Folder with TASK.jsonl; see docs/evaluation.md.")
-    ] = Path(),
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option("-n", "--max-tokens", help="Of an answer; default: the task's.")
-    ] = None,
-    batch: Annotated[
-        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")
-    ] = 1,
-    run_code: Annotated[
-        bool, typer.Option("--run-code", help="Allow tasks that run code the model wrote.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="JSONL of answers; what it holds already is not asked again."),
-    ] = None,
+    task: str = typer.Option("gsm8k", help="gsm8k or humaneval (with --run-code)."),
+    tasks_dir: Path = typer.Option(Path(), help="Folder with TASK.jsonl; see docs/evaluation.md."),
+    limit: int | None = typer.Option(None, help="Only the first prompts."),
+    max_tokens: int | None = typer.Option(
+        None, "-n", "--max-tokens", help="Of an answer; default: the task's."
+    ),
+    batch: int = typer.Option(1, "--batch", "--batch-size", help="Prompts decoded together."),
+    run_code: bool = typer.Option(
+        False, "--run-code", help="Allow tasks that run code the model wrote."
+    ),
+    out: Path | None = typer.Option(
+        None, help="JSONL of answers; what it holds already is not asked again."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """Score a model on a task, greedily. The drafter changes how fast it answers, not the score."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -27,77 +27,48 @@ HELD_TEXTS = 8
 
 
 def command(
-    model: Annotated[
-        str, typer.Option("-m", "--model", help="A GGUF file, a Hugging Face folder, or a name.")
-    ] = DEFAULT_MODEL,
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method", help="awq or flatten (both need --calib), or rtn: round to nearest."
-        ),
-    ] = "awq",
-    bits: Annotated[
-        int | None,
-        typer.Option("--bits", help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice."),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            help="Weights that share a scale: 32, 64, 128 or channel; default: 128, or what divides all widths.",
-        ),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format", help="awq or compressed-tensors; default: awq where it holds the result."
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            "--split", help="flatten: how a large input is spread, even or spill (default)."
-        ),
-    ] = None,
-    widen: Annotated[
-        float | None,
-        typer.Option("--widen", help="flatten: how much wider rows may become; default: 0.05."),
-    ] = None,
-    row_bits: Annotated[
-        int | None,
-        typer.Option(
-            "--row-bits", help="flatten: of activations where weights have 4; default: 8."
-        ),
-    ] = None,
-    bound: Annotated[
-        float | None,
-        typer.Option(
-            "--bound",
-            help="flatten: nats that matrices of 4 bits may cost together; default: 0.01.",
-        ),
-    ] = None,
-    gptq: Annotated[
-        bool | None,
-        typer.Option(
-            "--gptq/--no-gptq",
-            help="Let columns make up for those rounded before them.",
-            show_default="on, but for rtn",
-        ),
-    ] = None,
-    calib: Annotated[
-        Path | None,
-        typer.Option("--calib", help="Text of the kind the model will read, UTF-8."),
-    ] = None,
-    calib_tokens: Annotated[
-        int, typer.Option("--calib-tokens", help="Tokens of it to calibrate on.")
-    ] = 16384,
-    eval_text: Annotated[
-        Path | None,
-        typer.Option(
-            "--eval", help="Text for the perplexities of the report; default: the rest of --calib."
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="The new folder.")] = None,
+    model: str = typer.Option(
+        DEFAULT_MODEL, "-m", "--model", help="A GGUF file, a Hugging Face folder, or a name."
+    ),
+    method: str = typer.Option(
+        "awq", help="awq or flatten (both need --calib), or rtn: round to nearest."
+    ),
+    bits: int | None = typer.Option(
+        None, help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice."
+    ),
+    group: str | None = typer.Option(
+        None,
+        help="Weights that share a scale: 32, 64, 128 or channel; default: 128, or what divides all widths.",
+    ),
+    format: str | None = typer.Option(
+        None, help="awq or compressed-tensors; default: awq where it holds the result."
+    ),
+    split: str | None = typer.Option(
+        None, help="flatten: how a large input is spread, even or spill (default)."
+    ),
+    widen: float | None = typer.Option(
+        None, help="flatten: how much wider rows may become; default: 0.05."
+    ),
+    row_bits: int | None = typer.Option(
+        None, help="flatten: of activations where weights have 4; default: 8."
+    ),
+    bound: float | None = typer.Option(
+        None, help="flatten: nats that matrices of 4 bits may cost together; default: 0.01."
+    ),
+    gptq: bool | None = typer.Option(
+        None,
+        "--gptq/--no-gptq",
+        help="Let columns make up for those rounded before them.",
+        show_default="on, but for rtn",
+    ),
+    calib: Path | None = typer.Option(None, help="Text of the kind the model will read, UTF-8."),
+    calib_tokens: int = typer.Option(16384, help="Tokens of it to calibrate on."),
+    eval_text: Path | None = typer.Option(
+        None,
+        "--eval",
+        help="Text for the perplexities of the report; default: the rest of --calib.",
+    ),
+    out: Path | None = typer.Option(None, "-o", "--out", help="The new folder."),
     as_json: opt.Json = False,
 ) -> None:
     """Round a model's weights to few bits, and write it as a Hugging Face folder that other engines read too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -29,51 +29,32 @@ QUANT: Literal["int8"] = "int8"
 def command(
     context: typer.Context,
     config: EngineConfig,
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            "--answers", help="Replies of forerun train data; default: where it puts them."
-        ),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", help="A smaller model of the same vocabulary to cut it from."),
-    ] = None,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option("--text", help="Text to begin with, for 5 of 7 steps; may be given again."),
-    ] = None,
-    tokens: Annotated[
-        str, typer.Option("--tokens", help="Tokens to learn from, seen again ones included.")
-    ] = "3M",
-    max_cost: Annotated[
-        float, typer.Option("--max-cost", help="Of a step of the draft, as a share of a pass.")
-    ] = 0.08,
-    layers: Annotated[
-        int, typer.Option("--layers", help="Layers to keep; 0: as many as --max-cost allows.")
-    ] = 0,
-    depth: Annotated[int, typer.Option("--depth", help="Tokens of a draft to measure with.")] = 3,
-    vocab: Annotated[
-        int, typer.Option("--draft-vocab", help="Most frequent tokens that it may guess.")
-    ] = 4096,
-    loss: Annotated[
-        str, typer.Option("--loss", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")
-    ] = "kl+lk",
-    lr: Annotated[float, typer.Option("--lr", help="Rate of Muon.")] = RATE,
-    batch: Annotated[int, typer.Option("--batch", help="Tokens of a step.")] = 2048,
-    seed: Annotated[int, typer.Option("--seed", help="Of the order.")] = 0,
-    eval_every: Annotated[
-        str, typer.Option("--eval-every", help="Tokens between measurements.")
-    ] = "100k",
-    patience: Annotated[
-        int, typer.Option("--patience", help="Stop after so many without a gain; 0 for never.")
-    ] = 8,
-    hold_gb: Annotated[
-        float, typer.Option("--hold-gb", help="Memory for the model's states.")
-    ] = 2.0,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
-    ] = None,
+    answers: Path | None = typer.Option(
+        None, help="Replies of forerun train data; default: where it puts them."
+    ),
+    source: str | None = typer.Option(
+        None, "--from", help="A smaller model of the same vocabulary to cut it from."
+    ),
+    text: list[Path] | None = typer.Option(
+        None, help="Text to begin with, for 5 of 7 steps; may be given again."
+    ),
+    tokens: str = typer.Option("3M", help="Tokens to learn from, seen again ones included."),
+    max_cost: float = typer.Option(0.08, help="Of a step of the draft, as a share of a pass."),
+    layers: int = typer.Option(0, help="Layers to keep; 0: as many as --max-cost allows."),
+    depth: int = typer.Option(3, help="Tokens of a draft to measure with."),
+    vocab: int = typer.Option(
+        4096, "--draft-vocab", help="Most frequent tokens that it may guess."
+    ),
+    loss: str = typer.Option("kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
+    lr: float = typer.Option(RATE, help="Rate of Muon."),
+    batch: int = typer.Option(2048, help="Tokens of a step."),
+    seed: int = typer.Option(0, help="Of the order."),
+    eval_every: str = typer.Option("100k", help="Tokens between measurements."),
+    patience: int = typer.Option(8, help="Stop after so many without a gain; 0 for never."),
+    hold_gb: float = typer.Option(2.0, help="Memory for the model's states."),
+    out: Path | None = typer.Option(
+        None, "-o", "--out", help="Folder; default: beside the replies."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """Make a small draft of a model: some layers of it, or of a sibling, trained on its replies. Ctrl-C loses nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -53,64 +53,38 @@ class WrittenForm:
 def command(
     context: typer.Context,
     config: EngineConfig,
-    kind: Annotated[
-        str, typer.Option("--kind", help="mlp_speculator, eagle3 or medusa.")
-    ] = "mlp_speculator",
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            "--answers", help="Replies of forerun train data; default: where it puts them."
-        ),
-    ] = None,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option("--text", help="Text to begin with, for 5 of 7 steps; may be given again."),
-    ] = None,
-    tokens: Annotated[
-        str, typer.Option("--tokens", help="Tokens to learn from, seen again ones included.")
-    ] = "3M",
-    depth: Annotated[int, typer.Option("--depth", help="Tokens of a draft to train for.")] = 3,
-    vocab: Annotated[
-        int, typer.Option("--draft-vocab", help="Most frequent tokens that it may guess.")
-    ] = 4096,
-    cell: Annotated[str, typer.Option("--cell", help="Of mlp_speculator: lstm or mlp.")] = "lstm",
-    inner: Annotated[
-        int,
-        typer.Option(
-            "--inner", help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
-        ),
-    ] = 0,
-    head_layers: Annotated[
-        int, typer.Option("--head-layers", help="Blocks of each head of medusa.")
-    ] = 1,
-    for_gguf: Annotated[
-        bool,
-        typer.Option("--gguf", help="eagle3 with the norms that llama.cpp has, to export as GGUF."),
-    ] = False,
-    loss: Annotated[
-        str, typer.Option("--loss", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")
-    ] = "kl+lk",
-    optimizer: Annotated[str, typer.Option("--optimizer", help="muon or adamw.")] = "muon",
-    lr: Annotated[
-        float | None, typer.Option("--lr", help="Rate; default .02 for muon, .001 for adamw.")
-    ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Tokens of a step.")] = 1024,
-    seed: Annotated[int, typer.Option("--seed", help="Of the first weights and the order.")] = 0,
-    eval_every: Annotated[
-        str, typer.Option("--eval-every", help="Tokens between measurements.")
-    ] = "100k",
-    patience: Annotated[
-        int, typer.Option("--patience", help="Stop after so many without a gain; 0 for never.")
-    ] = 8,
-    hold_gb: Annotated[
-        float, typer.Option("--hold-gb", help="Memory for the model's states.")
-    ] = 2.0,
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Write matrices as int8 codes: half of fp16.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
-    ] = None,
+    kind: str = typer.Option("mlp_speculator", help="mlp_speculator, eagle3 or medusa."),
+    answers: Path | None = typer.Option(
+        None, help="Replies of forerun train data; default: where it puts them."
+    ),
+    text: list[Path] | None = typer.Option(
+        None, help="Text to begin with, for 5 of 7 steps; may be given again."
+    ),
+    tokens: str = typer.Option("3M", help="Tokens to learn from, seen again ones included."),
+    depth: int = typer.Option(3, help="Tokens of a draft to train for."),
+    vocab: int = typer.Option(
+        4096, "--draft-vocab", help="Most frequent tokens that it may guess."
+    ),
+    cell: str = typer.Option("lstm", help="Of mlp_speculator: lstm or mlp."),
+    inner: int = typer.Option(
+        0, help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
+    ),
+    head_layers: int = typer.Option(1, help="Blocks of each head of medusa."),
+    for_gguf: bool = typer.Option(
+        False, "--gguf", help="eagle3 with the norms that llama.cpp has, to export as GGUF."
+    ),
+    loss: str = typer.Option("kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
+    optimizer: str = typer.Option("muon", help="muon or adamw."),
+    lr: float | None = typer.Option(None, help="Rate; default .02 for muon, .001 for adamw."),
+    batch: int = typer.Option(1024, help="Tokens of a step."),
+    seed: int = typer.Option(0, help="Of the first weights and the order."),
+    eval_every: str = typer.Option("100k", help="Tokens between measurements."),
+    patience: int = typer.Option(8, help="Stop after so many without a gain; 0 for never."),
+    hold_gb: float = typer.Option(2.0, help="Memory for the model's states."),
+    int8: bool = typer.Option(False, "--int8", help="Write matrices as int8 codes: half of fp16."),
+    out: Path | None = typer.Option(
+        None, "-o", "--out", help="Folder; default: beside the replies."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """Train a drafter on what the model says. Ctrl-C loses nothing: the same command goes on where it was.

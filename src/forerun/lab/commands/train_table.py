@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -28,22 +28,16 @@ HELD_OUT = 20  # the answers to one of so many prompts are not counted, to measu
 @opt.engine(max_num_seqs=16)
 def command(
     config: EngineConfig,
-    prompts: Annotated[
-        str, typer.Option("--prompts", help="A file of prompts, JSONL or one a line; builtin.")
-    ] = "builtin",
-    tokens: Annotated[
-        str, typer.Option("--tokens", help="Tokens of answers to make, such as 200k or 5M.")
-    ] = "200k",
-    size_mb: Annotated[float, typer.Option("--size-mb", help="Size of the table, at most.")] = 8.0,
-    order: Annotated[int, typer.Option("--order", help="Last tokens of a context, at most.")] = 4,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="The table; default: where drafters find it."),
-    ] = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option("--answers", help="JSONL of the answers; what it holds is not made again."),
-    ] = None,
+    prompts: str = typer.Option("builtin", help="A file of prompts, JSONL or one a line; builtin."),
+    tokens: str = typer.Option("200k", help="Tokens of answers to make, such as 200k or 5M."),
+    size_mb: float = typer.Option(8.0, help="Size of the table, at most."),
+    order: int = typer.Option(4, help="Last tokens of a context, at most."),
+    out: Path | None = typer.Option(
+        None, "-o", "--out", help="The table; default: where drafters find it."
+    ),
+    answers: Path | None = typer.Option(
+        None, help="JSONL of the answers; what it holds is not made again."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """Let the model answer prompts, and make a table of what it says after its last few tokens.

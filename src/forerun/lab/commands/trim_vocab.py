@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -31,35 +31,18 @@ if TYPE_CHECKING:
 )
 def command(
     config: EngineConfig,
-    draft: Annotated[
-        str, typer.Option("--draft", help="The draft model: a path, a known or a hub name.")
-    ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The folder of the trimmed draft.")],
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            "--answers",
-            help="Answers of the model, as forerun train table keeps them; default: those it made.",
-        ),
-    ] = None,
-    texts: Annotated[
-        Path | None, typer.Option("--texts", help="Plain text to count as well, or instead.")
-    ] = None,
-    size: Annotated[
-        str, typer.Option("--size", help="Tokens to keep; auto measures what is fastest.")
-    ] = "auto",
-    prompts: Annotated[
-        str, typer.Option("--prompts", help="A file of prompts to measure on, or builtin.")
-    ] = "builtin",
-    limit: Annotated[
-        int, typer.Option("--limit", help="Prompts to measure on, evenly over the categories.")
-    ] = 6,
-    max_tokens: Annotated[
-        int, typer.Option("-n", "--max-tokens", help="New tokens a prompt, at most.")
-    ] = 48,
-    num_draft: Annotated[
-        int, typer.Option("--num-draft", help="Tokens the draft guesses a pass, to measure with.")
-    ] = 3,
+    draft: str = typer.Option(..., help="The draft model: a path, a known or a hub name."),
+    out: Path = typer.Option(..., "-o", "--out", help="The folder of the trimmed draft."),
+    answers: Path | None = typer.Option(
+        None,
+        help="Answers of the model, as forerun train table keeps them; default: those it made.",
+    ),
+    texts: Path | None = typer.Option(None, help="Plain text to count as well, or instead."),
+    size: str = typer.Option("auto", help="Tokens to keep; auto measures what is fastest."),
+    prompts: str = typer.Option("builtin", help="A file of prompts to measure on, or builtin."),
+    limit: int = typer.Option(6, help="Prompts to measure on, evenly over the categories."),
+    max_tokens: int = typer.Option(48, "-n", "--max-tokens", help="New tokens a prompt, at most."),
+    num_draft: int = typer.Option(3, help="Tokens the draft guesses a pass, to measure with."),
     as_json: opt.Json = False,
 ) -> None:
     """Cut a draft model's head to the tokens that the model says most, and measure what it brings.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +24,7 @@ from forerun.lab.quantize.hf_export import config_json, named
 from forerun.lab.train import trim
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.draft_decoder import DraftDecoder
+from forerun.lab.train.learners import Learner
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
@@ -83,11 +84,10 @@ def weights_of(checkpoint: Checkpoint, layers: Sequence[int]) -> dict[str, Tenso
     return found
 
 
-class DraftModelLearner:
-    """See `learners.Learner`. A row reads its text, so the steps of a draft are rows of one pass."""
+class DraftModelLearner(Learner):
+    """Layers of a model. A row reads its text, so the steps of a draft are rows of one pass."""
 
-    piece: int | None = None
-    layers: tuple[int, ...] = ()
+    name = "draft_model"
 
     def __init__(
         self, source: Model, depth: int, shape: DraftShape, weights: Mapping[str, Tensor]
@@ -95,10 +95,6 @@ class DraftModelLearner:
         self.source, self.depth, self.shape = source, depth, shape
         config = replace(source.config, num_layers=len(shape.layers))
         self.net = DraftDecoder(config, shape.layers, weights)
-
-    def config(self) -> dict[str, object]:
-        """What it is."""
-        return {"model_type": "draft_model", **asdict(self.shape)}
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Text by text."""

@@ -8,53 +8,46 @@ N rows learned from, R rows of the batch, D hidden width, V' draft vocabulary, K
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Protocol
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from forerun.core import registry
 from forerun.core.errors import ConfigError
 from forerun.lab.train.batches import TrainBatch
 from forerun.model.model import Model
 
+PIECE = 64
 
-class Learner(Protocol):
+
+class Learner(ABC):
     """A network of one kind with its target."""
 
-    @property
-    def source(self) -> Model:
-        """The model whose embedding and head it has: the target, or a sibling that it was cut from."""
-        ...
-
-    @property
-    def net(self) -> nn.Module:
-        """The network."""
-        ...
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Of the target, whose outputs it reads beside the last state."""
-        ...
-
-    @property
-    def piece(self) -> int | None:
-        """Rows of a piece; None if it looks back at whole texts."""
-        ...
+    name: str
+    """The `model_type` of config.json."""
+    shape: Any
+    """Its configuration, a dataclass."""
+    source: Model
+    """The model whose embedding and head it has: the target, or a sibling that it was cut from."""
+    net: Any
+    """The module that is trained."""
+    layers: tuple[int, ...] = ()
+    """Of the target, whose outputs it reads beside the last state."""
+    piece: int | None = None
+    """Rows of a piece; None if it looks back at whole texts."""
 
     def config(self) -> dict[str, object]:
-        """The kind and its configuration, as they stand in config.json."""
-        ...
+        """Return the kind and its configuration, as they stand in config.json."""
+        return {"model_type": self.name, **asdict(self.shape)}
 
+    @abstractmethod
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
-        """For each step, (N, D) fp32: what the target's head rows multiply."""
-        ...
-
-
-PIECE = 64
+        """Return for each step, (N, D) fp32, what the target's head rows multiply."""
 
 
 @dataclass(frozen=True, slots=True)

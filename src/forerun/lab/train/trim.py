@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.engine.stats import SpecStats
+from forerun.lab.bench.run import Answer
 from forerun.model.config import ModelConfig, flops_per_token
 
 SIZES = (2048, 4096, 8192, 16384, 32768, 65536)
@@ -70,35 +69,11 @@ class Figures:
     """Median of the time of one drafted token."""
 
 
-class Answered(Protocol):
-    """What is looked at of an answer; see `lab.bench.run.Answer`."""
-
-    @property
-    def decode_tokens(self) -> int:
-        """Tokens after the first."""
-        ...
-
-    @property
-    def decode_s(self) -> float:
-        """Their time."""
-        ...
-
-    @property
-    def draft_s(self) -> float:
-        """What the draft took of it."""
-        ...
-
-    @property
-    def stats(self) -> SpecStats:
-        """What was drafted and accepted."""
-        ...
-
-
 @dataclass(slots=True)
 class TrimMeasured:
     """One list's answers so far: of each prompt tokens a second, tokens a pass, and milliseconds a drafted token."""
 
-    ask: Callable[[Sequence[Sequence[int]]], Answered]
+    ask: Callable[[Sequence[Sequence[int]]], Answer]
     size: int | None
     coverage: float
     speeds: list[float] = field(default_factory=list)

@@ -15,7 +15,7 @@ from forerun.drafters.eagle3.network import Eagle3, Eagle3Config, Keys
 from forerun.drafting.base import Target
 from forerun.drafting.networks.folder import target_rows
 from forerun.lab.train.batches import TrainBatch
-from forerun.lab.train.learners import Kind
+from forerun.lab.train.learners import Kind, Learner
 from forerun.model.model import Model
 from forerun.weights.base import Checkpoint
 from forerun.weights.gguf import GgufCheckpoint
@@ -30,10 +30,10 @@ def new_learner(
     return Eagle3Learner(target, kind.depth, ids, weights, kind.inner_dim, for_gguf=kind.for_gguf)
 
 
-class Eagle3Learner:
+class Eagle3Learner(Learner):
     """EAGLE-3.1, begun from the target's own last layer."""
 
-    piece: int | None = None
+    name = "eagle3"
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Eagle3Learner:
             self._begin_as_layer(weights, f"layers.{last}.")
 
     def config(self) -> dict[str, object]:
-        """As in config.json."""
-        return {"model_type": "eagle3", **asdict(self.shape), "n_predict": self.depth}
+        """Name the trained depth too."""
+        return super().config() | {"n_predict": self.depth}
 
     @torch.no_grad()
     def _begin_as_layer(self, weights: Mapping[str, Tensor], name: str) -> None:

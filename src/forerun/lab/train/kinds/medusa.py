@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.base import Target
 from forerun.drafting.networks.folder import target_rows
 from forerun.lab.train.batches import TrainBatch
-from forerun.lab.train.learners import PIECE, Kind
+from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model
 
 
@@ -25,11 +24,10 @@ def new_learner(
     return MedusaLearner(target, kind.depth, ids, kind.num_layers)
 
 
-class MedusaLearner:
+class MedusaLearner(Learner):
     """Heads on the target's rows; those of published files are them multiplied out."""
 
-    layers: tuple[int, ...] = ()
-    piece: int | None = PIECE
+    name, piece = "medusa", PIECE
 
     def __init__(self, target: Model, depth: int, ids: Tensor, num_layers: int) -> None:
         self.depth, self.source = depth, target
@@ -42,10 +40,6 @@ class MedusaLearner:
             target_head=True,
         )
         self.net = Medusa(self.shape)
-
-    def config(self) -> dict[str, object]:
-        """As in config.json."""
-        return {"model_type": "medusa", **asdict(self.shape)}
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Of the last state alone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import target_rows
 from forerun.lab.train.batches import TrainBatch
-from forerun.lab.train.learners import PIECE, Kind
+from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model
 
 _TOP_K = (4, 3, 2)
@@ -31,11 +30,10 @@ def new_learner(
     return RecurrentLearner(target, kind.depth, kind.cell, kind.inner_dim)
 
 
-class RecurrentLearner:
+class RecurrentLearner(Learner):
     """The MLP speculator."""
 
-    layers: tuple[int, ...] = ()
-    piece: int | None = PIECE
+    name, piece = "mlp_speculator", PIECE
 
     def __init__(self, target: Model, depth: int, cell: str, inner_dim: int) -> None:
         shape = target.config
@@ -62,10 +60,6 @@ class RecurrentLearner:
             elif weight.ndim == 2:
                 is_input = name.endswith("0.weight")
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5 * (2**0.5 if is_input else 1))
-
-    def config(self) -> dict[str, object]:
-        """As in config.json."""
-        return {"model_type": "mlp_speculator", **asdict(self.shape)}
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Rows are independent of each other: only the state and the tokens after it are read."""
