@@ -15,7 +15,6 @@ from forerun.drafters.mlp_speculator import network as networks
 from forerun.drafters.mlp_speculator.drafting import TorchNetwork
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.best_first import Step
 from forerun.drafting.networks.last_state import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import Words
@@ -113,11 +112,11 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
     save(tmp_path, config, trained.state_dict() | {"draft_ids": tokens})
     network = TorchNetwork(files.read(str(tmp_path), here), here.model)
     hidden = torch.randn(WIDTH)
-    state, (row, memory) = trained.begin(hidden), (hidden, None)
+    state, ours = trained.begin(hidden), network.begin(hidden)
     for depth, token in enumerate((5, 2, 8)):
         state, logits = trained.step(state, torch.tensor(token), depth)
-        row, memory = network.step(Step(0, 0, token, depth), row, memory)
-        found, chances = network.likeliest(row, depth)
+        ours = network.advance(torch.tensor(token), depth, ours)
+        found, chances = network.likeliest(ours.x, depth)
         expected = (logits / config["temperature"][min(depth, 1)]).softmax(-1)
         assert torch.allclose(expected.max(), chances[0], atol=1e-5)
         assert torch.allclose(expected[torch.searchsorted(tokens, found)], chances, atol=1e-5)

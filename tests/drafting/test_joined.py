@@ -40,7 +40,7 @@ def beside(patch=None):
 def network(kind=NativeNetwork):
     from tests.native.test_draft_network import target, weights_of
 
-    weights, model = weights_of(is_lstm=True), target()
+    weights, model = weights_of(cell="lstm", tie_lstm_embs=True), target()
     return kind(weights, model, 32) if kind is NativeNetwork else kind(weights, model)
 
 

@@ -14,53 +14,41 @@ from forerun.drafters.mlp_speculator.drafting import (
     RecurrentWeights,
     TorchNetwork,
 )
+from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculatorConfig
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights, reference
 
 WIDTH = GATED.hidden_size
 TOKENS = torch.arange(0, VOCAB, 3)
 KINDS = {
-    "lstm": {"is_lstm": True},
-    "lstm, a map for each gate": {"is_lstm": True, "map_size": 4},
-    "lstm, its own embedding": {"is_lstm": True, "emb_size": 4},
+    "lstm": {"cell": "lstm", "tie_lstm_embs": True},
+    "lstm, a map for each gate": {"cell": "lstm"},
+    "lstm, its own embedding": {"cell": "lstm", "target_embedding": False},
     "mlp": {},
-    "mlp, scaled, all tokens, wide": {"scales": True, "tokens": None, "inner": 96, "head": 1},
-    "mlp, each depth its own": {"emb_size": 1, "head": 3, "own": 3},
+    "mlp, scaled, all tokens, wide": {"scale_input": True, "tokens": None, "inner_dim": 96, "target_head": False},
+    "mlp, each depth its own": {"tie_weights": False, "target_embedding": False, "target_head": False},
 }  # fmt: skip
 
 
-def weights_of(
-    *,
-    is_lstm=False,
-    inner=WIDTH,
-    map_size=1,
-    emb_size=0,
-    head=0,
-    own=1,
-    scales=False,
-    tokens=TOKENS,
-) -> RecurrentWeights:
-    """A random network of three depths."""
+def weights_of(*, tokens=TOKENS, **options) -> RecurrentWeights:
+    """A random network of three depths; with `target_head` the target's rows are its head."""
+    chosen = {
+        "inner_dim": WIDTH,
+        "scale_input": False,
+        "target_embedding": True,
+        "target_head": True,
+    }
+    config = MLPSpeculatorConfig(VOCAB, WIDTH, n_predict=3, **{**chosen, **options})
     generator = torch.Generator().manual_seed(3)
-
-    def random(*shape):
-        return torch.randn(*shape, generator=generator)
-
-    gates = 4 if is_lstm else 1
-    tensors = {"proj.0": random(gates * inner, WIDTH) / 8}
-    for i in range(1, max(own, 2)):
-        tensors[f"proj.{i}"] = random(gates * inner, inner) / 8
-    for i in range(own):
-        tensors |= {f"ln.{i}": 1 + random(inner) / 4, f"ln.{i}.bias": random(inner) / 4}
-    if is_lstm:
-        tensors |= {"state_ln": 1 + random(inner) / 4, "state_ln.bias": random(inner) / 4}
-    for i in range(own if emb_size else 0):
-        tensors[f"emb.{i}"] = random(VOCAB, emb_size * inner) / 8
-    if not emb_size:
-        tensors["map"] = random(map_size * inner, WIDTH) / 8
-    for i in range(head):
-        tensors[f"head.{i}"] = random(VOCAB if tokens is None else len(tokens), inner) / 2
-    return RecurrentWeights(inner, 3, 3, is_lstm, scales, tensors, tokens, (1.0, 0.8))
+    tensors = {}
+    for name, parameter in MLPSpeculator(config).named_parameters():
+        if name.startswith("head_map"):
+            continue
+        rows = len(tokens) if name.startswith("head") and tokens is not None else len(parameter)
+        values = torch.randn(rows, *parameter.shape[1:], generator=generator)
+        is_norm, scale = parameter.dim() == 1, 2 if name.startswith("head") else 8
+        tensors[name] = values / 4 + name.endswith("weight") if is_norm else values / scale
+    return RecurrentWeights(config, tensors, tokens, (1.0, 0.8))
 
 
 def target(dtype="f32", **options):

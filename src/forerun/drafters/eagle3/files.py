@@ -17,7 +17,7 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3Config
+from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3, Eagle3Config
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
@@ -73,33 +73,7 @@ def read(model: str, target: Target) -> EagleWeights:
 
 def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
     """The tensors of a network by the names of `Eagle3`."""
-    width, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
-    heads, groups = config.num_attention_heads * head, config.num_key_value_heads * head
-    layer: dict[str, tuple[int, ...]] = {
-        "input_layernorm": (width,),
-        "hidden_norm": (width,),
-        "post_attention_layernorm": (width,),
-        "self_attn.q_proj": (heads, 2 * width),
-        "self_attn.k_proj": (groups, 2 * width),
-        "self_attn.v_proj": (groups, 2 * width),
-        "self_attn.o_proj": (width, heads),
-        "mlp.gate_proj": (inner, width),
-        "mlp.up_proj": (inner, width),
-        "mlp.down_proj": (width, inner),
-    }
-    if config.qk_norm:
-        layer |= {"self_attn.q_norm": (head,), "self_attn.k_norm": (head,)}
-    wanted = {f"midlayer.{name}": shape for name, shape in layer.items()}
-    wanted |= {"fc": (width, NUM_LAYERS * config.state_width), "norm": (width,)}
-    if config.norm_before_fc:
-        wanted["input_norm"] = (NUM_LAYERS * config.state_width,)
-    if config.fc_norm:
-        wanted |= {f"fc_norm.{i}": (config.state_width,) for i in range(NUM_LAYERS)}
-    if not config.target_embedding:
-        wanted["embed_tokens"] = (config.vocab_size, width)
-    if not config.target_head:
-        wanted["lm_head"] = (config.draft_vocab_size, width)
-    return {f"{name}.weight": shape for name, shape in wanted.items()}
+    return network_folder.parameter_shapes(lambda: Eagle3(config))
 
 
 def untrained(target: Target) -> EagleWeights:

@@ -7,29 +7,27 @@ D width of the target, V' tokens of a head.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from forerun.drafting.base import NGramKind
+from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.networks import best_first
-from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
-from forerun.drafting.networks.last_state import StateNetwork, target_logits
+from forerun.drafting.networks.best_first import Step, TakeSteps
+from forerun.drafting.networks.last_state import StateNetwork, TorchStateNetwork, target_logits
 from forerun.drafting.networks.native import NativeStateNetwork, fill, load_errors
-from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 
 
 @dataclass(frozen=True, slots=True)
 class MedusaWeights:
-    """Of head k and its block j: `block.k.j` (D, D), `bias.k.j` (D,), `head.k` (V', D) unless the target's is taken."""
+    """A configuration and its tensors by the names of `Medusa`."""
 
-    num_heads: int
-    num_layers: int
+    config: MedusaConfig
     tensors: Mapping[str, Tensor]
     tokens: Tensor | None = None
     """The tokens of the heads (V',) int64, ascending; None for all."""
@@ -37,88 +35,75 @@ class MedusaWeights:
 
 
 def new_network(weights: MedusaWeights, target: Model, bits: int) -> StateNetwork:
-    """On the native kernels where the target runs on them. Raises LoadError naming the weight that is wrong."""
+    """Run on the native kernels where the target does. Raises LoadError naming the weight that is wrong."""
     if isinstance(target, NativeDecoder):
         return NativeMedusa(weights, target, bits)
     return TorchMedusa(weights, target)
 
 
 class NativeMedusa(NativeStateNetwork):
-    """Beside a native target: its threads, a copy of the rows of its head."""
+    """Drafts beside a native target: with its threads, a copy of the rows of its head."""
 
     def __init__(self, weights: MedusaWeights, target: NativeDecoder, bits: int) -> None:
         from forerun import _native
 
+        config = weights.config
         with load_errors():
             network = _native.MedusaNetwork(
-                target.runtime, target.native, weights.num_heads, weights.num_layers
+                target.runtime, target.native, config.medusa_num_heads, config.medusa_num_layers
             )
             fill(
                 network,
-                weights.tensors,
+                {_native_name(name): tensor for name, tensor in weights.tensors.items()},
                 target,
                 bits=bits,
                 eps=0.0,
                 tokens=weights.tokens,
                 temperatures=weights.temperatures,
-                takes_head="head.0" not in weights.tensors,
+                takes_head=config.target_head,
             )
         super().__init__(network)
 
 
-class TorchMedusa:
-    """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
-
-    ngrams: NGramKind = "python"
+class TorchMedusa(TorchStateNetwork):
+    """Drafts in torch, beside a target that runs there; the oracle of the native one. Nothing is rounded."""
 
     def __init__(self, weights: MedusaWeights, target: Model) -> None:
+        super().__init__(weights.config.medusa_num_heads, sees_depth_alone=True)
         self.weights, self.target = weights, target
+        with torch.device("meta"):
+            self.net = Medusa(weights.config)
         device = target.embed(torch.zeros(0, dtype=torch.int64)).device
-        self.tensors = {name: t.float().to(device) for name, t in weights.tensors.items()}
+        self.net.load_state_dict({n: t.to(device) for n, t in weights.tensors.items()}, assign=True)
+        self.net.requires_grad_(False)
 
-    def draft(
-        self,
-        hidden: Tensor,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        beside: AnyNGramModel | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-    ) -> list[GuessTree]:
-        """See `StateNetwork`."""
-        states = (hidden if rows is None else hidden[[*rows]]).float()
+    def new_draft(self, hidden: Tensor) -> TakeSteps:
+        """Begin at the states (B, D), which every head reads."""
+        states = hidden.float()
 
         def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
             found = [self.likeliest(states[step.sequence], step.depth) for step in steps]
             return torch.stack([ids for ids, _ in found]), torch.stack([p for _, p in found])
 
-        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
-        assert beside is None or isinstance(beside, Sequence)
-        return best_first.grow(
-            tokens,
-            num_nodes,
-            limits,
-            self.weights.num_heads,
-            take_steps,
-            beside or (),
-            sees_depth_alone=True,
-        )
+        return take_steps
 
     def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """The likeliest tokens (k,) of head `depth` after a state (D,) and their chances."""
         tokens = self.weights.tokens
-        for layer in range(self.weights.num_layers):
-            name = f"{depth}.{layer}"
-            weight, bias = self.tensors[f"block.{name}"], self.tensors[f"bias.{name}"]
-            state = state + functional.silu(functional.linear(state, weight, bias))
-        if (head := self.tensors.get(f"head.{depth}")) is not None:
-            logits = head @ state
+        if self.weights.config.target_head:
+            logits = target_logits(self.target, self.net.output(state, depth), tokens)
         else:
-            logits = target_logits(self.target, state, tokens)
+            logits = self.net.logits(state, depth)
         return best_first.likeliest(logits, depth, tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
-        """See `StateNetwork`; the head is the target's own."""
-        return sum(t.nbytes for t in (*self.tensors.values(), *self.weights.tensors.values()))
+        """Count the bytes of the weights; the head is the target's own."""
+        every = (*self.net.parameters(), *self.weights.tensors.values())
+        return sum({each.data_ptr(): each.nbytes for each in every}.values())
+
+
+def _native_name(name: str) -> str:
+    """The kernels' name: of head k, `block.k.j` and `bias.k.j` of its block j, and `head.k`."""
+    if (block := re.fullmatch(r"(\d+\.\d+)\.linear\.(weight|bias)", name)) is not None:
+        return f"{'block' if block[2] == 'weight' else 'bias'}.{block[1]}"
+    return f"head.{name.partition('.')[0]}"

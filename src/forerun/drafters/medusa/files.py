@@ -8,6 +8,7 @@ may begin with `medusa_head.` or `medusa_heads.`. With `target_head`, ours, the 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.drafters.medusa.drafting import MedusaWeights
+from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.best_first import MAX_STEPS
@@ -41,57 +43,41 @@ def read(model: str, target: Target) -> MedusaWeights:
     if model == UNTRAINED:
         return untrained(target)
     folder = network_folder.read(Path(model).expanduser(), target)
-    num_heads, num_layers = (
-        folder.number("medusa_num_heads"),
-        folder.number("medusa_num_layers", default=1),
-    )
-    if num_heads > MAX_STEPS or num_layers > MAX_STEPS:
-        raise LoadError(f"{folder.path}: at most {MAX_STEPS} heads of {MAX_STEPS} blocks")
+    config = _config(folder, target)
     names = {_PREFIX.sub("", name): name for name in folder.tensors}
     tokens = None
     if (name := names.pop("draft_ids", None)) is not None:
-        tokens = network_folder.token_ids(folder, name, target.model.config.vocab_size)
-    wanted = _names(num_heads, num_layers, has_head=not folder.flag("target_head"))
-    found = {ours: _tensor(folder, names, theirs, target, tokens) for ours, theirs in wanted}
-    if extra := names.keys() - {theirs for _, theirs in wanted}:
+        tokens = network_folder.token_ids(folder, name, config.vocab_size)
+        config = replace(config, draft_vocab_size=len(tokens))
+    wanted = network_folder.parameter_shapes(lambda: Medusa(config))
+    folder.need({names.get(name, name): size for name, size in wanted.items()})
+    if extra := names.keys() - wanted.keys():
         raise LoadError(f"{folder.path}: tensor '{names[min(extra)]}' is none of such a network")
-    temperatures = network_folder.temperatures(folder)
-    return MedusaWeights(num_heads, num_layers, found, tokens, temperatures)
+    found = {name: folder.tensors[names[name]].float() for name in wanted}
+    return MedusaWeights(config, found, tokens, network_folder.temperatures(folder))
 
 
-def _names(num_heads: int, num_layers: int, *, has_head: bool) -> list[tuple[str, str]]:
-    """Our names, and those in files."""
-    found = []
-    for k in range(num_heads):
-        for j in range(num_layers):
-            found += [(f"block.{k}.{j}", f"{k}.{j}.linear.weight")]
-            found += [(f"bias.{k}.{j}", f"{k}.{j}.linear.bias")]
-        if has_head:
-            found += [(f"head.{k}", f"{k}.{num_layers}.weight")]
-    return found
-
-
-def _tensor(
-    folder: Folder, names: dict[str, str], theirs: str, target: Target, tokens: Tensor | None
-) -> Tensor:
-    """Raises LoadError if it is not there, or has not the target's sizes."""
-    shape = target.model.config
-    width, rows = shape.hidden_size, shape.vocab_size if tokens is None else len(tokens)
-    size: tuple[int, ...] = (width,)
-    if theirs.endswith(".weight"):
-        size = (width if ".linear." in theirs else rows, width)
-    name = names.get(theirs, theirs)
-    folder.need({name: size})
-    return folder.tensors[name].float()
+def _config(folder: Folder, target: Target) -> MedusaConfig:
+    """The shapes, without the number of tokens of a head. Raises LoadError."""
+    config = MedusaConfig(
+        target.model.config.vocab_size,
+        target.model.config.hidden_size,
+        folder.number("medusa_num_heads"),
+        folder.number("medusa_num_layers", default=1),
+        target_head=folder.flag("target_head"),
+    )
+    if max(config.medusa_num_heads, config.medusa_num_layers) > MAX_STEPS:
+        raise LoadError(f"{folder.path}: at most {MAX_STEPS} heads of {MAX_STEPS} blocks")
+    return config
 
 
 def untrained(target: Target) -> MedusaWeights:
     """Random weights, one block a head."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
-    width = shape.hidden_size
+    width, tokens = shape.hidden_size, network_folder.untrained_tokens(shape.vocab_size)
     tensors = dict[str, Tensor]()
     for k in range(NUM_HEADS):
-        tensors[f"block.{k}.0"] = torch.randn(width, width, generator=generator) / width**0.5
-        tensors[f"bias.{k}.0"] = torch.zeros(width)
-    tokens = network_folder.untrained_tokens(shape.vocab_size)
-    return MedusaWeights(NUM_HEADS, 1, tensors, tokens)
+        weight = torch.randn(width, width, generator=generator) / width**0.5
+        tensors |= {f"{k}.0.linear.weight": weight, f"{k}.0.linear.bias": torch.zeros(width)}
+    config = MedusaConfig(shape.vocab_size, width, NUM_HEADS, target_head=True)
+    return MedusaWeights(config, tensors, tokens)

@@ -20,10 +20,9 @@ from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.drafting import (
     NativeNetwork,
     TorchNetwork,
-    new_learner,
     new_network,
 )
-from forerun.drafters.mlp_speculator.head_map import HeadMap
+from forerun.drafters.mlp_speculator.head_map import HeadMap, new_learner
 from forerun.drafting.base import DrafterBytes, Method, Target
 from forerun.drafting.networks.best_first import NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,8 +30,15 @@ from torch import Tensor
 from forerun.core.means import DecayedMean
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.mlp_speculator.adam import Adam
+from forerun.drafters.mlp_speculator.drafting import (
+    NativeNetwork,
+    RecurrentWeights,
+    TorchNetwork,
+)
 from forerun.drafters.mlp_speculator.kept_map import KeptMap
 from forerun.drafters.mlp_speculator.state_buffer import StateBuffer, TextRuns
+from forerun.drafting.base import Target
+from forerun.drafting.vocabulary import fingerprint
 from forerun.model.model import Model
 
 ROWS, DEPTH = 4096, 3
@@ -56,28 +64,6 @@ FADE, MIN_MEASURES, MIN_SHARE = 0.9, 8, 0.98
 _log = logging.getLogger(__name__)
 
 
-class Cell(Protocol):
-    """What comes before the head, in fp32; it is not changed."""
-
-    device: torch.device
-
-    def unroll(self, first: Tensor, tokens: Tensor) -> list[Tensor]:
-        """States (R, p) after each of the tokens (R, K), from the target's states (R, D)."""
-        ...
-
-    def nbytes(self) -> int:
-        """Bytes of its weights."""
-        ...
-
-
-class MappedNetwork(Protocol):
-    """A network that drafts, whose head can be changed."""
-
-    def set_head(self, rows: Tensor, tokens: Tensor | None) -> None:
-        """Draft with these rows (V', p) of these tokens (V',), ascending, from now on; None for all."""
-        ...
-
-
 class HeadRows(NamedTuple):
     """What guesses are read off."""
 
@@ -87,23 +73,19 @@ class HeadRows(NamedTuple):
     """(V',) int64, ascending."""
 
 
-class HeadedWeights(Protocol):
-    """Of a network that drafts."""
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """By name; `head.0` (V', p)."""
-        ...
-
-    @property
-    def tokens(self) -> Tensor | None:
-        """Of the head (V',) int64, ascending; None for all."""
-        ...
-
-    @property
-    def head_map(self) -> Tensor | None:
-        """(D, p) that the target's rows of any token are multiplied by."""
-        ...
+def new_learner(
+    weights: RecurrentWeights, network: NativeNetwork | TorchNetwork, target: Target
+) -> HeadMap | None:
+    """Make what learns for a network while it serves, going on from what was kept; None if it has not one head."""
+    if len(weights.heads) != 1:
+        return None
+    cell = network if isinstance(network, TorchNetwork) else TorchNetwork(weights, target.model)
+    learner = HeadMap(cell, network, target.model, weights)
+    if target.path is not None and target.vocabulary is not None:
+        vocabulary = fingerprint(target.vocabulary)
+        digest = f"{zlib.crc32(weights.heads[0].half().numpy().tobytes()):08x}"
+        learner.keep_in(KeptMap(target.path, vocabulary, digest, target.learned_in))
+    return learner
 
 
 class Benefit:
@@ -130,11 +112,15 @@ class HeadMap:
     """Learns A for one network."""
 
     def __init__(
-        self, cell: Cell, network: MappedNetwork, target: Model, weights: HeadedWeights
+        self,
+        cell: TorchNetwork,
+        network: NativeNetwork | TorchNetwork,
+        target: Model,
+        weights: RecurrentWeights,
     ) -> None:
-        """`weights` are what the network drafts with; they have a head of their own."""
+        """`cell` makes the states before the head, in fp32; `weights` are what the network drafts with."""
         self.cell, self.network, self.target = cell, network, target
-        self._head_map, rows = weights.head_map, weights.tensors["head.0"].float()
+        self._head_map, rows = weights.head_map, weights.heads[0].float()
         all_ids = torch.arange(target.config.vocab_size)
         self.shipped = HeadRows(rows, all_ids if weights.tokens is None else weights.tokens)
         self._is_shipped = torch.zeros(len(all_ids), dtype=torch.bool)

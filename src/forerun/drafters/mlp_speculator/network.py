@@ -28,6 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from forerun.drafting.networks.best_first import MAX_STEPS
+
 EPS = 1e-6
 NUM_GATES = 4
 """Parts of u in an LSTM cell: forget, input, output, candidate."""
@@ -63,6 +65,11 @@ class MLPSpeculatorConfig:
         """b/a, which embeddings are multiplied by."""
         b = math.sqrt((1 - self.state_weight**2) * self.inner_dim / 2)
         return b / self.state_weight
+
+    @property
+    def max_depth(self) -> int:
+        """Steps of a draft at most: with tied weights it can go on."""
+        return MAX_STEPS if self.tie_weights and self.n_predict > 1 else self.n_predict
 
     @property
     def num_parts(self) -> int:
@@ -173,18 +180,23 @@ class MLPSpeculator(nn.Module):
     def advance(
         self, state: RecurrentState, added: Tensor, index: int
     ) -> tuple[RecurrentState, Tensor]:
-        """One step whose token adds `added` to u; the state after it, and what the head's rows multiply."""
+        """Take a step whose token adds `added` to u; return the state after it, and what the head's rows multiply."""
+        state = self.advanced(state, added, index)
+        return state, self._out(state.x)
+
+    def advanced(self, state: RecurrentState, added: Tensor, index: int) -> RecurrentState:
+        """Return the state after a step whose token adds `added` to u."""
         inner = self.config.inner_dim
         if self.config.cell == "mlp":  # sums in fp32, whatever autocast multiplies in
             u = self.proj[min(index, len(self.proj) - 1)](state.x).float() + added
             x = functional.gelu(self.ln[self._own(index)](u))
-            return RecurrentState(x, state.cell), self._out(x)
+            return RecurrentState(x, state.cell)
         u = self.projs[min(index, 1)](state.x).float().unflatten(-1, (NUM_GATES, inner))
         u = u + added.unflatten(-1, (-1, inner))  # one part of `added` goes to all four
         forget, take, give = u[..., :3, :].sigmoid().unbind(-2)
         cell = forget * state.cell + take * functional.gelu(self.cell_ln[0](u[..., 3, :]))
         x = give * functional.gelu(self.state_ln[0](cell))
-        return RecurrentState(x, cell), self._out(x)
+        return RecurrentState(x, cell)
 
     def logits(self, out: Tensor, index: int = 0) -> Tensor:
         """Logits of what `advance` gives."""

@@ -7,14 +7,14 @@ A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp1
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forerun.core import files
 from forerun.core.errors import LoadError
@@ -102,6 +102,12 @@ def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Tensor
     stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     files.replace(path / TENSORS, safetensors.torch.save(stored, {"format": "pt"}))
     files.replace(path / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
+
+
+def parameter_shapes(make: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
+    """List the parameters of a module by name, without the memory that they would take."""
+    with torch.device("meta"):
+        return {name: tuple(each.shape) for name, each in make().named_parameters()}
 
 
 def describe_target(target: Target, name: str) -> dict[str, object]:

@@ -6,19 +6,25 @@ B sequences, D width of the target, V' tokens of a head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes, NGramKind
-from forerun.drafting.networks.best_first import NetworkOptions, drafts_of
+from forerun.drafting.networks.best_first import (
+    MAX_STEPS,
+    DraftLimits,
+    NetworkOptions,
+    TakeSteps,
+    drafts_of,
+    grow,
+)
 from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.model import Model
 
 
-class StateNetwork(Protocol):
+class StateNetwork:
     """What the drafter asks."""
 
     ngrams: NGramKind
@@ -31,20 +37,50 @@ class StateNetwork(Protocol):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyNGramModel | None = None,
+        ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
-        """A tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
+        """Grow a tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
 
-        With `rows`, those rows of `hidden` are: torch is slow to take them out.
-        `beside` is what is known of each text: native beside a native network, else the oracle.
+        With `rows`, those rows of `hidden` are: torch is slow to take them out. `ngrams` is what is known of each text.
         """
-        ...
+        raise NotImplementedError
 
     def nbytes(self) -> int:
-        """Bytes of the weights, the rows of the target's head included."""
-        ...
+        """Count the bytes of the weights, the rows of the target's head included."""
+        raise NotImplementedError
+
+
+class TorchStateNetwork(StateNetwork):
+    """Grows trees in Python; `new_draft` computes the steps."""
+
+    ngrams = "python"
+
+    def __init__(self, max_depth: int, *, sees_depth_alone: bool = False) -> None:
+        self.max_depth, self.sees_depth_alone = max_depth, sees_depth_alone
+
+    def new_draft(self, hidden: Tensor) -> TakeSteps:
+        """Begin drafts at the states (B, D)."""
+        raise NotImplementedError
+
+    def draft(
+        self,
+        hidden: Tensor,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        ngrams: AnyNGramModel | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+    ) -> list[GuessTree]:
+        """Grow trees best first."""
+        take_steps = self.new_draft(hidden if rows is None else hidden[[*rows]])
+        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
+        assert ngrams is None or isinstance(ngrams, Sequence)
+        found = (tokens, num_nodes, limits, self.max_depth, take_steps, ngrams or ())
+        return grow(*found, self.sees_depth_alone)
 
 
 def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor:

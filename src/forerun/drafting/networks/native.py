@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import LoadError
-from forerun.drafting.base import NGramKind
 from forerun.drafting.networks.best_first import MAX_STEPS
+from forerun.drafting.networks.last_state import StateNetwork
 from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.backends.native import NativeDecoder
 from forerun.weights.rtn import HEAD_BITS, requantize
@@ -85,10 +85,10 @@ def floats(tensor: Tensor) -> np.ndarray:
     return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
-class NativeStateNetwork:
-    """One that drafts from the target's last state: a tree of every sequence in one call."""
+class NativeStateNetwork(StateNetwork):
+    """Drafts from the target's last state natively: a tree of every sequence in one call."""
 
-    ngrams: NGramKind = "native"
+    ngrams = "native"
 
     def __init__(self, network: _native.StateNetwork) -> None:
         self._native = network
@@ -100,16 +100,16 @@ class NativeStateNetwork:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyNGramModel | None = None,
+        ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
-        """See `StateNetwork`."""
-        states = hidden.numpy()  # a native target's: fp32, on the host
+        """Hand the states over as they lie: a native target's are fp32, on the host."""
         limits = (min(num_steps, MAX_STEPS), min_chance)
-        assert beside is None or not isinstance(beside, Sequence)
-        return self._native.draft(states, tokens, num_nodes, *limits, beside, min_doubt, rows)
+        assert ngrams is None or not isinstance(ngrams, Sequence)
+        states = hidden.numpy()
+        return self._native.draft(states, tokens, num_nodes, *limits, ngrams, min_doubt, rows)
 
     def nbytes(self) -> int:
-        """See `StateNetwork`."""
+        """Count the bytes of the packed weights."""
         return self._native.nbytes()

@@ -50,24 +50,19 @@ class MedusaLearner(Learner):
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
     weights = files.read(str(folder), target)
-    tensors = dict[str, Tensor]()
-    shape = target.model.config
-    for k in range(weights.num_heads):
-        for j in range(weights.num_layers):
-            tensors[f"{k}.{j}.linear.weight"] = weights.tensors[f"block.{k}.{j}"]
-            tensors[f"{k}.{j}.linear.bias"] = weights.tensors[f"bias.{k}.{j}"]
-        rows = weights.tensors.get(f"head.{k}")
-        if rows is None:
-            rows = target_rows(target.model, None)
+    config, tensors = weights.config, dict(weights.tensors)
+    for k in range(config.medusa_num_heads):
+        head = f"{k}.{config.medusa_num_layers}.weight"
+        if config.target_head:
+            tensors[head] = target_rows(target.model, None)
         elif weights.tokens is not None:
-            own = torch.zeros(shape.vocab_size, shape.hidden_size)
-            rows = own.index_copy(0, weights.tokens, rows)
-        tensors[f"{k}.{weights.num_layers}.weight"] = rows
+            own = torch.zeros(config.vocab_size, config.hidden_size)
+            tensors[head] = own.index_copy(0, weights.tokens, tensors[head])
     return {
         "model_type": files.MODEL_TYPE,
         "architectures": ["MedusaModel"],
-        "medusa_num_heads": weights.num_heads,
-        "medusa_num_layers": weights.num_layers,
-        "hidden_size": shape.hidden_size,
-        "vocab_size": shape.vocab_size,
+        "medusa_num_heads": config.medusa_num_heads,
+        "medusa_num_layers": config.medusa_num_layers,
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
     }, tensors

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from forerun.core.errors import ConfigError
 from forerun.drafters.mlp_speculator import files
-from forerun.drafters.mlp_speculator.files import GATE_TABLES, Shape
-from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculatorConfig
+from forerun.drafters.mlp_speculator.network import GATE_TABLES, MLPSpeculator, MLPSpeculatorConfig
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import target_rows
@@ -74,48 +73,46 @@ class RecurrentLearner(Learner):
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
     read = network_folder.read(folder, target)
-    shape, found, tokens = files.stored(read, target)
-    prefix = "" if shape.is_lstm else "speculator."
-    names = {ours: theirs for ours, (theirs, _) in shape.tensors(shape.vocab_size).items()}
-    own = {name: found[name] for name in found if name not in ("map", "head_map")}
-    tensors = {prefix + names[name]: tensor for name, tensor in own.items()}
-    if (map := found.get("map")) is not None:
-        table = target.model.embed(torch.arange(shape.vocab_size)).float() @ map.T
-        parts = table.chunk(table.shape[1] // shape.inner_size, 1)
-        tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if shape.is_lstm else ["emb.0"]
-        tensors |= {f"{prefix}{n}.weight": t for n, t in zip(tables, parts, strict=True)}
-    if (map := found.get("head_map")) is not None:
-        tensors[f"{prefix}head.0.weight"] = target_rows(target.model, None) @ map
+    config, found, tokens = files.stored(read, target)
+    is_lstm = config.cell == "lstm"
+    if (map := found.pop("emb_map.weight", None)) is not None:
+        table = target.model.embed(torch.arange(config.vocab_size)).float() @ map.T
+        parts = table.chunk(table.shape[1] // config.inner_dim, 1)
+        tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if is_lstm else ["emb.0"]
+        found |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
+    if (map := found.pop("head_map.weight", None)) is not None:
+        found["head.0.weight"] = target_rows(target.model, None) @ map
     elif tokens is not None:
-        for name in [name for name in tensors if ".head." in f".{name}"]:
-            rows = torch.zeros(shape.vocab_size, shape.inner_size)
-            tensors[name] = rows.index_copy(0, tokens, tensors[name])
-    return _recurrent_config(shape, read.flag("scale_input")), tensors
+        for name in [name for name in found if name.startswith("head.")]:
+            rows = torch.zeros(config.vocab_size, config.inner_dim)
+            found[name] = rows.index_copy(0, tokens, found[name])
+    prefix = "" if is_lstm else "speculator."
+    return _theirs(config), {prefix + name: tensor for name, tensor in found.items()}
 
 
-def _recurrent_config(shape: Shape, scales_input: bool) -> dict[str, object]:
+def _theirs(ours: MLPSpeculatorConfig) -> dict[str, object]:
     config: dict[str, object] = {
         "model_type": "mlp_speculator",
-        "vocab_size": shape.vocab_size,
-        "inner_dim": shape.inner_size,
-        "n_predict": shape.num_predict,
-        "tie_weights": shape.is_tied,
-        "scale_input": scales_input,
+        "vocab_size": ours.vocab_size,
+        "inner_dim": ours.inner_dim,
+        "n_predict": ours.n_predict,
+        "tie_weights": ours.tie_weights,
+        "scale_input": ours.scale_input,
     }
-    if shape.is_lstm:
+    if ours.cell == "lstm":
         return config | {
             "architectures": ["ArcticLSTMSpeculatorPreTrainedModel"],
             "method": "sum_lstm",
-            "input_hidden_dim": shape.hidden_size,
-            "emb_dim": shape.inner_size,
-            "proj_dim": shape.inner_size,
-            "num_lookahead_tokens": shape.num_predict,
-            "tie_lstm_embs": shape.has_one_table,
+            "input_hidden_dim": ours.hidden_size,
+            "emb_dim": ours.inner_dim,
+            "proj_dim": ours.inner_dim,
+            "num_lookahead_tokens": ours.n_predict,
+            "tie_lstm_embs": ours.tie_lstm_embs,
         }
-    top_k = [_TOP_K[min(i, len(_TOP_K) - 1)] for i in range(shape.num_predict)]
+    top_k = [_TOP_K[min(i, len(_TOP_K) - 1)] for i in range(ours.n_predict)]
     return config | {
         "architectures": ["MLPSpeculatorPreTrainedModel"],
-        "emb_dim": shape.hidden_size,
+        "emb_dim": ours.hidden_size,
         "n_candidates": 5,
         "top_k_tokens_per_head": top_k,
     }
