@@ -18,7 +18,7 @@ from forerun.core.params import SamplingParams
 from forerun.drafting.base import LoadedModel, Target
 from forerun.lab.contract.candidate import Candidate
 from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
-from forerun.lab.quantize.quantize_job import Method, QuantizeJob, Recipe
+from forerun.lab.quantize.round_job import Method, Recipe, RoundJob
 from forerun.model.loader import load_model
 from forerun.model.model import Model
 from forerun.weights import int_words
@@ -51,7 +51,7 @@ def coded(method: Method, grid: Grid, layout: Layout) -> Callable[[Path, Path], 
     def make(source: Path, out: Path) -> None:
         texts = (TEXTS[:4], TEXTS[4:]) if method == "awq" else ([], [])
         recipe = Recipe(method, grid, layout)
-        finish(QuantizeJob(open_checkpoint(source), *texts, out, {}, recipe=recipe))
+        finish(RoundJob(open_checkpoint(source), *texts, out, {}, recipe=recipe))
 
     return make
 
@@ -64,7 +64,7 @@ def flattened(recipe: FlattenRecipe) -> Callable[[Path, Path], None]:
     return make
 
 
-def finish(job: QuantizeJob | FlattenJob) -> None:
+def finish(job: RoundJob | FlattenJob) -> None:
     for _ in job.run():
         pass
     job.finish()

@@ -11,8 +11,8 @@ import pytest
 import safetensors.numpy
 
 from forerun.core.errors import ConfigError, LoadError
+from forerun.lab.quantize.block import READERS
 from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
-from forerun.lab.quantize.whole_block import READERS
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.flat import FlatTensor

@@ -16,8 +16,9 @@ from forerun.core.textfile import read_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
-    from forerun.lab.quantize.quantize_job import QuantizeJob, Recipe
+    from forerun.lab.quantize.flatten_job import FlattenRecipe
+    from forerun.lab.quantize.job import QuantizeJob
+    from forerun.lab.quantize.round_job import Recipe
     from forerun.weights.checkpoint import Checkpoint
 
 TEXT_TOKENS = 512
@@ -104,17 +105,22 @@ def command(
         "recipe": repr(recipe),
         "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
     }
-    job = _job(checkpoint, recipe, calibration, held, out, origin)
-    what = _described(recipe)
+    given = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
+    job = recipe.job(**given, folder=out, origin=origin)
+    what = recipe.described()
     stated = _state(job, what, is_shown=not as_json)
-    _warn_of_few_tokens(job)
+    if recipe.gptq:
+        _warn_of_few_tokens(job)
     begin_s = time.perf_counter()
     figures = _run(job)
     seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
     if as_json:
         named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
         named |= {"peak_mb": round(peak / 1e6, 1), "stated_mb": round(stated / 1e6, 1)}
-        console.print_json(named | figures | _details(job))
+        details = {"errors": job.errors} | (
+            {"divergences": job.divergences} if method == "flatten" else {}
+        )
+        console.print_json(named | figures | details)
         return
     _print(job, figures)
     console.report().print(
@@ -123,7 +129,7 @@ def command(
     )
 
 
-def _state(job: QuantizeJob | FlattenJob, what: Mapping[str, object], *, is_shown: bool) -> int:
+def _state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool) -> int:
     """Say what is to come; the bytes of memory that the process will take at most."""
     from forerun.cli import console
     from forerun.core import sizes
@@ -144,13 +150,13 @@ def _state(job: QuantizeJob | FlattenJob, what: Mapping[str, object], *, is_show
     return stated
 
 
-def _warn_of_few_tokens(job: QuantizeJob | FlattenJob) -> None:
+def _warn_of_few_tokens(job: QuantizeJob) -> None:
     """GPTQ learns from the text how a matrix's inputs go together; of fewer tokens than inputs it learns noise."""
     from forerun.cli import console
 
     widest = max(job.config.hidden_size, job.config.intermediate_size)
     num = sum(map(len, job.calibration))
-    if job.recipe.gptq and num < TOKENS_AN_INPUT * widest:
+    if num < TOKENS_AN_INPUT * widest:
         console.stderr().print(
             f"{num} tokens are few for matrices of {widest} inputs, so GPTQ may do harm: give --calib-tokens "
             f"{TOKENS_AN_INPUT * widest} and a text that has them, or --no-gptq",
@@ -158,7 +164,7 @@ def _warn_of_few_tokens(job: QuantizeJob | FlattenJob) -> None:
         )
 
 
-def _print(job: QuantizeJob | FlattenJob, figures: Mapping[str, float]) -> None:
+def _print(job: QuantizeJob, figures: Mapping[str, float]) -> None:
     from forerun.cli import console
 
     report = console.report()
@@ -176,29 +182,6 @@ def _print(job: QuantizeJob | FlattenJob, figures: Mapping[str, float]) -> None:
         )
 
 
-def _details(job: QuantizeJob | FlattenJob) -> dict[str, object]:
-    from forerun.lab.quantize.flatten_job import FlattenJob
-
-    found: dict[str, object] = {"errors": job.errors}
-    return found | {"divergences": job.divergences} if isinstance(job, FlattenJob) else found
-
-
-def _job(
-    checkpoint: Checkpoint,
-    recipe: Recipe | FlattenRecipe,
-    calibration: list[list[int]],
-    held: list[list[int]],
-    out: Path,
-    origin: Mapping[str, object],
-) -> QuantizeJob | FlattenJob:
-    from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
-    from forerun.lab.quantize.quantize_job import QuantizeJob
-
-    if isinstance(recipe, FlattenRecipe):
-        return FlattenJob(checkpoint, calibration, held, out, origin, recipe=recipe)
-    return QuantizeJob(checkpoint, calibration, held, out, origin, recipe=recipe)
-
-
 def _files(checkpoint: Checkpoint) -> list[Path]:
     """The model's files, which must not change between the starts of a job."""
     path = checkpoint.path
@@ -213,8 +196,7 @@ def _recipe(
     format: str | None,
     gptq: bool | None,
 ) -> Recipe:
-    from forerun.lab.quantize.awq_block import MATRICES
-    from forerun.lab.quantize.quantize_job import METHODS, Recipe
+    from forerun.lab.quantize.round_job import MATRICES, METHODS, Recipe
     from forerun.model.config import weight_shapes
     from forerun.model.loader import read_config
     from forerun.weights.grid import grid_for
@@ -263,20 +245,6 @@ def _flatten_recipe(bits: int | None, given: Mapping[str, Any]) -> FlattenRecipe
     return recipe
 
 
-def _described(recipe: Recipe | FlattenRecipe) -> dict[str, object]:
-    """What a recipe says of itself, in the report."""
-    from forerun.lab.quantize.flatten_job import FlattenRecipe
-
-    if not isinstance(recipe, FlattenRecipe):
-        grid = recipe.grid
-        shown: dict[str, object] = {"method": recipe.method, "bits": grid.bits}
-        shown |= {"group": grid.group or "channel", "format": recipe.layout}
-    else:
-        shown = {"method": "flatten", "bits": recipe.bits or "4 or 8"}
-        shown |= {"split": recipe.split, "row-bits": recipe.row_bits}
-    return shown | ({"gptq": "on"} if recipe.gptq else {})
-
-
 def _texts(
     checkpoint: Checkpoint, calib: Path | None, eval_text: Path | None, num_tokens: int
 ) -> tuple[list[list[int]], list[list[int]]]:
@@ -306,7 +274,7 @@ def _texts(
     return texts[:count], held[:HELD_TEXTS]
 
 
-def _run(job: QuantizeJob | FlattenJob) -> dict[str, float]:
+def _run(job: QuantizeJob) -> dict[str, float]:
     """Run the job, with the time left on stderr in a terminal; its figures. Ctrl-C says how far it came."""
     from forerun.cli import console
 
@@ -327,7 +295,7 @@ def _run(job: QuantizeJob | FlattenJob) -> dict[str, float]:
         raise ConfigError(f"{job.partial} cannot be written: {error}") from error
 
 
-def _errors(job: QuantizeJob | FlattenJob) -> list[tuple[str, str, str, str]]:
+def _errors(job: QuantizeJob) -> list[tuple[str, str, str, str]]:
     """Of each kind of matrix: the mean of its relative errors, the worst, and where that is."""
     kinds: dict[str, list[tuple[float, str]]] = {}
     for name, error in job.errors.items():

@@ -9,9 +9,9 @@ writes them, while held-out texts run through the chosen blocks and through thos
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import safetensors
@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 from forerun.core.device import return_freed
-from forerun.core.errors import ConfigError
-from forerun.lab.quantize.flat_block import FlatBlock, observe
-from forerun.lab.quantize.flatten import product_error, round_weights, search_rows
-from forerun.lab.quantize.quantize_folder import QuantizeFolder
-from forerun.lab.quantize.quantize_memory import flatten_nbytes
-from forerun.lab.quantize.whole_block import READERS, Site, WholeBlock, advance
+from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance
+from forerun.lab.quantize.flatten import FlatInputs, product_error, round_weights, search_rows
+from forerun.lab.quantize.job import QuantizeJob, States
+from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights.flat import FlatParts, FlatRows, Split, num_places
 from forerun.weights.hf_layouts import flat_config
 
 WIDTHS = (8, 4)
 _PROBES, _PROBE_TOKENS = 2, 96
+_SAMPLED = 128
+"""Rows of a site's inputs that are kept, about."""
 
 Bits = Literal[4, 8] | None
 """Of all sites, None for a choice per site."""
@@ -51,96 +51,86 @@ class FlattenRecipe:
     bound: float = 0.01
     gptq: bool = True
 
+    def job(self, **given: Any) -> FlattenJob:
+        """Return the job that flattens so."""
+        return FlattenJob(recipe=self, **given)
+
+    def described(self) -> dict[str, object]:
+        """Return what the report says of it."""
+        shown: dict[str, object] = {"method": "flatten", "bits": self.bits or "4 or 8"}
+        shown |= {"split": self.split, "row-bits": self.row_bits}
+        return shown | ({"gptq": "on"} if self.gptq else {})
+
     def widths(self) -> tuple[int, ...]:
         """The bits that sites are tried with."""
         return WIDTHS if self.bits is None else (self.bits,)
 
 
-@dataclass
-class FlattenStates:
-    """Hidden states of the calibration text, of held-out ones (before, chosen, all of 8 bits), and of the probes.
+@dataclass(kw_only=True)
+class FlattenJob(QuantizeJob):
+    """One model, one recipe. Raises as QuantizeJob.
 
+    Beside the others' states are those of the held-out text with all sites in 8 bits (`eight`), and of the probes,
     `probes` (C, P, T, D): first those of the unrounded model, then those with one site in 4 bits each.
     """
 
-    calibration: Tensor
-    held: Tensor
-    rounded: Tensor
-    eight: Tensor
-    probes: Tensor
-
-
-@dataclass(kw_only=True)
-class FlattenJob(QuantizeFolder):
-    """One model, one recipe. Raises as QuantizeFolder."""
-
     recipe: FlattenRecipe = field(default_factory=FlattenRecipe)
-    divergences: dict[str, float] = field(default_factory=dict)
-    """Of each site in 4 bits alone, in nats."""
-    errors: dict[str, float] = field(default_factory=dict)
-    """Of each site and width: the error of its products, relative to their size."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.calibration:
-            raise ConfigError("method flatten needs a text to calibrate on: give --calib FILE")
+    @property
+    def method(self) -> str:
+        """Name it."""
+        return "flatten"
+
+    @property
+    def num_steps(self) -> int:
+        """Count blocks twice: they are measured, then written."""
+        return 2 * self.config.num_layers
 
     def peak_nbytes(self) -> int:
-        """About how much memory it takes at most, beside what the process has before."""
+        """Estimate from the sizes of a block, of the texts and of the probes."""
         texts = (*self.calibration, *self.held, *self.held, *self.held)
         probes = _carried(self.config.num_layers) if self.recipe.bits is None else 1
         num_tokens = sum(map(len, texts)) + probes * _PROBES * _PROBE_TOKENS
         return flatten_nbytes(self.config, num_tokens=num_tokens, length=max(map(len, texts)))
 
-    @property
-    def num_steps(self) -> int:
-        """How far `run` counts."""
-        return 2 * self.config.num_layers
+    def begin(self, calibration: Tensor, held: Tensor) -> States:
+        """Take some of the calibration text for probes."""
+        return {
+            "calibration": calibration,
+            "held": held,
+            "rounded": held.clone(),
+            "eight": held.clone() if self.recipe.bits is None else held[:0].clone(),
+            "probes": calibration[:_PROBES, :_PROBE_TOKENS][None].clone(),
+        }
 
-    def run(self) -> Iterator[int]:
-        """Round all blocks; yields how many steps are done, those of an earlier start included. Raises OSError."""
-        self.claim()
-        done, states = self._resume()
-        yield done
-        for step in range(done, self.num_steps):
-            layer = step % self.config.num_layers
-            if step < self.config.num_layers:
-                self._measure(layer, states)
-                if step == self.config.num_layers - 1:
-                    self._diverge(states)
-            else:
-                self._emit(layer, states)
-            self._save_states(step + 1, states)
-            return_freed()
-            yield step + 1
+    def step(self, step: int, states: States) -> None:
+        """Measure a block, or write it."""
+        layer = step % self.config.num_layers
+        if step >= self.config.num_layers:
+            self._emit(layer, states)
+            return
+        self._measure(layer, states)
+        if layer == self.config.num_layers - 1:
+            self._diverge(states)
 
-    def finish(self) -> dict[str, float]:
-        """Write what is left and give the folder its name; perplexities, shares and bytes."""
-        _, states = self._resume()
-        figures: dict[str, float] = {}
-        if len(self.held):
-            targets = torch.tensor(self.held)
-            named = {"before": states.held, "eight": states.eight, "after": states.rounded}
-            for name, each in named.items():
-                if len(each):
-                    figures[f"ppl_{name}"] = math.exp(self.outside.loss(each, targets))
-        figures |= self._shares()
-        self.save_outside()
-        for layer in range(self.config.num_layers):
-            (self.partial / _candidates(layer)).unlink(missing_ok=True)
-        figures["nbytes"] = self.write_folder(lambda kept: flat_config(self.recipe.split, kept))
-        self.rename()
-        return figures
+    def saved(self, done: int, states: States) -> States:
+        """Leave out the room for probes to come."""
+        return states | {"probes": states["probes"][: _carried(done)]}
+
+    def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
+        """Describe the split."""
+        return flat_config(self.recipe.split, left_alone)
 
     # --- the first pass ---
 
-    def _measure(self, layer: int, states: FlattenStates) -> None:
+    def _measure(self, layer: int, states: States) -> None:
         """Round a block's sites to all widths, and carry the probes through it."""
         weights = self.weights(layer)
         block = WholeBlock(self.config, weights)
-        seen = observe(block, states.calibration)
-        before, carried = states.probes[0].clone(), _carried(layer)
-        for copy in states.probes[:carried]:
+        seen = observe(block, states["calibration"])
+        states["probes"] = probes = self._with_room(states["probes"])
+        before, carried = probes[0].clone(), _carried(layer)
+        for copy in probes[:carried]:
             advance(block, copy)
         kept: dict[str, FlatParts] = {}
         num_rounded, widths = 0, self.recipe.widths()
@@ -170,21 +160,30 @@ class FlattenJob(QuantizeFolder):
                 flat = dict(zip(names, parts, strict=True))
                 kept |= {f"{bits}.{name}": each for name, each in flat.items()}
                 if bits == 4 and self.recipe.bits is None:
-                    states.probes[carried] = before
-                    advance(FlatBlock(self.config, weights, flat), states.probes[carried])
+                    probes[carried] = before
+                    advance(FlatBlock(self.config, weights, flat), probes[carried])
                     carried += 1
                 del rows, parts, flat
                 return_freed()
         self.save(_candidates(layer), _packed(kept))
 
-    def _diverge(self, states: FlattenStates) -> None:
+    def _with_room(self, probes: Tensor) -> Tensor:
+        """Return probes with room for those to come, made once: they are most of the memory."""
+        num = 1 if self.recipe.bits is not None else _carried(self.config.num_layers)
+        if len(probes) == num:
+            return probes
+        whole = torch.zeros(num, *probes.shape[1:])
+        whole[: len(probes)] = probes
+        return whole
+
+    def _diverge(self, states: States) -> None:
         """From the probes, how far each site in 4 bits moves the model."""
         if self.recipe.bits is not None:
             return
-        moved = self.outside.divergence(states.probes).tolist()
+        moved = self.outside.divergence(states["probes"]).tolist()
         keys = [(i, site) for i in range(self.config.num_layers) for site in READERS]
         self.divergences = {f"{i}.{s}": kl for (i, s), kl in zip(keys, moved, strict=True)}
-        states.probes = states.probes[:0]
+        states["probes"] = states["probes"][:0]
 
     # --- the choice ---
 
@@ -201,8 +200,8 @@ class FlattenJob(QuantizeFolder):
                 chosen[key], left = 4, left - cost[key]
         return chosen
 
-    def _shares(self) -> dict[str, float]:
-        """Of multiplications: the share in 4 bits. Widening; bytes of fp16 weights over those of the codes."""
+    def figures(self) -> dict[str, float]:
+        """Return of multiplications the share in 4 bits. Widening; bytes of fp16 weights over those of the codes."""
         widths, sizes = self.widths(), site_sizes(self.config)
         work, four, nbytes, total = 0.0, 0.0, 0.0, 0.0
         for (layer, site), bits in widths.items():
@@ -224,15 +223,15 @@ class FlattenJob(QuantizeFolder):
 
     # --- the second pass ---
 
-    def _emit(self, layer: int, states: FlattenStates) -> None:
+    def _emit(self, layer: int, states: States) -> None:
         """Write a block as chosen, and carry the held-out texts through it."""
         weights, widths = self.weights(layer), self.widths()
         flat = self._flat(layer, {site: widths[layer, site] for site in READERS})
-        advance(WholeBlock(self.config, weights), states.held)
-        advance(FlatBlock(self.config, weights, flat), states.rounded)
-        if len(states.eight):
+        advance(WholeBlock(self.config, weights), states["held"])
+        advance(FlatBlock(self.config, weights, flat), states["rounded"])
+        if len(states["eight"]):
             eight = self._flat(layer, dict.fromkeys(READERS, 8))
-            advance(FlatBlock(self.config, weights, eight), states.eight)
+            advance(FlatBlock(self.config, weights, eight), states["eight"])
         self.write_block(layer, {**weights, **flat})
 
     def _flat(self, layer: int, bits_of: Mapping[Site, int]) -> dict[str, FlatParts]:
@@ -247,32 +246,6 @@ class FlattenJob(QuantizeFolder):
                     if start in names:
                         found[name] = _unpacked(file, start, self.recipe.split)
         return found
-
-    # --- what lies in the folder meanwhile ---
-
-    def _resume(self) -> tuple[int, FlattenStates]:
-        if (state := self.load_state()) is not None:
-            known, tensors = state
-            self.errors, self.divergences = known["errors"], known["divergences"]
-            tensors["probes"] = self._with_room(tensors["probes"])
-            return known["done"], FlattenStates(**tensors)
-        calibration, held = map(self.outside.embed, (self.calibration, self.held))
-        probes = self._with_room(calibration[:_PROBES, :_PROBE_TOKENS][None])
-        eight = held.clone() if self.recipe.bits is None else held[:0].clone()
-        return 0, FlattenStates(calibration, held, held.clone(), eight, probes)
-
-    def _save_states(self, done: int, states: FlattenStates) -> None:
-        known = {"done": done, "errors": self.errors, "divergences": self.divergences}
-        probes = states.probes[: _carried(done)]
-        self.save_state(known, vars(states) | {"probes": probes})
-
-    def _with_room(self, probes: Tensor) -> Tensor:
-        """Probes, and room for those to come."""
-        if self.recipe.bits is not None or not len(probes):
-            return probes.clone()
-        whole = torch.zeros(_carried(self.config.num_layers), *probes.shape[1:])
-        whole[: len(probes)] = probes
-        return whole
 
 
 def _carried(layer: int) -> int:
@@ -309,3 +282,22 @@ def _unpacked(file: safetensors.safe_open, name: str, split: Split) -> FlatParts
         for part in ("codes", "scales", "steps", "pieces", "limit")
     )
     return FlatParts(codes, scales, FlatRows(steps, pieces, int(limit[0]), split))
+
+
+def observe(block: WholeBlock, states: Tensor) -> dict[Site, FlatInputs]:
+    """Replace texts' hidden states (S, T, D) by the block's outputs; what its matrices read."""
+    seen: dict[Site, FlatInputs] = {}
+    count = states.shape[0] * states.shape[1]
+    step = max(1, count // _SAMPLED)
+    for i in range(len(states)):
+        states[i], sites = block(states[i])
+        for site, x in sites.items():
+            gram, largest = x.T @ x / count, x.abs().amax(0)
+            sample = x[(-i * len(x)) % step :: step]
+            if site in seen:
+                before = seen[site]
+                gram += before.gram
+                largest = torch.maximum(before.largest, largest)
+                sample = torch.cat((before.sample, sample))
+            seen[site] = FlatInputs(largest, gram, sample.clone())
+    return seen

@@ -1,17 +1,21 @@
-"""The Hugging Face folder that a quantizing job fills block by block, under another name until it is whole.
+"""Quantizing a model block by block, in bounded memory, into a Hugging Face folder: what all methods share.
 
-What is unfinished lies in `<folder>.partial`, with a note of what it is made of, so that a job that was killed goes on.
+Beside one block only hidden states of texts are held. They and the finished blocks lie in `<folder>.partial`, with a
+note of what they are made of, so that a job that was killed goes on after its last step; at the end the folder gets
+its name. Inputs of a block come from the unrounded blocks before it, as in AWQ; a held-out text runs through the
+rounded ones too, which gives the perplexity before and after in the same pass.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors
@@ -19,6 +23,7 @@ import torch
 from torch import Tensor
 
 from forerun.core import files
+from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize.hf_export import Matrix, config_json, named
 from forerun.lab.quantize.outside import Outside, as_fp16
@@ -33,10 +38,14 @@ from forerun.weights.hf_layouts import flat_tensors
 from forerun.weights.tensor_file import Chunks
 
 _ORIGIN, _STATE = "origin.json", "state.safetensors"
+_CANDIDATES = "candidates-*.safetensors"
+
+States = dict[str, Tensor]
+"""Hidden states (S, T, D) by name: of the calibration text, of the held-out one before and after rounding, ..."""
 
 
 @dataclass
-class QuantizeFolder:
+class QuantizeJob(ABC):
     """One model. `calibration` and `held` are texts of the same number of tokens each, perhaps none.
 
     Raises ConfigError if the folder exists or an unfinished one is another job's, LoadError for the model.
@@ -48,6 +57,44 @@ class QuantizeFolder:
     folder: Path
     origin: Mapping[str, object]
     """What the result depends on, as JSON."""
+    errors: dict[str, float] = field(default_factory=dict)
+    """Of each matrix, or site and width: the error of its outputs, relative to their size."""
+    divergences: dict[str, float] = field(default_factory=dict)
+    """Of each site in 4 bits alone, in nats, where a method measures it."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """The method's name."""
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """How far `run` counts."""
+
+    @abstractmethod
+    def peak_nbytes(self) -> int:
+        """Return about how much memory it takes at most, beside what the process has before."""
+
+    @abstractmethod
+    def begin(self, calibration: Tensor, held: Tensor) -> States:
+        """Return the states to begin with, `held` and `rounded` among them, of embedded texts (S, T, D)."""
+
+    @abstractmethod
+    def step(self, step: int, states: States) -> None:
+        """Round a block, and advance the states through it."""
+
+    def saved(self, done: int, states: States) -> States:
+        """Return what a start that goes on after `done` steps needs."""
+        return states
+
+    @abstractmethod
+    def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
+        """Return the quantization config, for the linear layers that are left alone."""
+
+    def figures(self) -> dict[str, float]:
+        """Return what the method says of its result besides."""
+        return {}
 
     def __post_init__(self) -> None:
         self.on_matrix: Callable[[float], object] = lambda share: None
@@ -58,6 +105,52 @@ class QuantizeFolder:
         self.partial = self.folder.with_name(f"{self.folder.name}.partial")
         self.outside = Outside(self.checkpoint, self.arch, self.config)
         config_json(self.checkpoint, self.config)  # raises now, not at the end
+
+        if not self.calibration and self.method != "rtn":
+            raise ConfigError(
+                f"method {self.method} needs a text to calibrate on: give --calib FILE"
+            )
+
+    def run(self) -> Iterator[int]:
+        """Round all blocks; yields how many steps are done, those of an earlier start included. Raises OSError."""
+        self.claim()
+        done, states = self._resume()
+        yield done
+        for step in range(done, self.num_steps):
+            self.step(step, states)
+            known = {"done": step + 1, "errors": self.errors, "divergences": self.divergences}
+            arrays = {n: tensor.numpy() for n, tensor in self.saved(step + 1, states).items()}
+            self.save(_STATE, arrays, {name: json.dumps(value) for name, value in known.items()})
+            return_freed()
+            yield step + 1
+
+    def finish(self) -> dict[str, float]:
+        """Write what is left and give the folder its name; perplexities, if there is a held-out text, and bytes."""
+        _, states = self._resume()
+        figures: dict[str, float] = {}
+        if len(self.held):
+            targets = torch.tensor(self.held)
+            for name, key in (("before", "held"), ("eight", "eight"), ("after", "rounded")):
+                if len(states.get(key, ())):
+                    figures[f"ppl_{name}"] = math.exp(self.outside.loss(states[key], targets))
+        figures |= self.figures()
+        self.save(self._file(-1), dict(self.outside.tensors()))
+        figures["nbytes"] = self._write_folder()
+        for path in (_STATE, _ORIGIN, *(path.name for path in self.partial.glob(_CANDIDATES))):
+            (self.partial / path).unlink()
+        os.replace(self.partial, self.folder)
+        return figures
+
+    def _resume(self) -> tuple[int, States]:
+        """Return how many steps are done, and the states after them."""
+        path = self.partial / _STATE
+        if not path.is_file():
+            return 0, self.begin(*map(self.outside.embed, (self.calibration, self.held)))
+        with safetensors.safe_open(path, framework="pt") as file:
+            known = {n: json.loads(text) for n, text in file.metadata().items() if n != "format"}
+            states = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        self.errors, self.divergences = known["errors"], known["divergences"]
+        return known["done"], states
 
     def claim(self) -> None:
         """Make the unfinished folder, or take up that of an earlier start. Raises ConfigError."""
@@ -105,10 +198,6 @@ class QuantizeFolder:
                 tensors[name] = matrix
         self.save(self._file(layer), tensors)
 
-    def save_outside(self) -> None:
-        """Write the weights outside all blocks."""
-        self.save(self._file(-1), dict(self.outside.tensors()))
-
     def save(
         self,
         name: str,
@@ -118,25 +207,8 @@ class QuantizeFolder:
         """Write a file of tensors in place of the one of that name."""
         tensor_file.write(self.partial / name, tensors, known)
 
-    def save_state(self, known: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
-        """Write how far the job is: `known` as JSON, and hidden states."""
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        self.save(_STATE, arrays, {name: json.dumps(value) for name, value in known.items()})
-
-    def load_state(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """What was saved last, None before."""
-        path = self.partial / _STATE
-        if not path.is_file():
-            return None
-        with safetensors.safe_open(path, framework="pt") as file:
-            known = {n: json.loads(text) for n, text in file.metadata().items() if n != "format"}
-            return known, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-    def write_folder(self, quantization: Callable[[list[str]], Mapping[str, object]]) -> int:
-        """The index, config.json and the tokenizer's files; bytes of all weights.
-
-        `quantization` gives the quantization config, for the linear layers that are left alone.
-        """
+    def _write_folder(self) -> int:
+        """Write the index, config.json and the tokenizer's files; bytes of all weights."""
         weight_map: dict[str, str] = {}
         nbytes = 0
         for layer in range(-1, self.config.num_layers):
@@ -147,17 +219,11 @@ class QuantizeFolder:
         index = {"metadata": {"total_size": nbytes}, "weight_map": weight_map}
         head = [] if self.config.tied_head else [self.arch.source("head", self.config, "hf").name]
         config = config_json(self.checkpoint, self.config)
-        config["quantization_config"] = dict(quantization(head))
+        config["quantization_config"] = dict(self.quantization(head))
         write_beside(self.checkpoint, self.partial)
         for name, value in (("model.safetensors.index.json", index), ("config.json", config)):
             files.replace(self.partial / name, (json.dumps(value, indent=2) + "\n").encode())
         return nbytes
-
-    def rename(self) -> None:
-        """Give the folder its name."""
-        for name in (_STATE, _ORIGIN):
-            (self.partial / name).unlink()
-        os.replace(self.partial, self.folder)
 
     def discard(self) -> None:
         """Delete what is unfinished."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forerun.lab.quantize.whole_block import READERS
+from forerun.lab.quantize.block import READERS
 from forerun.model.config import ModelConfig, weight_shapes
 
 _ALLOWANCE = 28_000_000

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from forerun.core.errors import ConfigError, LoadError
+from forerun.lab.quantize.block import WholeBlock
 from forerun.lab.quantize.outside import Outside
-from forerun.lab.quantize.quantize_job import QuantizeJob, Recipe
-from forerun.lab.quantize.whole_block import WholeBlock
+from forerun.lab.quantize.round_job import Recipe, RoundJob
 from forerun.model.decoder import Decoder
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.weights.checkpoint import open_checkpoint
@@ -36,16 +36,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def job(
     source: Path, out: Path, grid: Grid, method: str = "awq", layout: Layout | None = None
-) -> QuantizeJob:
+) -> RoundJob:
     chosen = layout or layout_for(None, grid.bits, grid.group)
     recipe = Recipe("awq" if method == "awq" else "rtn", grid, chosen)
     checkpoint = open_checkpoint(source)
     calibration = TEXTS[:4] if method == "awq" else []
     origin = {"recipe": repr(recipe)}
-    return QuantizeJob(checkpoint, calibration, TEXTS[4:], out, origin, recipe=recipe)
+    return RoundJob(checkpoint, calibration, TEXTS[4:], out, origin, recipe=recipe)
 
 
-def finished(*arguments: Any) -> tuple[Path, dict[str, float], QuantizeJob]:
+def finished(*arguments: Any) -> tuple[Path, dict[str, float], RoundJob]:
     made, shares = job(*arguments), list[float]()
     made.on_matrix = shares.append
     steps = list(made.run())
@@ -166,7 +166,7 @@ def test_other_options_do_not_continue_a_job(folders: dict[str, Path], tmp_path:
 def test_awq_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
     recipe = Recipe("awq", Grid(4, 32), "awq")
     with pytest.raises(ConfigError, match="give --calib FILE"):
-        QuantizeJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {}, recipe=recipe)
+        RoundJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {}, recipe=recipe)
 
 
 def test_weights_that_are_no_numbers_are_named(folders: dict[str, Path], tmp_path: Path) -> None:

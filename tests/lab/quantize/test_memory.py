@@ -11,7 +11,7 @@ import pytest
 
 from tests.model.tiny import hf_model
 
-SCRIPT = Path(__file__).with_name("quantize_resident.py")
+SCRIPT = Path(__file__).with_name("resident.py")
 SIZES = {"vocab_size": 512, "hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 3}
 SIZES |= {"num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 512}
 

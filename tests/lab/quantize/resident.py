@@ -1,6 +1,6 @@
 """What a quantizing job states and what it takes, in a process of its own: run by a test.
 
-    python quantize_resident.py MODEL METHOD OUT
+    python resident.py MODEL METHOD OUT
 
 prints one line of JSON: stated and measured bytes over a bare `import torch`.
 """
@@ -21,14 +21,14 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
 
     bare = resident_nbytes()
     from forerun.lab.quantize.flatten_job import FlattenJob
-    from forerun.lab.quantize.quantize_job import QuantizeJob, Recipe
+    from forerun.lab.quantize.round_job import Recipe, RoundJob
     from forerun.weights.checkpoint import open_checkpoint
     from forerun.weights.grid import Grid
 
     checkpoint = open_checkpoint(Path(model))
     random = torch.Generator().manual_seed(0)
     texts = torch.randint(0, 256, (12, 512), generator=random).tolist()
-    job: QuantizeJob | FlattenJob
+    job: RoundJob | FlattenJob
     if method == "flatten":
         job = FlattenJob(checkpoint, texts[:8], texts[8:], Path(out), {})
     else:
@@ -36,7 +36,7 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
             "awq" if method.startswith("awq") else "rtn", Grid(4, 64), "awq", gptq=method == "awq"
         )
         calibration = [] if method == "rtn" else texts[:8]
-        job = QuantizeJob(checkpoint, calibration, texts[8:], Path(out), {}, recipe=recipe)
+        job = RoundJob(checkpoint, calibration, texts[8:], Path(out), {}, recipe=recipe)
     return_at_once()
     return_freed()
     stated = resident_nbytes() + job.peak_nbytes()

@@ -1,4 +1,4 @@
-"""One block over whole texts in fp32: what calibration needs, where the row law has no part.
+"""One block over whole texts in fp32, as it is or flattened: what calibration needs, where the row law has no part.
 
 The decoder computes tiles of 8 rows over a cache; here all T tokens of a text are one pass, many times faster.
 T tokens, D width, H heads, G kv heads, E head dim.
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.lab.quantize.flatten import rounded
 from forerun.model.config import ModelConfig
 from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import reference as ops
+from forerun.weights.flat import FlatParts
 
 Site = Literal["attn", "o", "mlp", "down"]
 """Where a block multiplies by weights: what q, k and v read, what o reads, what gate and up read, what down reads."""
@@ -93,3 +95,17 @@ def advance(block: WholeBlock, states: Tensor) -> None:
     """Replace texts' hidden states (S, T, D) by the block's outputs."""
     for i in range(len(states)):
         states[i] = block(states[i])[0]
+
+
+class FlatBlock(WholeBlock):
+    """The block with some of its matrices flattened, as the kernels compute them but for the rounding of sums."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, Tensor], flat: Mapping[str, FlatParts]
+    ) -> None:
+        values = {name: torch.from_numpy(parts.values()) for name, parts in flat.items()}
+        super().__init__(config, {**weights, **values})
+        self.rows = {name: parts.rows for name, parts in flat.items()}
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return super()._linear(name, rounded(self.rows[name], x) if name in self.rows else x)

@@ -1,0 +1,195 @@
+"""Rounding to nearest, AWQ, and either with GPTQ's feedback: a block's matrices, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.device import return_freed
+from forerun.lab.quantize.awq import Inputs, clip, search_scales
+from forerun.lab.quantize.block import READERS, Site, WholeBlock, advance
+from forerun.lab.quantize.gptq import Feedback, compensated
+from forerun.lab.quantize.job import QuantizeJob, States
+from forerun.lab.quantize.memory import awq_nbytes
+from forerun.model.config import ModelConfig
+from forerun.weights.coded import Parts
+from forerun.weights.grid import Coded, Grid
+from forerun.weights.hf_layouts import Layout, config_of, tensors_of
+
+Method = Literal["rtn", "awq"]
+METHODS: tuple[Method, ...] = ("rtn", "awq")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to round: the method, the grid, and the layout that is written."""
+
+    method: Method
+    grid: Grid
+    layout: Layout
+    gptq: bool = False
+    """Whether columns make up for those that were rounded before them."""
+
+    def job(self, **given: Any) -> RoundJob:
+        """Return the job that rounds so."""
+        return RoundJob(recipe=self, **given)
+
+    def described(self) -> dict[str, object]:
+        """Return what the report says of it."""
+        shown: dict[str, object] = {"method": self.method, "bits": self.grid.bits}
+        shown |= {"group": self.grid.group or "channel", "format": self.layout}
+        return shown | ({"gptq": "on"} if self.gptq else {})
+
+
+MATRICES = tuple(name for readers in READERS.values() for name in readers)
+_NEVER_CLIPPED = ("q", "k")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleGroup:
+    """Matrices whose inputs are multiplied by shared scales, and what is divided by them before: a norm, or rows."""
+
+    site: Site
+    source: str
+
+
+def scale_groups(config: ModelConfig) -> Iterator[ScaleGroup]:
+    """The groups of a block in which scaling changes nothing but rounding.
+
+    Heads that share values cannot be scaled apart, and only a gated MLP or ReLU hands scales on.
+    """
+    yield ScaleGroup("attn", "attn_norm")
+    if config.num_heads == config.num_kv_heads:
+        yield ScaleGroup("o", "v")
+    yield ScaleGroup("mlp", "mlp_norm")
+    if config.gated_mlp or config.activation == "relu":
+        yield ScaleGroup("down", "up")
+
+
+def scale(
+    config: ModelConfig, weights: dict[str, Tensor], inputs: dict[Site, Inputs], grid: Grid
+) -> None:
+    """Put the scales into the block's weights and inputs: the same function, easier to round."""
+    for group in scale_groups(config):
+        readers = [name for name in READERS[group.site] if name in weights]
+        scales = search_scales([weights[name] for name in readers], inputs[group.site], grid)
+        inputs[group.site] = inputs[group.site].divided(scales)
+        for name in readers:
+            weights[name] = weights[name] * scales
+        for name in (group.source, f"{group.source}.bias"):
+            if name in weights:
+                tensor = weights[name]
+                weights[name] = tensor / (scales[:, None] if tensor.dim() > 1 else scales)
+
+
+def clipped(name: str, weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
+    """A scaled matrix with clipped ranges; q and k, whose products go through a softmax, keep theirs."""
+    return weight if name in _NEVER_CLIPPED else clip(weight, inputs, grid)
+
+
+@dataclass(kw_only=True)
+class RoundJob(QuantizeJob):
+    """One model, one recipe. Raises as QuantizeJob."""
+
+    recipe: Recipe
+
+    @property
+    def method(self) -> str:
+        """Name the recipe's."""
+        return self.recipe.method
+
+    @property
+    def num_steps(self) -> int:
+        """Count blocks."""
+        return self.config.num_layers
+
+    def peak_nbytes(self) -> int:
+        """Estimate from the sizes of a block and of the texts."""
+        texts = (*self.calibration, *self.held, *self.held)
+        return awq_nbytes(
+            self.config,
+            num_tokens=sum(map(len, texts)),
+            length=max(map(len, texts), default=0),
+            is_calibrated=bool(self.calibration),
+            gptq=self.recipe.gptq,
+        )
+
+    def begin(self, calibration: Tensor, held: Tensor) -> States:
+        """Keep the held-out text twice."""
+        return {"calibration": calibration, "held": held, "rounded": held.clone()}
+
+    def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
+        """Describe the layout."""
+        grid = self.recipe.grid
+        return config_of(self.recipe.layout, grid.bits, grid.group, left_alone)
+
+    def step(self, step: int, states: States) -> None:
+        """Round and write a block; the states become its outputs."""
+        weights = self.weights(step)
+        inputs = observe(WholeBlock(self.config, weights), states["calibration"])
+        advance(WholeBlock(self.config, weights), states["held"])
+        return_freed()
+        if self.recipe.method == "awq":
+            scale(self.config, weights, inputs, self.recipe.grid)
+            return_freed()
+        coded: dict[str, Coded] = {}
+        names = [name for name in MATRICES if name in weights]
+        for site, readers in READERS.items():
+            seen = inputs.pop(site, None)
+            feedback = Feedback.of(seen.gram) if seen is not None and self.recipe.gptq else None
+            for name in readers:
+                if name in weights:
+                    found = self._round_matrix(name, weights.pop(name), seen, feedback)
+                    coded[name], self.errors[f"{step}.{name}"] = found
+                    self.on_matrix(len(coded) / len(names))
+        return_freed()
+        if len(states["rounded"]):
+            values = {name: matrix.values() for name, matrix in coded.items()}
+            advance(WholeBlock(self.config, weights | values), states["rounded"])
+            del values
+        self.write_block(step, {**weights, **coded}, self._tensors)
+
+    def _tensors(self, name: str, parts: Parts) -> dict[str, np.ndarray]:
+        return tensors_of(name, parts, self.recipe.grid.bits, self.recipe.layout)
+
+    def _round_matrix(
+        self, name: str, weight: Tensor, inputs: Inputs | None, feedback: Feedback | None
+    ) -> tuple[Coded, float]:
+        grid = self.recipe.grid
+        if inputs is None:
+            coded = grid.round(weight)
+            difference = (coded.values() - weight).square().sum()
+            return coded, float(difference / weight.square().sum().clamp(min=1e-30))
+        is_clipped = self.recipe.method == "awq"
+        cut = clipped(name, weight, inputs, grid) if is_clipped else weight
+        if feedback is None:
+            coded = grid.round(cut)
+        else:
+            scales, zeros = grid.ranges(cut)
+            codes = compensated(weight, feedback, scales, zeros, (0, grid.top))
+            coded = Coded(codes.to(torch.uint8).contiguous(), scales, zeros)
+        del cut
+        return coded, inputs.error(coded.values() - weight) / max(inputs.error(weight), 1e-30)
+
+
+def observe(block: WholeBlock, states: Tensor) -> dict[Site, Inputs]:
+    """Replace texts' hidden states (S, T, D) by the block's outputs; statistics of what its matrices read."""
+    seen: dict[Site, Inputs] = {}
+    for i in range(len(states)):
+        states[i], sites = block(states[i])
+        for site, x in sites.items():
+            width = x.shape[1]
+            if site not in seen:
+                seen[site] = Inputs(torch.zeros(width), torch.zeros(width, width))
+            seen[site].magnitude.add_(x.abs().sum(0))
+            seen[site].gram.addmm_(x.T, x)
+    count = states.shape[0] * states.shape[1]
+    for inputs in seen.values():
+        inputs.magnitude.div_(count)
+        inputs.gram.div_(count)
+    return seen
