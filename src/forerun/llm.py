@@ -359,7 +359,7 @@ class LLM:
             else:
                 self.drafter_spec = spec
                 return drafter
-        self.drafter_spec = self.drafter_spec.beside(target)
+        self.drafter_spec = self.drafter_spec.for_target(target)
         return self.drafter_spec.build(target)
 
 

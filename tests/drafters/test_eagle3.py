@@ -132,6 +132,8 @@ def test_rows_are_fed_with_the_tokens_after_them():
     fed = []
 
     class Network:
+        ngrams = "python"
+
         def clear(self, slot):
             fed.append("clear")
 

@@ -208,7 +208,6 @@ def test_spelling():
         "skip_mlp": "0",
         "num_draft": "3",
     }
-    assert DrafterSpec.of({"assistant_early_exit": 4}) == DrafterSpec("early_exit", {"exit": 4})
 
 
 class Planted:

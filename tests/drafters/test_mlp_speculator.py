@@ -250,17 +250,17 @@ def test_the_network_that_ships_for_a_target_is_found_by_its_size_and_tokenizer(
     monkeypatch.setattr(files, "SHIPPED", tmp_path)
     theirs, here = "mlp_speculator++recycling", with_tokenizer()
     assert files.shipped(here) is None
-    assert DrafterSpec.of("auto").beside(here).text() == "recycling"
+    assert DrafterSpec.of("auto").for_target(here).text() == "recycling"
     trained = folder.describe_target(here, "a model")
     save(tmp_path / "of-another", LSTM | {"target": trained | {"num_layers": 99}}, LSTM_TENSORS)
     assert files.shipped(here) is None
     save(tmp_path / "ours", LSTM | {"target": trained}, LSTM_TENSORS)
     assert files.shipped(here) == tmp_path / "ours"
     assert files.shipped(target()) is None, "without a tokenizer nothing can be compared"
-    assert DrafterSpec.of("auto").beside(here).text() == theirs
+    assert DrafterSpec.of("auto").for_target(here).text() == theirs
     assert DrafterSpec.of("auto").build(here).network is not None
-    assert DrafterSpec.of("auto", num_draft=3).beside(here).text() == "recycling:num_draft=3"
-    assert DrafterSpec.of("recycling").beside(here).text() == "recycling"
+    assert DrafterSpec.of("auto", num_draft=3).for_target(here).text() == "recycling:num_draft=3"
+    assert DrafterSpec.of("recycling").for_target(here).text() == "recycling"
 
 
 def test_without_a_network_that_ships_a_folder_is_asked_for():

@@ -9,7 +9,7 @@ from forerun.drafters.mlp_speculator.drafting import NativeNetwork, TorchNetwork
 from forerun.drafting.base import Target
 from forerun.drafting.networks.best_first import SHARE
 from forerun.drafting.ngram import guess_tree
-from forerun.drafting.ngram.guess_tree import NGramModel, text_evidence
+from forerun.drafting.ngram.guess_tree import NGramModel, text_ngrams
 from forerun.drafting.ngram.suffix_index import new_index
 from forerun.drafting.ngram.token_table import new_live_table
 from forerun.drafting.spec import DrafterSpec
@@ -34,7 +34,7 @@ def beside(patch=None):
         index = new_index(8)
         index.extend(0, text)
         own.append(index)
-    return text_evidence(own, shared, None, live), (own, shared, None, live)
+    return text_ngrams(own, shared, None, live), (own, shared, None, live)
 
 
 def network(kind=NativeNetwork):
@@ -81,7 +81,7 @@ def test_a_text_gets_the_same_tree_alone_and_in_company():
 
     rows, net = hidden(3), network()
     for i, text in enumerate(TEXTS):
-        one = text_evidence([own[i]], shared, file, live)
+        one = text_ngrams([own[i]], shared, file, live)
         assert net.draft(rows[i : i + 1], [text[-1]], [9], 4, 0.01, one, 0.2) == [together[i]]
 
 

@@ -104,8 +104,8 @@ class DrafterSpec:
         chosen = method_of(self.name).smaller(self._built_options())
         return None if chosen is None else DrafterSpec.of(options.spell(self.name, chosen))
 
-    def beside(self, target: Target) -> DrafterSpec:
-        """What `auto` means for a target: the network that ships for it joins the tables, if there is one."""
+    def for_target(self, target: Target) -> DrafterSpec:
+        """Return what `auto` means for a target: the network that ships for it joins the tables, if there is one."""
         has_network = self.is_auto and AUTO_NETWORK in registry.names("drafters")
         if not has_network or not method_of(AUTO_NETWORK).ships_for(target):
             return self
@@ -115,7 +115,7 @@ class DrafterSpec:
         """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
         if self.built is not None:
             return self.built
-        if (spec := self.beside(target)) is not self:
+        if (spec := self.for_target(target)) is not self:
             return spec.build(target)
         if self.parts:
             return united([part.build(target) for part in self.parts])

@@ -213,7 +213,7 @@ class Planner:
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self._target(), 0
-        asked = self.spec.beside(target)
+        asked = self.spec.for_target(target)
         may_learn = self.config.learn and asked.keeps()
         spec: DrafterSpec | None = asked
         while spec is not None:

@@ -79,8 +79,8 @@ class DraftHead:
             part, tokens = slice(first, first + num_rows), self._listed
             scored = logits[part]
             if text.part is not None:
-                scored = _beside(scored, text.part(hidden[part]))
-                tokens = _beside(tokens, text.ids)
+                scored = _concatenated(scored, text.part(hidden[part]))
+                tokens = _concatenated(tokens, text.ids)
             rows += [Scores(row, tokens, self.vocab_size) for row in scored.unbind()]
             first += num_rows
         return rows
@@ -92,7 +92,7 @@ class DraftHead:
         return self._part.nbytes() + tables + num_texts * OWN_TOKENS * row_nbytes
 
 
-def _beside(first: Tensor, second: Tensor) -> Tensor:
+def _concatenated(first: Tensor, second: Tensor) -> Tensor:
     """Both along the last axis, on the CPU. Not `torch.cat`, whose threads would disturb those of the model."""
     both = (first.numpy(force=True), second.numpy(force=True))
     return torch.from_numpy(np.concatenate(both, axis=-1))

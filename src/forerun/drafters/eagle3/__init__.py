@@ -16,14 +16,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
+from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.eagle3 import files, gguf
-from forerun.drafters.eagle3.drafting import AnyEagleNetwork, NativeEagle, new_network
-from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
-from forerun.drafting.networks.best_first import MAX_STEPS, NetworkOptions, drafts_of
+from forerun.drafters.eagle3.drafting import NativeEagle, TorchEagle, new_network
+from forerun.drafting.base import DrafterBytes, Method, Target
+from forerun.drafting.networks.best_first import MAX_STEPS, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.last_state import committed_rows
-from forerun.drafting.ngram.guess_tree import AnyNGramModel
+from forerun.drafting.networks.last_state import NetworkDrafter, committed_rows
+from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
 from forerun.model.cache.blocks import common_prefix
 
 
@@ -69,21 +69,20 @@ METHOD = Method(
 )
 
 
-class Eagle3Drafter(Drafter):
+class Eagle3Drafter(NetworkDrafter):
     """Feeds the network the target's states of every committed row; a slot a sequence."""
 
     def __init__(
         self,
         options: Options,
-        network: AnyEagleNetwork,
+        network: NativeEagle | TorchEagle,
         layers: tuple[int, ...],
         num_slots: int,
         max_len: int,
     ) -> None:
-        self.options, self.network, self.max_len = options, network, max_len
+        super().__init__(options, network.ngrams)
+        self.network, self.max_len = network, max_len
         self.features = Features(layers=layers)
-        self.max_nodes = options.num_draft
-        self.takes_ngrams = "native" if isinstance(network, NativeEagle) else "python"
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
         self._texts: dict[int, list[int]] = {}
@@ -117,20 +116,11 @@ class Eagle3Drafter(Drafter):
             self._complete.add(slot)
         self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
-    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence, its likeliest nodes first, in one call for all."""
-        return self.propose_with(seqs, budgets, None)
-
-    def propose_with(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: AnyNGramModel | None
-    ) -> list[Draft]:
-        """Guess with what is known of each text; None: alone."""
-        wanted = [min(budget, self.options.num_draft) for budget in budgets]
-        if not any(wanted):
-            return [EMPTY_DRAFT for _ in seqs]
-        slots = [self._slots[seq.id] for seq in seqs]
-        limits = (self.options.num_steps, self.options.min_chance, ngrams, self.options.min_doubt)
-        return drafts_of(self.network.draft(slots, wanted, *limits))
+    def _trees(
+        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: AnyNGramModel | None
+    ) -> list[GuessTree]:
+        slots, o = [self._slots[seq.id] for seq in seqs], self.options
+        return self.network.draft(slots, num_nodes, o.num_steps, o.min_chance, ngrams, o.min_doubt)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from forerun.drafters.eagle3.network import Eagle3, Eagle3Config, Keys
+from forerun.drafting.base import NGramKind
 from forerun.drafting.networks import best_first
 from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
 from forerun.drafting.networks.native import fill, floats, load_errors
@@ -59,56 +59,22 @@ class EagleWeights:
     """By depth, the last for all below: logits are divided by it before they become chances."""
 
 
-class AnyEagleNetwork(Protocol):
-    """What the drafter asks. Slots are sequences."""
-
-    def clear(self, slot: int) -> None:
-        """Forget the rows of a slot."""
-        ...
-
-    def reuse(self, slot: int, source: int, rows: int) -> None:
-        """A slot begins with the first rows of a slot, which may be the same; `feed` goes on from there."""
-        ...
-
-    def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
-        """More rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
-        ...
-
-    def draft(
-        self,
-        slots: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        beside: AnyNGramModel | None = None,
-        min_doubt: float = 0.0,
-    ) -> list[GuessTree]:
-        """A tree below the last token that was fed of each slot.
-
-        `beside` is what is known of each text: native beside a native network, else the oracle.
-        """
-        ...
-
-    def nbytes(self) -> int:
-        """Bytes of the weights, the rows of the target's head included."""
-        ...
-
-    def row_nbytes(self) -> int:
-        """Bytes a row keeps."""
-        ...
-
-
 def new_network(
     weights: EagleWeights, target: Model, num_slots: int, max_len: int, bits: int
-) -> AnyEagleNetwork:
-    """On the native kernels where the target runs on them. Raises LoadError naming the weight that is wrong."""
+) -> NativeEagle | TorchEagle:
+    """Run on the native kernels where the target does. Raises LoadError naming the weight that is wrong."""
     if isinstance(target, NativeDecoder):
         return NativeEagle(weights, target, num_slots, max_len, bits)
     return TorchEagle(weights, target, max_len)
 
 
 class NativeEagle:
-    """Beside a native target: its threads, its embedding, a copy of the rows of its head."""
+    """Drafts beside a native target: with its threads, its embedding, a copy of the rows of its head.
+
+    Its methods are those of `TorchEagle`.
+    """
+
+    ngrams: NGramKind = "native"
 
     def __init__(
         self, weights: EagleWeights, target: NativeDecoder, num_slots: int, max_len: int, bits: int
@@ -146,15 +112,15 @@ class NativeEagle:
         self._row_nbytes = 4 * c.num_key_value_heads * c.head_dim
 
     def clear(self, slot: int) -> None:
-        """See `AnyEagleNetwork`."""
+        """Forget the rows of a slot."""
         self._native.clear(slot)
 
     def reuse(self, slot: int, source: int, rows: int) -> None:
-        """See `AnyEagleNetwork`."""
+        """Begin a slot with the first rows of a slot, which may be the same; `feed` goes on from there."""
         self._native.reuse(slot, source, rows)
 
     def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
-        """See `AnyEagleNetwork`."""
+        """Add rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
         self._native.feed(slot, tokens, floats(states))
 
     def draft(
@@ -163,20 +129,20 @@ class NativeEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyNGramModel | None = None,
+        ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[GuessTree]:
-        """See `AnyEagleNetwork`."""
+        """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
         limits = (min(num_steps, MAX_STEPS), min_chance)
-        assert beside is None or not isinstance(beside, Sequence)
-        return self._native.draft(slots, num_nodes, *limits, beside, min_doubt)
+        assert ngrams is None or not isinstance(ngrams, Sequence)
+        return self._native.draft(slots, num_nodes, *limits, ngrams, min_doubt)
 
     def nbytes(self) -> int:
-        """See `AnyEagleNetwork`; its cache is counted by `row_nbytes`."""
+        """Count the packed weights, without the rows of the slots."""
         return self._native.nbytes()
 
     def row_nbytes(self) -> int:
-        """See `AnyEagleNetwork`: fp16."""
+        """Count a row in fp16."""
         return self._row_nbytes
 
 
@@ -191,7 +157,12 @@ class _Rows:
 
 
 class TorchEagle:
-    """The same in torch, beside a target that runs there, and the oracle of the native one. Nothing is rounded."""
+    """Drafts in torch, beside a target that runs there; the oracle of the native one. Nothing is rounded.
+
+    A slot holds a sequence: keys and values of the rows that were fed.
+    """
+
+    ngrams: NGramKind = "python"
 
     def __init__(self, weights: EagleWeights, target: Model, max_len: int) -> None:
         self.weights, self.max_len = weights, max_len
@@ -211,18 +182,18 @@ class TorchEagle:
         self.slots: dict[int, _Rows] = {}
 
     def clear(self, slot: int) -> None:
-        """See `AnyEagleNetwork`."""
+        """Forget the rows of a slot."""
         self.slots.pop(slot, None)
 
     def reuse(self, slot: int, source: int, rows: int) -> None:
-        """See `AnyEagleNetwork`."""
+        """Begin a slot with the first rows of a slot, which may be the same; `feed` goes on from there."""
         held = self.slots[source].keys
         assert held is not None
         keys = Keys(held.keys[:, :, :rows], held.values[:, :, :rows])
         self.slots[slot] = _Rows(keys, rows)
 
     def feed(self, slot: int, tokens: Sequence[int], states: Tensor) -> None:
-        """See `AnyEagleNetwork`."""
+        """Add rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
         rows = self.slots.setdefault(slot, _Rows())
         if rows.length + len(tokens) > self.max_len:
             raise IndexError("the sequence does not fit the cache")
@@ -236,10 +207,10 @@ class TorchEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        beside: AnyNGramModel | None = None,
+        ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[GuessTree]:
-        """See `AnyEagleNetwork`."""
+        """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
         rows = [self.slots[slot] for slot in slots]
         after: list[dict[int, tuple[Tensor, Keys]]] = []
 
@@ -265,16 +236,16 @@ class TorchEagle:
 
         tokens = [each.token for each in rows]
         limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
-        assert beside is None or isinstance(beside, Sequence)
-        return best_first.grow(tokens, num_nodes, limits, MAX_STEPS, take_steps, beside or ())
+        assert ngrams is None or isinstance(ngrams, Sequence)
+        return best_first.grow(tokens, num_nodes, limits, MAX_STEPS, take_steps, ngrams or ())
 
     def nbytes(self) -> int:
-        """See `AnyEagleNetwork`."""
+        """Count the weights, the rows of the target's head included."""
         held = [*self.net.state_dict().values(), *self.net.buffers()]
         return sum(tensor.nbytes for tensor in (*held, *self.weights.tensors.values()))
 
     def row_nbytes(self) -> int:
-        """See `AnyEagleNetwork`: fp32, and a new cache while the old one is there."""
+        """Count what a row keeps: fp32, and a new cache while the old one is there."""
         config = self.weights.config
         return 2 * 8 * config.num_key_value_heads * config.head_dim
 

@@ -152,7 +152,7 @@ class Recycling(Drafter):
         """What the tables, each text and other outputs say, for a network to draft beside."""
         self.texts.share(seqs)
         own = [self.texts.own(seq) for seq in seqs]
-        return guess_tree.text_evidence(own, self.texts.shared, self.table, self.live)
+        return guess_tree.text_ngrams(own, self.texts.shared, self.table, self.live)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

@@ -1,11 +1,12 @@
 """The tree of a network that guesses a token at a time: the node that is likeliest to be reached is taken next.
 
 The network steps over a node when it is taken, while there are steps left; sequences step side by side, so that a step
-reads the weights once. The native networks have a twin (csrc/drafters/draft_network.cpp), which grows the same trees.
+reads the weights once. `csrc/drafters/draft_network.cpp` grows the same trees for the native networks.
 
-With evidence, what tables and texts say may come next, a token's chance is a mean of the two: `SHARE` of the network's,
-the rest the evidence's. The network then steps only where it is needed: over a node that is reached, and where the
-evidence's best guess is wrong, with a chance of at least `min_doubt`. Elsewhere the evidence's chances stand alone.
+With an n-gram model, which says what tables and texts know, a token's chance is a mean of the two: `SHARE` of the
+network's, the rest the model's. The network then steps only where it is needed: over a node that is reached, and
+where the model's best guess is wrong, with a chance of at least `min_doubt`. Elsewhere the model's chances stand
+alone.
 
 R rows of a step, at most one a sequence; k tokens that may follow; V' tokens of a head.
 """
@@ -29,7 +30,7 @@ MAX_STEPS = 16
 NUM_NEXT = 8
 """Tokens after a step that may become nodes."""
 SHARE = 0.55
-"""Of the network in a chance that evidence also gives."""
+"""Of the network in a chance that an n-gram model also gives."""
 _BITS = {"none": 16, "int8": 8, "int4": 4}
 _NO_STATE = -2
 """No step: the network was not asked over the node above."""
@@ -60,7 +61,7 @@ class NetworkOptions:
     quant: Scheme = "int4"
     """How the network's weights are rounded, none: to fp16; rows of the target's head keep their own way."""
     min_doubt: float = 0.2
-    """Beside `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
+    """With `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
 
     @property
     def bits(self) -> int:
@@ -92,7 +93,7 @@ TakeSteps = Callable[[int, Sequence[Step]], tuple[Tensor, Tensor]]
 class _Growth:
     sequence: int
     num_nodes: int
-    evidence: NGramModel | None
+    ngrams: NGramModel | None
     places: list[GuessPlace]
     next: Step | None = None
     reach: float = 1.0
@@ -110,19 +111,19 @@ def grow(
     limits: DraftLimits,
     max_depth: int,
     take_steps: TakeSteps,
-    beside: TextNGramModel = (),
+    ngrams: TextNGramModel = (),
     sees_depth_alone: bool = False,
 ) -> list[GuessTree]:
     """A tree below each sequence's last token: nodes that are reached with a chance of at least `min_chance`.
 
-    `beside` is what is known of each text; none: the network guesses alone. Where the network's guesses depend on the
+    `ngrams` is what is known of each text; none: the network guesses alone. Where the network's guesses depend on the
     depth alone, it takes one step a depth.
     """
     growths = [_Growth(i, wanted, None, []) for i, wanted in enumerate(num_nodes)]
-    for growth, (context, evidence) in zip(growths, beside):
-        growth.evidence = evidence
+    for growth, (context, known) in zip(growths, ngrams):
+        growth.ngrams = known
         if growth.num_nodes > 0:
-            growth.places = [evidence.root(context)]
+            growth.places = [known.root(context)]
     for growth, token in zip(growths, tokens, strict=True):
         if growth.num_nodes > 0:
             _reach(growth, Step(growth.sequence, -1, token, 0), limits, max_depth, -1)
@@ -168,10 +169,10 @@ def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
 
 
 def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, number: int) -> None:
-    """At a node: the network steps over it next, or the evidence alone says what may follow."""
+    """At a node: the network steps over it next, or the n-gram model alone says what may follow."""
     may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
-    if growth.evidence is not None:
-        growth.known = growth.evidence.next(growth.places[-1])
+    if growth.ngrams is not None:
+        growth.known = growth.ngrams.next(growth.places[-1])
         best = max(growth.known.values(), default=0.0)
         may = may and growth.reach * (1.0 - best) >= limits.min_doubt
     if step.depth in growth.by_depth:
@@ -179,15 +180,15 @@ def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, num
         _learn(growth, step.depth, step.parent, said, limits.min_chance)
     elif may:
         growth.next = step
-    elif growth.evidence is not None:
+    elif growth.ngrams is not None:
         _open(growth, step.depth, _NO_STATE, growth.known, limits.min_chance)
 
 
 def _learn(
     growth: _Growth, depth: int, number: int, found: Mapping[int, float], least: float
 ) -> None:
-    share = 1.0 if growth.evidence is None else SHARE
-    chances = {} if growth.evidence is None else growth.known
+    share = 1.0 if growth.ngrams is None else SHARE
+    chances = {} if growth.ngrams is None else growth.known
     chances = {token: (1 - SHARE) * p for token, p in chances.items()}
     for token, p in found.items():
         chances[token] = chances.get(token, 0.0) + share * p
@@ -214,7 +215,7 @@ def _take(growth: _Growth, limits: DraftLimits, max_depth: int, number: int) -> 
         growth.reach = -negative
         if len(growth.nodes) == growth.num_nodes:
             return
-        if growth.evidence is not None:
-            place = growth.evidence.follow(growth.places[parent + 1], token)
+        if growth.ngrams is not None:
+            place = growth.ngrams.follow(growth.places[parent + 1], token)
             growth.places.append(place)
         _reach(growth, Step(growth.sequence, before, token, depth), limits, max_depth, number)

@@ -84,7 +84,7 @@ class TorchStateNetwork(StateNetwork):
 
 
 def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor:
-    """The target's head on a state (D,): logits of the tokens (V',), None for all."""
+    """Apply the target's head to a state (D,): logits of the tokens (V',), None for all."""
     if tokens is None:
         return target.head(state[None])[0]
     return target.head_rows(state[None], tokens.to(state.device))[0]
@@ -95,25 +95,14 @@ def committed_rows(outcome: Outcome) -> tuple[int, ...]:
     return (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
 
 
-class LastStateDrafter(Drafter):
-    """Keeps the target's last state of each sequence."""
+class NetworkDrafter(Drafter):
+    """Drafts with a trained network, alone or with what is known of the texts; `_trees` asks the network."""
 
-    features = LAST_HIDDEN
-
-    def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
-        self.options, self.network, self.width = options, network, width
-        self.max_nodes = options.num_draft
-        self.takes_ngrams = network.ngrams
-        self.states: dict[int, tuple[Tensor, int]] = {}
-        """Rows of a pass, and which of them: nothing is copied until it is asked for."""
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """The state after the prompt."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
+    def __init__(self, options: NetworkOptions, takes_ngrams: NGramKind) -> None:
+        self.options, self.max_nodes, self.takes_ngrams = options, options.num_draft, takes_ngrams
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence, its likeliest nodes first, in one call for all."""
+        """Guess one tree a sequence, its likeliest nodes first, in one call for all."""
         return self.propose_with(seqs, budgets, None)
 
     def propose_with(
@@ -123,19 +112,47 @@ class LastStateDrafter(Drafter):
         wanted = [min(budget, self.options.num_draft) for budget in budgets]
         if not any(wanted):
             return [EMPTY_DRAFT for _ in seqs]
+        return drafts_of(self._trees(seqs, wanted, ngrams))
+
+    def _trees(
+        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: AnyNGramModel | None
+    ) -> list[GuessTree]:
+        """Grow a tree of at most `num_nodes[i]` nodes below each sequence's last token."""
+        raise NotImplementedError
+
+
+class LastStateDrafter(NetworkDrafter):
+    """Keeps the target's last state of each sequence."""
+
+    features = LAST_HIDDEN
+
+    def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
+        super().__init__(options, network.ngrams)
+        self.network, self.width = network, width
+        self.states: dict[int, tuple[Tensor, int]] = {}
+        """Rows of a pass, and which of them: nothing is copied until it is asked for."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Keep the state after the prompt."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
+
+    def _trees(
+        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: AnyNGramModel | None
+    ) -> list[GuessTree]:
         found = [self.states[seq.id] for seq in seqs]
         states, rows = found[0][0], [found[0][1]]
         if len(seqs) > 1:
             states = torch.stack([hidden[row] for hidden, row in found])
             rows = [*range(len(seqs))]
-        tokens = [seq.tokens[-1] for seq in seqs]
-        limits = (self.options.num_steps, self.options.min_chance, ngrams, self.options.min_doubt)
-        return drafts_of(self.network.draft(states, tokens, wanted, *limits, rows))
+        tokens, o = [seq.tokens[-1] for seq in seqs], self.options
+        limits = (o.num_steps, o.min_chance, ngrams, o.min_doubt)
+        return self.network.draft(states, tokens, num_nodes, *limits, rows)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """The state of the last row that is committed: what the target's own token came of."""
+        """Keep the state of the last committed row, which the target's own token came of."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
             rows = committed_rows(outcome)

@@ -99,18 +99,18 @@ def grow_in_python(
     min_chance: float,
 ) -> GuessTree:
     """The oracle of the native one."""
-    evidence = NGramModel(file, live, indexes)
+    ngrams = NGramModel(file, live, indexes)
     nodes: list[tuple[int, int, float]] = []
     heap: list[tuple[float, int, int, int, float, GuessPlace]] = []
-    serial, chance, parent, here = count(), 1.0, -1, evidence.root(context)
+    serial, chance, parent, here = count(), 1.0, -1, ngrams.root(context)
     while len(nodes) < num_nodes:
-        for token, p in evidence.next(here).items():
+        for token, p in ngrams.next(here).items():
             if chance * p >= min_chance:
                 heapq.heappush(heap, (-chance * p, next(serial), parent, token, p, here))
         if not heap:
             break
         negative, _, above, token, p, here = heapq.heappop(heap)
-        chance, parent, here = -negative, len(nodes), evidence.follow(here, token)
+        chance, parent, here = -negative, len(nodes), ngrams.follow(here, token)
         nodes.append((token, above, p))
     tokens, parents, chances = zip(*nodes, strict=True) if nodes else ((), (), ())
     return tokens, parents, chances
@@ -156,9 +156,7 @@ TextNGramModel = Sequence[tuple[Sequence[int], NGramModel]]
 AnyNGramModel: TypeAlias = "TextNGramModel | _native.TextNGramModel"
 
 
-def text_evidence(
-    texts: Sequence[Any], shared: Any, file: Any, live: AnyLiveTable
-) -> AnyNGramModel:
+def text_ngrams(texts: Sequence[Any], shared: Any, file: Any, live: AnyLiveTable) -> AnyNGramModel:
     """What tables and indexes know of texts, each document 0 of its index; all are native, or all their oracles."""
     if isinstance(live, LiveTable):
         return [(text.last_tokens(0), NGramModel(file, live, (shared, text))) for text in texts]

@@ -69,7 +69,7 @@ def command(
     checked_on = workload.choose([p for p in known if p not in tuned_on] or tuned_on, limit)
     llm = opt.load(config)
     target = llm.target()
-    if drafters is None and (auto := DrafterSpec.of("auto").beside(target)).parts:
+    if drafters is None and (auto := DrafterSpec.of("auto").for_target(target)).parts:
         specs.append(auto)
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in tuned_on]
     try:

@@ -53,7 +53,7 @@ def command(
         raise ConfigError(f"drafter {spec.text()} learns nothing: try mlp_speculator or recycling")
     prompts = choose(read(task), None)[:limit]
     llm = opt.load(config, max_num_seqs=1)
-    spec = spec.beside(llm.target())
+    spec = spec.for_target(llm.target())
     with TemporaryDirectory() as folder:
         both = (
             llm.with_drafter(
