@@ -21,7 +21,7 @@ from forerun.drafters.mlp_speculator.state_buffer import CHUNK, StateBuffer
 from forerun.drafting import learned
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.last_state import LastStateDrafter
+from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.engine.engine import Engine
 from tests.drafters.helpers import Words
 from tests.drafters.test_mlp_speculator import LSTM, LSTM_TENSORS, VOCAB, WIDTH

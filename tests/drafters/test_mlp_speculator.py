@@ -15,7 +15,7 @@ from forerun.drafters.mlp_speculator import network as networks
 from forerun.drafters.mlp_speculator.drafting import TorchNetwork
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.last_state import LastStateDrafter
+from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import Words
 from tests.tiny import tiny_model

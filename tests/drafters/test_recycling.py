@@ -19,7 +19,7 @@ from forerun.drafters.recycling import Options, Recycling
 from forerun.drafting.base import Drafter, Target
 from forerun.drafting.held import held_nbytes
 from forerun.drafting.ngram import token_table
-from forerun.drafting.ngram.guess_tree import LIVE_WEIGHT, PRIOR
+from forerun.drafting.ngram.ngram_model import LIVE_WEIGHT, PRIOR
 from forerun.drafting.ngram.token_table import (
     ENTRY_NBYTES,
     FADE,

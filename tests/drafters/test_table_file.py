@@ -19,8 +19,8 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters import recycling
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import load, load_known, save
+from forerun.drafting import best_first
 from forerun.drafting.base import Target
-from forerun.drafting.ngram import guess_tree
 from forerun.drafting.ngram.token_table import (
     FileTable,
     LiveTable,
@@ -75,7 +75,7 @@ def tables(tmp_path, monkeypatch) -> Path:
 
 def guesses(file, context: Sequence[int]) -> tuple[int, ...]:
     live = new_live_table(3, 0)
-    return guess_tree.grow(list(context), file, live, (), 4, 0.05)[0]
+    return best_first.grow_context(list(context), file, live, (), 4, 0.05)[0]
 
 
 @pytest.mark.parametrize("token_nbytes", [2, 3])
@@ -292,7 +292,7 @@ def test_any_bytes_are_read_within_their_bounds(body, cuts, contexts, token_nbyt
     theirs = _native.FileTable(offsets, data, token_nbytes)
     for context in contexts:
         tree = _native.grow_tree(context, theirs, _native.LiveTable(3, 0), (), 8, 0.001)
-        assert tree == guess_tree.grow_in_python(context, mine, LiveTable(3, 0), (), 8, 0.001)
+        assert tree == best_first.grow_context(context, mine, LiveTable(3, 0), (), 8, 0.001)
         assert all(0 <= token < 1 << 24 for token in tree[0])
         assert all(0 < chance <= 1 for chance in tree[2])
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from forerun.drafters.mlp_speculator.drafting import NativeNetwork, TorchNetwork
+from forerun.drafting import best_first
 from forerun.drafting.base import Target
-from forerun.drafting.networks.best_first import SHARE
-from forerun.drafting.ngram import guess_tree
-from forerun.drafting.ngram.guess_tree import NGramModel, text_ngrams
+from forerun.drafting.best_first import SHARE
+from forerun.drafting.ngram.ngram_model import NGramModel, text_ngrams
 from forerun.drafting.ngram.suffix_index import new_index
 from forerun.drafting.ngram.token_table import new_live_table
 from forerun.drafting.spec import DrafterSpec
@@ -68,7 +68,7 @@ def test_the_native_tree_is_the_oracles(doubt, monkeypatch):
 @needs_native
 def test_without_doubt_the_tables_guess_alone_and_with_any_the_network_adds():
     evidence, (own, shared, file, live) = beside()
-    alone = guess_tree.grower(live)(own, shared, file, live, [9] * 3, 0.01)
+    alone = best_first.grow_texts(own, shared, file, live, [9] * 3, 0.01)
     assert draft(network(), evidence, 1.0) == alone
     assert draft(network(), evidence, 0.0) != alone
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.types import TopK
-from forerun.drafting.ngram.guess_tree import grow_trees_in_python
+from forerun.drafting.best_first import grow_texts
 from forerun.drafting.ngram.suffix_index import SuffixIndex
 from forerun.drafting.ngram.token_table import (
     ENTRY,
@@ -79,7 +79,7 @@ def test_the_native_trees_are_those_of_their_oracle(
     nbytes = num_sets * WAYS * ENTRY_NBYTES
     trees = []
     num_nodes = [most for _, most in asked]
-    for module, grow in ((_native, _native.grow_trees), (None, grow_trees_in_python)):
+    for module, grow in ((_native, _native.grow_trees), (None, grow_texts)):
         live = (module.LiveTable if module else LiveTable)(order, nbytes)
         learned(live, rows)
         new_index = module.SuffixIndex if module else SuffixIndex

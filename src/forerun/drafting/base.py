@@ -23,7 +23,7 @@ from forerun.weights.rtn import Scheme
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from forerun.drafting.ngram.guess_tree import AnyNGramModel
+    from forerun.drafting.ngram.ngram_model import AnyNGramModel
 
 NGramKind = Literal["native", "python"]
 """Where an n-gram model lives: in the native extension, or in Python."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafting.ngram import guess_tree
+from forerun.drafting import best_first
 from forerun.drafting.ngram.token_table import (
     FileTable,
     context_hashes,
@@ -116,7 +116,7 @@ def naive_tau(texts, file, order: int) -> float:
     for prompt, answer in texts:
         here, left = [*prompt], [*answer]
         while left:
-            tokens, parents, _ = guess_tree.grow(
+            tokens, parents, _ = best_first.grow_context(
                 here[-order:],
                 file,
                 new_live_table(order, 0),

@@ -20,10 +20,10 @@ from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.eagle3 import files, gguf
 from forerun.drafters.eagle3.drafting import NativeEagle, TorchEagle, new_network
 from forerun.drafting.base import DrafterBytes, Method, Target
-from forerun.drafting.networks.best_first import MAX_STEPS, NetworkOptions
+from forerun.drafting.best_first import MAX_STEPS, GuessTree
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.last_state import NetworkDrafter, committed_rows
-from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
+from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.model.cache.blocks import common_prefix
 
 

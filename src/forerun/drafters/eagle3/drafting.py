@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from forerun.drafters.eagle3.network import Eagle3, Eagle3Config, Keys
+from forerun.drafting import best_first
 from forerun.drafting.base import NGramKind
-from forerun.drafting.networks import best_first
-from forerun.drafting.networks.best_first import MAX_STEPS, DraftLimits, Step
+from forerun.drafting.best_first import MAX_STEPS, DraftLimits, GuessTree, Step
 from forerun.drafting.networks.native import fill, floats, load_errors
-from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
+from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import new_network
 from forerun.drafting.base import Method, Target
-from forerun.drafting.networks.best_first import NetworkOptions
+from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.last_state import LastStateDrafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

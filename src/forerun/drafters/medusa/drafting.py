@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from forerun.drafters.medusa.network import Medusa, MedusaConfig
-from forerun.drafting.networks import best_first
-from forerun.drafting.networks.best_first import Step, TakeSteps
-from forerun.drafting.networks.last_state import StateNetwork, TorchStateNetwork, target_logits
+from forerun.drafting import best_first
+from forerun.drafting.best_first import Step, TakeSteps
+from forerun.drafting.networks.drafter import StateNetwork, TorchStateNetwork, target_logits
 from forerun.drafting.networks.native import NativeStateNetwork, fill, load_errors
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model

@@ -18,8 +18,8 @@ from forerun.core.errors import LoadError
 from forerun.drafters.medusa.drafting import MedusaWeights
 from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.base import Target
+from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.best_first import MAX_STEPS
 from forerun.drafting.networks.folder import UNTRAINED, Folder
 
 MODEL_TYPE = "medusa"

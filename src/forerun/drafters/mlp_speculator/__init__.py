@@ -24,9 +24,8 @@ from forerun.drafters.mlp_speculator.drafting import (
 )
 from forerun.drafters.mlp_speculator.head_map import HeadMap, new_learner
 from forerun.drafting.base import DrafterBytes, Method, Target
-from forerun.drafting.networks.best_first import NetworkOptions
+from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions, committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.last_state import LastStateDrafter, committed_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from forerun.drafters.mlp_speculator.network import (
     MLPSpeculatorConfig,
     RecurrentState,
 )
-from forerun.drafting.networks import best_first
-from forerun.drafting.networks.best_first import Step, TakeSteps
-from forerun.drafting.networks.last_state import TorchStateNetwork, target_logits
+from forerun.drafting import best_first
+from forerun.drafting.best_first import Step, TakeSteps
+from forerun.drafting.networks.drafter import TorchStateNetwork, target_logits
 from forerun.drafting.networks.native import NativeStateNetwork, fill, load_errors, pack
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model

@@ -19,8 +19,8 @@ from forerun.core.errors import LoadError
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculatorConfig
 from forerun.drafting.base import Target
+from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.best_first import MAX_STEPS
 from forerun.drafting.networks.folder import UNTRAINED, Folder, target_rows
 from forerun.text.hf_tokenizer import read_json
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from forerun.drafting.networks.best_first import MAX_STEPS
+from forerun.drafting.best_first import MAX_STEPS
 
 EPS = 1e-6
 NUM_GATES = 4

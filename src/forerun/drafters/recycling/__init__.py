@@ -24,9 +24,8 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.kept_table import KeptTable
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
-from forerun.drafting.networks.best_first import drafts_of
-from forerun.drafting.ngram import guess_tree
-from forerun.drafting.ngram.guess_tree import AnyNGramModel
+from forerun.drafting.best_first import drafts_of, grow_texts
+from forerun.drafting.ngram.ngram_model import AnyNGramModel, text_ngrams
 from forerun.drafting.ngram.texts import Texts
 from forerun.drafting.ngram.token_table import (
     NUM_LIVE,
@@ -122,7 +121,6 @@ class Recycling(Drafter):
         self.gives_ngrams = "python" if isinstance(self.live, LiveTable) else "native"
         self.learned: KeptTable | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
-        self._grow = guess_tree.grower(self.live)
 
     def keep_in(self, model: Path, vocabulary: str, place: Path | None = None) -> None:
         """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
@@ -138,7 +136,7 @@ class Recycling(Drafter):
         """One tree a sequence, its likeliest nodes first: what the tables, this text and other outputs say together."""
         self.texts.share(seqs)
         most = self.options.num_draft
-        trees = self._grow(
+        trees = grow_texts(
             [self.texts.own(seq) for seq in seqs],
             self.texts.shared,
             self.table,
@@ -152,7 +150,7 @@ class Recycling(Drafter):
         """What the tables, each text and other outputs say, for a network to draft beside."""
         self.texts.share(seqs)
         own = [self.texts.own(seq) for seq in seqs]
-        return guess_tree.text_ngrams(own, self.texts.shared, self.table, self.live)
+        return text_ngrams(own, self.texts.shared, self.table, self.live)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

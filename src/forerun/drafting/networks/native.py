@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import LoadError
-from forerun.drafting.networks.best_first import MAX_STEPS
-from forerun.drafting.networks.last_state import StateNetwork
-from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
+from forerun.drafting.best_first import MAX_STEPS, GuessTree
+from forerun.drafting.networks.drafter import StateNetwork
+from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.model.backends.native import NativeDecoder
 from forerun.weights.rtn import HEAD_BITS, requantize
 from forerun.weights.stored import FORMATS, StoredTensor

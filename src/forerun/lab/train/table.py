@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.drafting.ngram import guess_tree
-from forerun.drafting.ngram.guess_tree import PRIOR
+from forerun.drafting import best_first
+from forerun.drafting.ngram.ngram_model import PRIOR
 from forerun.drafting.ngram.token_table import (
     PER_BUCKET,
     AnyFileTable,
@@ -213,7 +213,7 @@ def tokens_a_pass(texts: Iterable[Text], file: AnyFileTable | None, order: int) 
         tokens, place = [*prompt, *answer], len(prompt)
         while place < len(tokens):
             tail = tokens[max(0, place - order) : place]
-            tree = guess_tree.grow(tail, file, nothing, (), MEASURED_NODES, MIN_CHANCE)
+            tree = best_first.grow_context(tail, file, nothing, (), MEASURED_NODES, MIN_CHANCE)
             below = {
                 (parent, token): i for i, (token, parent) in enumerate(zip(*tree[:2], strict=True))
             }

@@ -1,12 +1,12 @@
-"""The tree of a network that guesses a token at a time: the node that is likeliest to be reached is taken next.
+"""Trees of guesses, best first: the next node is the likeliest to be reached, by the product of the chances above it.
 
-The network steps over a node when it is taken, while there are steps left; sequences step side by side, so that a step
-reads the weights once. `csrc/drafters/draft_network.cpp` grows the same trees for the native networks.
+What says which tokens may follow a node is an n-gram model, a trained network, or both. The network steps over a node
+when it is taken, while there are steps left; sequences step side by side, so that a step reads the weights once. With
+both, a token's chance is a mean of the two: `SHARE` of the network's, the rest the n-gram model's, and the network
+steps only where it is needed: over a node that is reached, and where the n-gram model's best guess is wrong, with a
+chance of at least `min_doubt`. Elsewhere the n-gram model's chances stand alone.
 
-With an n-gram model, which says what tables and texts know, a token's chance is a mean of the two: `SHARE` of the
-network's, the rest the model's. The network then steps only where it is needed: over a node that is reached, and
-where the model's best guess is wrong, with a chance of at least `min_doubt`. Elsewhere the model's chances stand
-alone.
+`csrc/drafters/draft_network.cpp` and `guess_tree.cpp` grow the same trees.
 
 R rows of a step, at most one a sequence; k tokens that may follow; V' tokens of a head.
 """
@@ -16,14 +16,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft
-from forerun.drafting.ngram.guess_tree import GuessPlace, GuessTree, NGramModel, TextNGramModel
-from forerun.weights.rtn import Scheme
+from forerun.drafting.ngram.ngram_model import GuessPlace, NGramModel, TextNGramModel, python_ngrams
+from forerun.drafting.ngram.token_table import AnyLiveTable, LiveTable
 
 MAX_STEPS = 16
 """Steps of a draft."""
@@ -31,7 +30,6 @@ NUM_NEXT = 8
 """Tokens after a step that may become nodes."""
 SHARE = 0.55
 """Of the network in a chance that an n-gram model also gives."""
-_BITS = {"none": 16, "int8": 8, "int4": 4}
 _NO_STATE = -2
 """No step: the network was not asked over the node above."""
 
@@ -46,37 +44,6 @@ class Step:
     depth: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """Which network, and how much it guesses."""
-
-    model: str
-    """A folder of `forerun train drafter`."""
-    num_draft: int = 7
-    """Nodes of a tree at most."""
-    num_steps: int = 4
-    """Steps of the network in a draft at most: tokens after which it says what may come next."""
-    min_chance: float = 0.1
-    """Chance that a node is reached, at least."""
-    quant: Scheme = "int4"
-    """How the network's weights are rounded, none: to fp16; rows of the target's head keep their own way."""
-    min_doubt: float = 0.2
-    """With `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
-
-    @property
-    def bits(self) -> int:
-        """Of a weight of the network."""
-        return _BITS[self.quant]
-
-    def __post_init__(self) -> None:
-        check_least("num_draft", self.num_draft, 1)
-        if not 1 <= self.num_steps <= MAX_STEPS:
-            raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
-        for name in ("min_chance", "min_doubt"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
-
-
 class DraftLimits(NamedTuple):
     """Of one draft: see the options of the same names."""
 
@@ -85,6 +52,8 @@ class DraftLimits(NamedTuple):
     min_doubt: float = 0.0
 
 
+GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+"""Tokens, parents, and the chance of each node once its parent is right; best first."""
 TakeSteps = Callable[[int, Sequence[Step]], tuple[Tensor, Tensor]]
 """Takes the number of the step and the sequences' tokens; gives the likeliest next ones (R, k) and their chances."""
 
@@ -110,14 +79,14 @@ def grow(
     num_nodes: Sequence[int],
     limits: DraftLimits,
     max_depth: int,
-    take_steps: TakeSteps,
+    take_steps: TakeSteps | None,
     ngrams: TextNGramModel = (),
     sees_depth_alone: bool = False,
 ) -> list[GuessTree]:
     """A tree below each sequence's last token: nodes that are reached with a chance of at least `min_chance`.
 
-    `ngrams` is what is known of each text; none: the network guesses alone. Where the network's guesses depend on the
-    depth alone, it takes one step a depth.
+    `ngrams` is what is known of each text, none: the network guesses alone; without `take_steps` there is no network.
+    Where the network's guesses depend on the depth alone, it takes one step a depth.
     """
     growths = [_Growth(i, wanted, None, []) for i, wanted in enumerate(num_nodes)]
     for growth, (context, known) in zip(growths, ngrams):
@@ -130,7 +99,7 @@ def grow(
             _take(growth, limits, max_depth, -1)
     for number in range(limits.num_steps):
         active = [(growth, growth.next) for growth in growths if growth.next is not None]
-        if not active:
+        if not active or take_steps is None:
             break
         ids, probs = take_steps(number, [step for _, step in active])
         for (growth, step), row, p in zip(active, ids.tolist(), probs.tolist(), strict=True):
@@ -145,6 +114,49 @@ def grow(
         nodes, parents, chances = zip(*growth.nodes, strict=True) if growth.nodes else ((), (), ())
         trees.append((nodes, parents, chances))
     return trees
+
+
+def grow_texts(
+    texts: Sequence[Any],
+    shared: Any,
+    file: Any,
+    live: AnyLiveTable,
+    num_nodes: Sequence[int],
+    min_chance: float,
+) -> list[GuessTree]:
+    """A tree for each text, document 0 of its index: what its last tokens say in all indexes and tables.
+
+    All are native, or all their references, as `new_live_table` and its like make them.
+    """
+    if isinstance(live, LiveTable):
+        return _grow_alone(python_ngrams(texts, shared, file, live), num_nodes, min_chance)
+    from forerun import _native
+
+    return _native.grow_trees(texts, shared, file, live, num_nodes, min_chance)
+
+
+def grow_context(
+    context: Sequence[int],
+    file: Any,
+    live: AnyLiveTable,
+    indexes: Sequence[Any],
+    num_nodes: int,
+    min_chance: float,
+) -> GuessTree:
+    """A tree below some tokens, which may be those of no text."""
+    if isinstance(live, LiveTable):
+        known = NGramModel(file, live, indexes)
+        return _grow_alone([(context, known)], [num_nodes], min_chance)[0]
+    from forerun import _native
+
+    return _native.grow_tree(context, file, live, indexes, num_nodes, min_chance)
+
+
+def _grow_alone(
+    ngrams: TextNGramModel, num_nodes: Sequence[int], min_chance: float
+) -> list[GuessTree]:
+    limits = DraftLimits(num_steps=0, min_chance=min_chance)
+    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, ngrams)
 
 
 def likeliest(

@@ -1,4 +1,4 @@
-"""Networks that draft from the target's last state: no attention and no cache, nothing is kept but that state.
+"""Drafters that run a trained network, and those that keep nothing but the target's last state for it.
 
 B sequences, D width of the target, V' tokens of a head.
 """
@@ -6,22 +6,58 @@ B sequences, D width of the target, V' tokens of a head.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes, NGramKind
-from forerun.drafting.networks.best_first import (
+from forerun.drafting.best_first import (
     MAX_STEPS,
     DraftLimits,
-    NetworkOptions,
+    GuessTree,
     TakeSteps,
     drafts_of,
     grow,
 )
-from forerun.drafting.ngram.guess_tree import AnyNGramModel, GuessTree
+from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.model.model import Model
+from forerun.weights.rtn import Scheme
+
+_BITS = {"none": 16, "int8": 8, "int4": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """Which network, and how much it guesses."""
+
+    model: str
+    """A folder of `forerun train drafter`."""
+    num_draft: int = 7
+    """Nodes of a tree at most."""
+    num_steps: int = 4
+    """Steps of the network in a draft at most: tokens after which it says what may come next."""
+    min_chance: float = 0.1
+    """Chance that a node is reached, at least."""
+    quant: Scheme = "int4"
+    """How the network's weights are rounded, none: to fp16; rows of the target's head keep their own way."""
+    min_doubt: float = 0.2
+    """With `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight of the network."""
+        return _BITS[self.quant]
+
+    def __post_init__(self) -> None:
+        check_least("num_draft", self.num_draft, 1)
+        if not 1 <= self.num_steps <= MAX_STEPS:
+            raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
+        for name in ("min_chance", "min_doubt"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
 
 
 class StateNetwork:
