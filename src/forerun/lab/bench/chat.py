@@ -6,9 +6,10 @@ are read again. Nothing fails as long as the conversation fits the context.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from forerun.cli import console
 from forerun.engine.engine import Engine
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.pressure import EVICTED
@@ -72,3 +73,22 @@ def run(
                 answer=answer.token_ids,
                 evicted_blocks=engine.pressure.taken[EVICTED] - before,
             )
+
+
+def show(turns: Sequence[Turn], different: int) -> None:
+    """Print a line a turn: the conversations' mean."""
+    lines = []
+    for number in sorted({each.turn for each in turns}):
+        same = [each for each in turns if each.turn == number]
+        tokens, cached = (
+            sum(getattr(e, f"{n}_tokens") for e in same) for n in ("prompt", "cached")
+        )
+        first_ms = sum(each.ttft_ms for each in same) / len(same)
+        evicted = sum(each.evicted_blocks for each in same)
+        lines.append((number, tokens, cached, tokens - cached, evicted, f"{first_ms:.1f}"))
+    columns = ("turn", "prompt tokens", "found again", "read", "evicted blocks", "first token ms")
+    out = console.report()
+    out.print(console.table(columns, lines))
+    out.print(
+        f"{len(turns)} answers, {different} of them not those of an engine with room for all."
+    )

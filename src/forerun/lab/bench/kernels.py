@@ -16,15 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forerun.cli import console
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, check_least
 from forerun.lab.bench.peers import burst
+from forerun.lab.bench.report import number, percent
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.config import flops_per_token
@@ -233,3 +235,27 @@ def _multiplier(model: NativeDecoder) -> tuple[Callable[[], object], int]:
     work = [PEAK_ROUNDS] * model.num_threads
     multiply = partial(_native.int8_peak, model.isa)
     return lambda: list(pool.map(multiply, work)), 2 * sum(map(multiply, work))
+
+
+def show(document: Mapping[str, Any]) -> None:
+    """Print a line a case and system, and the limits."""
+    columns = ["pass", "rows", "ms", "v", "tok/s", "GB/s", "band-\nwidth", "int8\npeak"]
+    digits = {"ms": 2, "v": 2, "tok_s": 0, "gb_s": 1}
+    has_peers = any("peer" in row for row in document["rows"])
+    columns += ["who", "times\nours", "range"] if has_peers else []
+    lines = []
+    for row in document["rows"]:
+        figures = [number(row[key], places) for key, places in digits.items()]
+        shares = [percent(row["bandwidth_share"]), percent(row["peak_share"])]
+        range_ = f"{row['lo']:.2f}-{row['hi']:.2f}"
+        beside = [row.get("peer", OURS), number(row["times_ours"], 2), range_] if has_peers else []
+        lines.append([row["case"], row["k"], *figures, *shares, *beside])
+    out = console.report()
+    out.print(console.table(columns, lines))
+    step = document["step_over_stream"]
+    out.print(
+        f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: {document['stream_ms']} ms"
+        + (f"; a step of one row takes {step} times that" if step else "")
+    )
+    if document["peak_gop_s"]:
+        out.print(f"int8 dot products on registers: {document['peak_gop_s']} Gop/s")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
+from forerun.cli import console
 from forerun.core.params import SamplingParams
 from forerun.engine.loop import EngineLoop
 
@@ -35,10 +36,6 @@ class RequestPair:
     longest_s: float
     """Of those steps: how long a request that arrives may wait."""
     is_identical: bool
-
-    def document(self) -> dict[str, object]:
-        """As JSON values."""
-        return asdict(self)
 
 
 def run(
@@ -111,3 +108,19 @@ def _learn(loop: EngineLoop) -> Iterator[float]:
 def _tau(part: Sequence[RequestPair], which: int) -> float:
     passes = sum(each.passes[which] for each in part)
     return sum(each.emitted[which] for each in part) / passes if passes else 1.0
+
+
+def show(found: dict[str, object], answered: Sequence[RequestPair]) -> None:
+    """Print tau of both halves, and what learning took."""
+    lines = [
+        (half.replace("_", " "), f"{taus['fixed']:.3f}", f"{taus['learning']:.3f}")
+        for half in ("first_half", "second_half")
+        if isinstance(taus := found[half], dict)
+    ]
+    report = console.report()
+    report.print(console.table(("requests", "tau as it shipped", "tau learning"), lines))
+    steps = sum(each.num_steps for each in answered)
+    report.print(
+        f"{len(answered)} requests, {found['identical']} with the same tokens; {steps} steps between them, "
+        f"{found['learn_share']:.0%} of the requests' CPU time, the longest {found['longest_step_s']:.3f} s"
+    )

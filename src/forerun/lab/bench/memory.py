@@ -11,15 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from forerun.cli import console
+from forerun.core import sizes
+from forerun.core.params import SamplingParams
+from forerun.core.types import TaskPrompt
 from forerun.engine.memory import MemoryPlan
-from forerun.lab.bench import summary
+from forerun.engine.planner import Planner
+from forerun.lab.bench import summary, workload
 from forerun.lab.bench.measurement import Measurement, Provenance, Round
-from forerun.lab.bench.run import PLAIN
+from forerun.lab.bench.report import number, percent
+from forerun.lab.bench.run import PLAIN, Bench, EngineSystem
 from forerun.lab.bench.summary import ALL, Row
+from forerun.lab.bench.workload import PromptGroup
+from forerun.lab.store import Store
+from forerun.llm import LLM
 
 REFERENCE = (65.0, 96.0)
 """SpecMemo's point: percent of generation memory cut, percent of speculative speed kept."""
+CUT_OF_BATCHES = 65.0
+"""Percent of a batch's generation memory that is cut where it is compared with one sequence at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +39,15 @@ class Point:
     """A drafter with part of its generation memory; `plan` is what is allocated, None where nothing works."""
 
     drafter: str
-    cut: float
-    """Percent of the generation memory that is taken away."""
+    cut: float | None
+    """Percent of the generation memory that is taken away; None where a budget is given."""
     budget: int
     plan: MemoryPlan | None
 
     @property
     def name(self) -> str:
         """Of the system that is measured."""
-        return f"{self.drafter} -{self.cut:g}%"
+        return self.drafter if self.cut is None else f"{self.drafter} -{self.cut:g}%"
 
 
 def budget_of(whole: MemoryPlan, cut: float) -> int:
@@ -102,3 +114,89 @@ def _against(rounds: Sequence[Round], whole: str) -> list[Round]:
         replace(each, measurements=[named(m) for m in each.measurements if m.system != PLAIN])
         for each in rounds
     ]
+
+
+def points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:
+    """Return the drafter at every cut, the whole memory first."""
+    planner = Planner.of(replace(llm.config, drafter=drafter), llm.device)
+    whole = planner.plan()
+    budgets = [(cut, budget_of(whole, cut)) for cut in cuts]
+    return [Point(drafter, cut, budget, planner.fitting(budget)) for cut, budget in budgets]
+
+
+def measure(
+    llm: LLM, points: Sequence[Point], groups: Sequence[PromptGroup], rounds: int,
+    params: SamplingParams, what: str, origin: Provenance,
+) -> list[Round]:  # fmt: skip
+    """Measure all points after plain decoding, group by group."""
+
+    def system(point: Point) -> EngineSystem:
+        engine = partial(llm.within, point.budget, point.drafter)
+        return EngineSystem(point.name, lambda: engine().engine, llm.tokenizer, params)
+
+    systems = [EngineSystem.of(llm, PLAIN, params), *(system(p) for p in points if p.plan)]
+    bench = Bench(groups, systems, llm.encode, Store(origin), num_rounds=rounds)
+    bench.run(f"measuring, {what} together")
+    return bench.rounds
+
+
+def batches(
+    llm: LLM, drafters: Sequence[str], prompts: Sequence[TaskPrompt], batch: int,
+    params: SamplingParams, origin: Provenance,
+) -> list[Row]:  # fmt: skip
+    """Run each drafter one conversation at a time and many, within a budget: the many's generation memory less 65 %."""
+    config = replace(llm.config, max_num_seqs=batch, drafter=drafters[0])
+    plan = Planner.of(config, llm.device).plan()
+    budget = budget_of(plan, CUT_OF_BATCHES)
+    many = llm.within(budget, "none", max_num_seqs=batch)
+    wide = [replace(prompt, category=ALL) for prompt in prompts]
+    named = [Point(name, None, budget, plan) for name in drafters]
+    alone, together = (
+        measure(many, named, workload.groups(wide, count), 1, params, str(count), origin)
+        for count in (1, batch)
+    )
+    return [
+        {**row, "budget_bytes": budget, "batch": batch} for row in times(alone, together, origin)
+    ]
+
+
+def show(rows: Sequence[Row], batches: Sequence[Row]) -> None:
+    """Print a line a point, then what a batch brings."""
+    out = console.report()
+    lines: list[tuple[object, ...]] = []
+    for row in rows:
+        cut = f"{row['cut']:g}%"
+        if "error" in row:
+            lines.append((row["drafter"], cut, row["error"], *[""] * 6))
+            continue
+        range_ = "" if row["kept_lo"] is None else f"{row['kept_lo']:.2f}-{row['kept_hi']:.2f}"
+        lines.append(
+            (
+                row["drafter"], cut, row["with"], sizes.format_size(row["generation_bytes"]),
+                row["blocks"], number(row["tok_s"], 1), percent(row["kept"]), range_,
+                number(row["tau"], 2),
+            )
+        )  # fmt: skip
+    columns = (
+        "drafter",
+        "cut",
+        "runs with",
+        "generation\nmemory",
+        "blocks",
+        "tok/s",
+        "kept",
+        "range",
+        "tau",
+    )
+    out.print(console.table(columns, lines, num_left=3))
+    if batches:
+        first = batches[0]
+        out.print(
+            f"\n{first['batch']} together against one at a time, within {sizes.format_size(first['budget_bytes'])}:"
+        )
+        figures = ("tok_s_alone", "tok_s_together")
+        lines = [
+            (row["drafter"], *(number(row[name], 1) for name in figures), number(row["times"], 2))
+            for row in batches
+        ]
+        out.print(console.table(("drafter", "tok/s alone", "tok/s together", "times"), lines))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from forerun.cli import console
 from forerun.lab.bench.measurement import Provenance
 from forerun.lab.bench.pass_costs import PassCosts
 from forerun.lab.bench.summary import ALL, Row
@@ -26,6 +27,11 @@ LEGEND = (
     "speed-up, less one: what drafting and wider passes cost. *draft*, *verify*: ms a pass. "
     "*TTFT*: median time to the first token. *Identical*: prompts whose tokens are those of plain "
     "decoding; a peer computes with other arithmetic, so there it is information, no verdict."
+)
+SHORT_LEGEND = (
+    "speed-up: decoded tokens a second over plain decoding's, [95 % interval over prompts]; "
+    "tau: tokens per pass of the model; same: prompts with plain decoding's tokens. "
+    "--markdown has all columns."
 )
 ARITHMETIC = (
     "*Rows*: of a pass, on average; *v*: what a pass of so many rows costs, measured in passes of one "
@@ -206,3 +212,35 @@ def _origin(provenance: Provenance) -> str:
         known = [(key, provenance.get(key)) for key in keys]
         lines.append(", ".join(f"{key} {value}" for key, value in known if value is not None))
     return "\n".join(f"- {line}" for line in lines if line)
+
+
+def show(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
+    """Print what people look at first; --markdown and --json have the rest."""
+    out = console.report()
+    known = ("model", "{}"), ("task", "{}"), ("max_tokens", "{} tokens"), ("threads", "{} threads")
+    out.print(" · ".join(text.format(origin.get(key)) for key, text in known) + "\n")
+    totals, parts = [], []
+    for row in rows:
+        if "error" in row:
+            continue
+        figures = (number(row["tok_s"], 1), speedup(row), number(row["tau"], 2))
+        accepted = percent(row["acceptance_rate"])
+        if row["category"] == ALL:
+            same = NOTHING if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
+            beside = () if baseline is None else (over_baseline(row),)
+            totals.append((label(row), *figures, *beside, same))
+        else:
+            times = f"{number(row['speedup'], 2)}x"
+            parts.append((row["category"], label(row), figures[0], times, figures[2], accepted))
+    columns = ("drafter", "tok/s", "speed-up", "tau")
+    beside = () if baseline is None else (f"over {baseline}",)
+    out.print(console.table((*columns, *beside, "same"), totals))
+    for row in rows:
+        if "error" in row:
+            out.print(f"{label(row)} could not run: {row['error']}")
+    if parts:
+        categories = sorted({part[0] for part in parts})
+        parts.sort(key=lambda part: categories.index(part[0]))
+        out.print()
+        out.print(console.table(("category", *columns, "accepted"), parts, num_left=2))
+    out.print(f"\n{SHORT_LEGEND}")

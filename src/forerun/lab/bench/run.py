@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from forerun.cli import console
 from forerun.core.device import peak_nbytes
 from forerun.core.params import SamplingParams
 from forerun.engine.engine import Engine
@@ -21,6 +22,7 @@ from forerun.engine.stats import SpecStats
 from forerun.lab.bench.measurement import Measurement, Round
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.store import Store
+from forerun.llm import LLM
 from forerun.text.tokenizer import TextStream, Tokenizer
 
 PLAIN = "none"
@@ -72,6 +74,15 @@ class EngineSystem(System):
     tokenizer: Tokenizer
     params: SamplingParams
     _engine: Engine | None = None
+
+    @classmethod
+    def of(cls, llm: LLM, drafter: str, params: SamplingParams, **options: object) -> EngineSystem:
+        """Run a drafter with `options` over a loaded model."""
+
+        def new_engine() -> Engine:
+            return llm.with_drafter(drafter, **options).engine
+
+        return cls(drafter, new_engine, llm.tokenizer, params)
 
     def restart(self, warm_up: Prompt) -> None:
         """A new engine, whose memory a short answer has touched."""
@@ -136,6 +147,15 @@ class Bench:
     def rounds(self) -> list[Round]:
         """What was measured, now or earlier."""
         return [Round.from_json(result) for result in self.store.results.values()]
+
+    def run(self, what: str) -> None:
+        """Measure all with a bar of progress, and free the systems."""
+        try:
+            for _ in console.track(self.steps(), what, self.num_steps):
+                pass
+        finally:
+            for system in self.systems:
+                system.close()
 
     def steps(self) -> Iterator[PromptGroup]:
         """Measure every group in every round; what the store holds of all these systems is not repeated."""

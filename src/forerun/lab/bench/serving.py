@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from forerun.cli import console
 from forerun.core.errors import ConfigError, unknown
 from forerun.lab.bench.load import Served
+from forerun.lab.bench.report import number
+from forerun.lab.store import Store
 
 PERCENTILES = (50, 90, 99)
 LATENCIES: Mapping[str, str] = {
@@ -94,3 +98,63 @@ def _ms(one: Served, name: str) -> float:
 
 def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 3) if seconds else 0.0
+
+
+def rows(store: Store, within: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return a row for each system and number of requests at once: its rounds together."""
+    found: dict[tuple[int, str], list[Any]] = {}
+    for result in store.results.values():
+        found.setdefault((result["concurrency"], result["system"]), []).append(result)  # type: ignore[arg-type]
+    made = []
+    for (level, system), results in found.items():
+        served = [Served(**one) for result in results for one in result["served"]]
+        seconds = sum(result["seconds"] for result in results)
+        row = {"system": system, "max_concurrency": level}
+        is_whole = all(result["is_whole"] for result in results)
+        errors = dict.fromkeys(one.error for one in served if one.error)
+        made.append(
+            row
+            | figures(served, seconds, within)
+            | {"is_whole": is_whole, "error": next(iter(errors), None)}
+        )
+    return made
+
+
+def show(
+    origin: Mapping[str, object], rows: Sequence[Mapping[str, Any]], within: Mapping[str, float]
+) -> None:
+    """Print throughput, then latencies; --json has more of both."""
+    if not rows:
+        return
+    out = console.report()
+    known = (
+        ("model", "{}"),
+        ("task", "{}"),
+        ("num_prompts", "{} requests"),
+        ("max_tokens", "{} tokens"),
+    )
+    rate = ("request_rate", "{} requests/s")
+    out.print(" · ".join(text.format(origin.get(key)) for key, text in (*known, rate)) + "\n")
+    columns = ["system", "at once", "done", "failed", "s", "req/s", "tok/s", "all tok/s"]
+    columns += ["goodput"] if within else []
+    lines = []
+    for row in rows:
+        line = [row["system"], row["max_concurrency"], row["completed"], row["failed"]]
+        line += [number(row["duration"], 1), number(row["request_throughput"], 2)]
+        line += [number(row[f"{key}_throughput"], 1) for key in ("output", "total_token")]
+        lines.append(line + ([number(row["request_goodput"], 2)] if within else []))
+    out.print(console.table(columns, lines))
+    words = ("mean", *(f"p{p}" for p in PERCENTILES))
+    lines = [
+        [what, row["system"], row["max_concurrency"]]
+        + [number(row[f"{word}_{name}_ms"], 1) for word in words]
+        for name, what in LATENCIES.items()
+        for row in rows
+    ]
+    out.print()
+    out.print(console.table(("ms", "system", "at once", *words), lines, num_left=2))
+    for row in rows:
+        if row["error"]:
+            out.print(f"\n{row['system']}, {row['max_concurrency']} at once: {row['error']}")
+        if not row["is_whole"]:
+            out.print(f"\n{row['system']}, {row['max_concurrency']} at once: interrupted")

@@ -9,7 +9,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forerun.lab.bench.run import EngineSystem
     from forerun.lab.train.replies import Reply
     from forerun.llm import LLM
 
@@ -32,9 +31,13 @@ class EngineRun:
 
 def measure(llm: LLM, replies: Sequence[Reply], drafter: str, **options: object) -> EngineRun:
     """Answer a few prompts of each domain, plain and with the drafter in turn. `llm` runs without the controller."""
+    from forerun.core.params import SamplingParams
     from forerun.engine.stats import SpecStats
+    from forerun.lab.bench.run import EngineSystem
 
-    plain, drafted = _system(llm, "none"), _system(llm, drafter, **options)
+    params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
+    plain = EngineSystem.of(llm, "none", params)
+    drafted = EngineSystem.of(llm, drafter, params, **options)
     stats, speedups = defaultdict[str, list[SpecStats]](list), []
     for reply in _some(replies):
         prompt = reply.tokens[: reply.first]
@@ -47,16 +50,6 @@ def measure(llm: LLM, replies: Sequence[Reply], drafter: str, **options: object)
         speedups.append(slow.decode_s / max(fast.decode_s, 1e-9))
     tau = {name: SpecStats.total(stats[name]).tau or 1.0 for name in sorted(stats)}
     return EngineRun(tau, median(speedups))
-
-
-def _system(llm: LLM, drafter: str, **options: object) -> EngineSystem:
-    from forerun.core.params import SamplingParams
-    from forerun.lab.bench.run import EngineSystem
-
-    params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
-    return EngineSystem(
-        drafter, lambda: llm.with_drafter(drafter, **options).engine, llm.tokenizer, params
-    )
 
 
 def _some(replies: Sequence[Reply]) -> Iterator[Reply]:

@@ -178,15 +178,9 @@ def _check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens
         return profile
     llm.profile, llm.config = profile, replace(llm.config, controller=True)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
-
-    def system(name: str) -> EngineSystem:
-        return EngineSystem(name, lambda: llm.with_drafter(name).engine, llm.tokenizer, params)
-
-    systems = [system(PLAIN), system(chosen)]
+    systems = [EngineSystem.of(llm, name, params) for name in (PLAIN, chosen)]
     bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
-    what = f"{chosen} beside plain decoding"
-    for _ in console.track(bench.steps(), what, bench.num_steps):
-        pass
+    bench.run(f"{chosen} beside plain decoding")
     found = rows(bench.rounds, bench.store.origin)
     row = next(row for row in found if (row["drafter"], row["category"]) == (chosen, ALL))
     if row["identical"] != row["prompts"]:

@@ -14,12 +14,11 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
-    from forerun.lab.bench.measurement import Provenance
-    from forerun.lab.bench.run import Bench, System
-    from forerun.lab.bench.summary import Row
+    from forerun.lab.bench.run import System
     from forerun.llm import LLM
 
 MAX_TOKENS = 128
@@ -31,12 +30,6 @@ OF_THIS_MACHINE = (
     *SAMPLING,
 )
 """Options that bench has no use for where a server answers."""
-
-LEGEND = (
-    "speed-up: decoded tokens a second over plain decoding's, [95 % interval over prompts]; "
-    "tau: tokens per pass of the model; same: prompts with plain decoding's tokens. "
-    "--markdown has all columns."
-)
 
 
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
@@ -92,23 +85,20 @@ def command(
         return
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import load, workload
-    from forerun.lab.commands import _systems, bench_serve
 
     if url is not None:
         opt.refuse_given(context, *OF_THIS_MACHINE)
         model = opt.typed_model(context, config)
         file = task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl")
         asked = load.draw(workload.only(read(file), opt.names(categories)), limit, params.seed or 0)
-        body: dict[str, object] = {"max_tokens": params.max_tokens or MAX_TOKENS}
-        body["temperature"] = params.temperature
-        loads = [load.Load(asked, body, batch, seed=params.seed or 0)]
-        name, there = _systems.there(url, api_key, model, rounds)
-        asked_of = {"task": Path(file).stem, "input_len": None, "server_args": "", "url": url}
-        bench_serve.run(name, there, loads, asked_of, rounds, out, {}, as_json)
+        _ask_server(
+            url, api_key, model, asked, Path(file).stem, batch, params, rounds, out, as_json
+        )
         return
     if api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     from forerun.cli import console
+    from forerun.lab.bench import report, summary
     from forerun.lab.bench.run import Bench
     from forerun.lab.store import Store
 
@@ -137,14 +127,40 @@ def command(
         sampling=_changed(params),
     )
     bench = Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
-    try:
-        for _ in console.track(bench.steps(), "measuring", bench.num_steps):
-            pass
-    finally:
-        for system in systems:
-            system.close()
+    bench.run("measuring")
     chosen = None if baseline is None else _resolved(llm, baseline)
-    _report(bench, as_json, markdown, chosen)
+    rows = summary.rows(bench.rounds, origin, chosen)
+    different = summary.num_different(rows)
+
+    def show() -> None:
+        if markdown:
+            console.stdout().print(report.markdown(origin, rows))
+        else:
+            report.show(origin, rows, chosen)
+
+    publish(
+        {"provenance": origin, "rows": rows},
+        show,
+        as_json=as_json,
+        fails=different > 0,
+        why=f"drafting changed the tokens of {different} prompts",
+    )
+
+
+def _ask_server(
+    url: str, api_key: str | None, model: str | None, asked: Sequence[TaskPrompt], task: str,
+    batch: int, params: SamplingParams, rounds: int, out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Send the prompts to a server, as bench serve does."""
+    from forerun.lab.bench.load import Load
+    from forerun.lab.commands import _systems, bench_serve
+
+    body: dict[str, object] = {"max_tokens": params.max_tokens or MAX_TOKENS}
+    body["temperature"] = params.temperature
+    loads = [Load(asked, body, batch, seed=params.seed or 0)]
+    name, there = _systems.there(url, api_key, model, rounds)
+    origin = {"task": task, "input_len": None, "server_args": "", "url": url}
+    bench_serve.run(name, there, loads, origin, rounds, out, {}, as_json)
 
 
 def _changed(params: SamplingParams) -> dict[str, object] | None:
@@ -171,62 +187,6 @@ def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
     return read(tasks_dir / f"{task}.jsonl")
 
 
-def _report(bench: Bench, as_json: bool, as_markdown: bool, baseline: str | None) -> None:
-    """The results in one of three forms, and the verdict."""
-    from forerun.cli import console
-    from forerun.lab.bench import report, summary
-
-    origin = bench.store.origin
-    rows = summary.rows(bench.rounds, origin, baseline)
-    if as_json:
-        console.print_json({"provenance": origin, "rows": rows})
-    elif as_markdown:
-        console.stdout().print(report.markdown(origin, rows))
-    else:
-        _print(origin, rows, baseline)
-    different = summary.num_different(rows)
-    if different:
-        what = f"drafting changed the tokens of {different} prompts"
-        console.stderr().print(what, style="bold red")
-        raise typer.Exit(1)
-
-
-def _print(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
-    """What people look at first; --markdown and --json have the rest."""
-    from forerun.cli import console
-    from forerun.lab.bench.report import NOTHING, label, number, over_baseline, percent, speedup
-    from forerun.lab.bench.summary import ALL
-
-    out = console.report()
-    known = ("model", "{}"), ("task", "{}"), ("max_tokens", "{} tokens"), ("threads", "{} threads")
-    out.print(" · ".join(text.format(origin.get(key)) for key, text in known) + "\n")
-    totals, parts = [], []
-    for row in rows:
-        if "error" in row:
-            continue
-        figures = (number(row["tok_s"], 1), speedup(row), number(row["tau"], 2))
-        accepted = percent(row["acceptance_rate"])
-        if row["category"] == ALL:
-            same = NOTHING if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
-            beside = () if baseline is None else (over_baseline(row),)
-            totals.append((label(row), *figures, *beside, same))
-        else:
-            times = f"{number(row['speedup'], 2)}x"
-            parts.append((row["category"], label(row), figures[0], times, figures[2], accepted))
-    columns = ("drafter", "tok/s", "speed-up", "tau")
-    beside = () if baseline is None else (f"over {baseline}",)
-    out.print(console.table((*columns, *beside, "same"), totals))
-    for row in rows:
-        if "error" in row:
-            out.print(f"{label(row)} could not run: {row['error']}")
-    if parts:
-        categories = sorted({part[0] for part in parts})
-        parts.sort(key=lambda part: categories.index(part[0]))
-        out.print()
-        out.print(console.table(("category", *columns, "accepted"), parts, num_left=2))
-    out.print(f"\n{LEGEND}")
-
-
 def _drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams) -> list[System]:
     """Plain decoding, then the drafters in the order given, and the one they are compared with."""
     from forerun.drafting.parse import split_list
@@ -237,11 +197,7 @@ def _drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams
     for spec in asked:
         DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
     specs = dict.fromkeys([PLAIN, *(_resolved(llm, spec) for spec in asked)])
-
-    def system(spec: str) -> EngineSystem:
-        return EngineSystem(spec, lambda: llm.with_drafter(spec).engine, llm.tokenizer, params)
-
-    return [system(spec) for spec in specs]
+    return [EngineSystem.of(llm, spec, params) for spec in specs]
 
 
 def _resolved(llm: LLM, drafter: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
+from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
     from forerun.lab.bench.chat import Turn
@@ -44,34 +45,7 @@ def command(
     found = hold(llm, "talking")
     roomy = hold(llm.within(None, "none", max_num_seqs=conversations), "again with room for all")
     different = sum(a.answer != b.answer for a, b in zip(found, roomy, strict=True))
-    if as_json:
-        rows = [{k: v for k, v in asdict(turn).items() if k != "answer"} for turn in found]
-        console.print_json(
-            console.environment(config.model, llm.drafter_spec.text())
-            | {"budget_bytes": config.budget_nbytes, "turns": rows, "different": different}
-        )
-    else:
-        _print(found, different)
-    if different:
-        raise typer.Exit(1)
-
-
-def _print(turns: list[Turn], different: int) -> None:
-    """A line a turn: the conversations' mean."""
-    from forerun.cli import console
-
-    lines = []
-    for number in sorted({each.turn for each in turns}):
-        same = [each for each in turns if each.turn == number]
-        tokens, cached = (
-            sum(getattr(e, f"{n}_tokens") for e in same) for n in ("prompt", "cached")
-        )
-        first_ms = sum(each.ttft_ms for each in same) / len(same)
-        evicted = sum(each.evicted_blocks for each in same)
-        lines.append((number, tokens, cached, tokens - cached, evicted, f"{first_ms:.1f}"))
-    columns = ("turn", "prompt tokens", "found again", "read", "evicted blocks", "first token ms")
-    out = console.report()
-    out.print(console.table(columns, lines))
-    out.print(
-        f"{len(turns)} answers, {different} of them not those of an engine with room for all."
-    )
+    rows = [{k: v for k, v in asdict(turn).items() if k != "answer"} for turn in found]
+    document = console.environment(config.model, llm.drafter_spec.text())
+    document |= {"budget_bytes": config.budget_nbytes, "turns": rows, "different": different}
+    publish(document, lambda: chat.show(found, different), as_json=as_json, fails=different > 0)

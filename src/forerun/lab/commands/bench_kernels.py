@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from forerun.lab.commands._publish import publish
 
 REPEATS, REPEATS_BESIDE = 30, 5
 
@@ -75,37 +70,4 @@ def command(
         "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
         **timings.document(),
     }
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if as_json:
-        console.print_json(document)
-    else:
-        _print(document)
-
-
-def _print(document: Mapping[str, Any]) -> None:
-    from forerun.cli import console
-    from forerun.lab.bench.kernels import OURS
-    from forerun.lab.bench.report import number, percent
-
-    columns = ["pass", "rows", "ms", "v", "tok/s", "GB/s", "band-\nwidth", "int8\npeak"]
-    digits = {"ms": 2, "v": 2, "tok_s": 0, "gb_s": 1}
-    has_peers = any("peer" in row for row in document["rows"])
-    columns += ["who", "times\nours", "range"] if has_peers else []
-    lines = []
-    for row in document["rows"]:
-        figures = [number(row[key], places) for key, places in digits.items()]
-        shares = [percent(row["bandwidth_share"]), percent(row["peak_share"])]
-        range_ = f"{row['lo']:.2f}-{row['hi']:.2f}"
-        beside = [row.get("peer", OURS), number(row["times_ours"], 2), range_] if has_peers else []
-        lines.append([row["case"], row["k"], *figures, *shares, *beside])
-    out = console.report()
-    out.print(console.table(columns, lines))
-    step = document["step_over_stream"]
-    out.print(
-        f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: {document['stream_ms']} ms"
-        + (f"; a step of one row takes {step} times that" if step else "")
-    )
-    if document["peak_gop_s"]:
-        out.print(f"int8 dot products on registers: {document['peak_gop_s']} Gop/s")
+    publish(document, lambda: kernels.show(document), as_json=as_json, out=out)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.params import SamplingParams
+from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
     from forerun.lab.bench.learning import RequestPair
@@ -73,47 +73,24 @@ def command(
         config, llm, task=Path(task).stem, drafter=spec.text(), max_tokens=params.max_tokens,
         temperature=params.temperature, seed=params.seed, raw=raw,
     )  # fmt: skip
-    document = {
-        "provenance": origin,
-        "summary": found,
-        "requests": [each.document() for each in answered],
-    }  # fmt: skip
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        if plots:
-            from forerun.lab.bench.plots import draw_learning
+    document = {"provenance": origin, "summary": found, "requests": [*map(asdict, answered)]}
 
-            draw_learning(
-                learning.moving(answered), out.parent, out.stem, title=str(origin["model"])
-            )
-    if as_json:
-        console.print_json(document)
-    else:
-        _print(found, answered)
-    if found["identical"] != len(answered):
-        console.stderr().print("learning changed tokens", style="bold red")
-        raise typer.Exit(1)
+    def draw(folder: Path, stem: str) -> None:
+        from forerun.lab.bench.plots import draw_learning
+
+        draw_learning(learning.moving(answered), folder, stem, title=str(origin["model"]))
+
+    publish(
+        document,
+        lambda: learning.show(found, answered),
+        as_json=as_json,
+        out=out,
+        draw=draw if plots else None,
+        fails=found["identical"] != len(answered),
+        why="learning changed tokens",
+    )
 
 
 def _encoded(llm: LLM, text: str, *, raw: bool) -> Sequence[int]:
     is_chat = not raw and llm.tokenizer.chat_template is not None
     return llm.encode([{"role": "user", "content": text}] if is_chat else text)
-
-
-def _print(found: dict[str, object], answered: Sequence[RequestPair]) -> None:
-    """Both halves, and what it took."""
-    from forerun.cli import console
-
-    lines = [
-        (half.replace("_", " "), f"{taus['fixed']:.3f}", f"{taus['learning']:.3f}")
-        for half in ("first_half", "second_half")
-        if isinstance(taus := found[half], dict)
-    ]
-    report = console.report()
-    report.print(console.table(("requests", "tau as it shipped", "tau learning"), lines))
-    steps = sum(each.num_steps for each in answered)
-    report.print(
-        f"{len(answered)} requests, {found['identical']} with the same tokens; {steps} steps between them, "
-        f"{found['learn_share']:.0%} of the requests' CPU time, the longest {found['longest_step_s']:.3f} s"
-    )

@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from forerun.cli import options as opt
 from forerun.core.errors import ConfigError
+from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
@@ -125,6 +126,7 @@ def run(
 ) -> None:
     """Run loads of the same prompts on systems that serve the model `name`, and report. Exits 130 after Ctrl-C."""
     from forerun.core.provenance import provenance
+    from forerun.lab.bench import serving
     from forerun.lab.store import Store
 
     opt.check_least("rounds", rounds, 1)
@@ -133,7 +135,13 @@ def run(
     asked |= {"seed": load.seed, "ramp_up": load.ramp_up_s, **origin}
     store = Store(provenance(name, "as served", **asked), out)
     is_whole = _measure(systems, loads, rounds, store)
-    _report(store, within, as_json)
+    rows = serving.rows(store, within)
+    publish(
+        {"provenance": store.origin, "rows": rows},
+        lambda: serving.show(store.origin, rows, within),
+        as_json=as_json,
+        fails=any(row["failed"] for row in rows),
+    )
     if not is_whole:
         raise typer.Exit(130)
 
@@ -186,81 +194,3 @@ def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store)
             if not is_whole:
                 return False
     return True
-
-
-def _rows(store: Store, within: Mapping[str, float]) -> list[dict[str, Any]]:
-    """A row for each system and number of requests at once: its rounds together."""
-    from forerun.lab.bench.load import Served
-    from forerun.lab.bench.serving import figures
-
-    found: dict[tuple[int, str], list[Any]] = {}
-    for result in store.results.values():
-        found.setdefault((result["concurrency"], result["system"]), []).append(result)  # type: ignore[arg-type]
-    rows = []
-    for (level, system), results in found.items():
-        served = [Served(**one) for result in results for one in result["served"]]
-        seconds = sum(result["seconds"] for result in results)
-        row = {"system": system, "max_concurrency": level}
-        is_whole = all(result["is_whole"] for result in results)
-        errors = dict.fromkeys(one.error for one in served if one.error)
-        rows.append(
-            row
-            | figures(served, seconds, within)
-            | {"is_whole": is_whole, "error": next(iter(errors), None)}
-        )
-    return rows
-
-
-def _report(store: Store, within: Mapping[str, float], as_json: bool) -> None:
-    """The results as a document or as tables. Exits 1 if a request failed."""
-    from forerun.cli import console
-
-    rows = _rows(store, within)
-    if as_json:
-        console.print_json({"provenance": store.origin, "rows": rows})
-    elif rows:
-        _print(store.origin, rows, within)
-    if any(row["failed"] for row in rows):
-        raise typer.Exit(1)
-
-
-def _print(
-    origin: Mapping[str, object], rows: Sequence[Mapping[str, Any]], within: Mapping[str, float]
-) -> None:
-    """Throughput, then latencies; --json has more of both."""
-    from forerun.cli import console
-    from forerun.lab.bench.report import number
-    from forerun.lab.bench.serving import LATENCIES, PERCENTILES
-
-    out = console.report()
-    known = (
-        ("model", "{}"),
-        ("task", "{}"),
-        ("num_prompts", "{} requests"),
-        ("max_tokens", "{} tokens"),
-    )
-    rate = ("request_rate", "{} requests/s")
-    out.print(" · ".join(text.format(origin.get(key)) for key, text in (*known, rate)) + "\n")
-    columns = ["system", "at once", "done", "failed", "s", "req/s", "tok/s", "all tok/s"]
-    columns += ["goodput"] if within else []
-    lines = []
-    for row in rows:
-        line = [row["system"], row["max_concurrency"], row["completed"], row["failed"]]
-        line += [number(row["duration"], 1), number(row["request_throughput"], 2)]
-        line += [number(row[f"{key}_throughput"], 1) for key in ("output", "total_token")]
-        lines.append(line + ([number(row["request_goodput"], 2)] if within else []))
-    out.print(console.table(columns, lines))
-    words = ("mean", *(f"p{p}" for p in PERCENTILES))
-    lines = [
-        [what, row["system"], row["max_concurrency"]]
-        + [number(row[f"{word}_{name}_ms"], 1) for word in words]
-        for name, what in LATENCIES.items()
-        for row in rows
-    ]
-    out.print()
-    out.print(console.table(("ms", "system", "at once", *words), lines, num_left=2))
-    for row in rows:
-        if row["error"]:
-            out.print(f"\n{row['system']}, {row['max_concurrency']} at once: {row['error']}")
-        if not row["is_whole"]:
-            out.print(f"\n{row['system']}, {row['max_concurrency']} at once: interrupted")
