@@ -159,7 +159,7 @@ def test_profile_and_trace_of_one_request(forerun, tmp_path):
 
 MISTAKES = [
     (["ppl", "/no/such/file"], "no such file: /no/such/file"),
-    (["ppl", "{text}", "--limit-tokens", 1], "--limit-tokens must be at least 2, got 1"),
+    (["ppl", "{text}", "--limit-tokens", 1], "limit_tokens must be at least 2, got 1"),
     (["tasks", "--task", "gsm9k"], "did you mean 'gsm8k'"),
     (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
     (["tasks", "--tasks-dir", "/no/such"], "no such file: /no/such/gsm8k.jsonl"),
