@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from forerun.drafting.spec import AUTO_CHOICE
+from forerun.drafting.parse import AUTO_CHOICE
 from forerun.lab.bench import measurement, summary
 from forerun.lab.bench.report import number, table
 from forerun.lab.bench.summary import ALL, Row

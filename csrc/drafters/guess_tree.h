@@ -1,4 +1,4 @@
-// One tree of guesses: the twin of drafting/ngram/guess_tree.py, which explains it and is its oracle.
+// One tree of guesses: drafting/best_first.py and ngram/ngram_model.py explain it and are its reference.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// The suffix index: the twin of drafting/ngram/suffix_index.py, which explains it and is its oracle.
+// The suffix index: drafting/ngram/suffix_index.py explains it and is its reference.
 
 #pragma once
 

@@ -46,12 +46,12 @@ class Options(BuilderOptions):
 
 
 def build(options: Options, target: Target) -> EarlyExit:
-    """A drafter within the target. Raises ConfigError for layers that it does not have."""
+    """Build a drafter within the target. Raises ConfigError for layers that it does not have."""
     return EarlyExit(options, target)
 
 
 def tune(target: Target, options: Options, search: Search) -> Options:
-    """Which layers, then how many tokens and from which confidence on; what was given stays."""
+    """Search which layers, then how many tokens and from which confidence on; what was given stays."""
     score, num_layers = search.score, target.model.config.num_layers
     best, default = options, Options()
     if (options.exit, options.skip_attn, options.skip_mlp) == (None, (), ()):
@@ -85,7 +85,7 @@ class EarlyExit(ModelDrafter):
         self._max_len = min(target.max_len, target.model.config.max_position)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """The rows of probabilities that go with drawn nodes; weights and cache are the target's."""
+        """Count the rows of probabilities that go with drawn nodes; weights and cache are the target's."""
         probs = 4 * self.model.config.vocab_size * self.options.num_nodes
         return DrafterBytes(tables=num_seqs * probs if self.draws else 0)
 
@@ -105,7 +105,7 @@ class EarlyExit(ModelDrafter):
 
 
 def _plan(options: Options, num_layers: int) -> LayerPlan:
-    """What a guess runs. Raises ConfigError."""
+    """Plan what a guess runs. Raises ConfigError."""
     skipped = {"skip_attn": options.skip_attn, "skip_mlp": options.skip_mlp}
     for name, layers in skipped.items():
         for layer in layers:
@@ -122,7 +122,7 @@ def _plan(options: Options, num_layers: int) -> LayerPlan:
 def _skip_sets(
     options: Options, num_layers: int, score: Callable[[Options], float]
 ) -> Iterator[Options]:
-    """Sets of growing size of the sublayers that are missed least when each is skipped alone."""
+    """Yield sets of growing size of the sublayers that are missed least when each is skipped alone."""
     alone = [replace(options, skip_attn=(i,)) for i in range(num_layers)]
     alone += [replace(options, skip_mlp=(i,)) for i in range(num_layers)]
     ranked = sorted(alone, key=score, reverse=True)

@@ -58,7 +58,7 @@ class Options:
 
 
 def build(options: Options, target: Target) -> Lookahead:
-    """A drafter that reads the target's logits, nothing else."""
+    """Build a drafter that reads the target's logits, nothing else."""
     return Lookahead(options, target.model.config.vocab_size)
 
 
@@ -82,12 +82,12 @@ class Window:
 
     @property
     def num_columns(self) -> int:
-        """W, and more while it fills."""
+        """Count the columns: W, and more while it fills."""
         return len(self.rows[0]) + 1
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of its tree."""
+        """Count the nodes of its tree."""
         return sum(map(len, self.rows))
 
     def narrow(self, depth: int) -> bool:
@@ -98,7 +98,7 @@ class Window:
         return width > 0
 
     def tree(self) -> tuple[list[int], list[int]]:
-        """Tokens and parents: row 0 is a chain, each column hangs below its token there."""
+        """Return tokens and parents: row 0 is a chain, each column hangs below its token there."""
         tokens, parents = [*self.rows[0]], [*tree.chain(len(self.rows[0]))]
         above = range(-1, len(tokens))
         for row in self.rows[1:]:
@@ -109,12 +109,12 @@ class Window:
         return tokens, parents
 
     def read(self, outcome: Outcome) -> list[int]:
-        """What the model says after the last row, one token a column."""
+        """Read what the model says after the last row, one token a column."""
         stop = 1 + self.num_nodes
         return outcome.likeliest(slice(stop - self.num_columns, stop))
 
     def advance(self, last: int, said: list[int]) -> list[Ngram]:
-        """Move on by one position; the n-grams along the columns, once the window is full."""
+        """Move on by one position; return the n-grams along the columns, once the window is full."""
         rows = [[last, *self.rows[0]], *self.rows[1:], said]
         if len(self.rows) < self.height:
             self.rows = [self.rows[0][1:], *(row[1:] for row in rows[1:])]
@@ -140,7 +140,7 @@ class Pool:
                 del known[next(iter(known))]
 
     def after(self, token: int) -> list[Ngram]:
-        """The continuations seen after a token, newest first."""
+        """Return the continuations seen after a token, newest first."""
         return [*reversed(self.ngrams.get(token, {}))]
 
 
@@ -186,7 +186,7 @@ class Lookahead(Drafter):
         self.states.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Pools as full as they can get: each token adds an n-gram of the text and one a column."""
+        """Count pools as full as they can get: each token adds an n-gram of the text and one a column."""
         most = min(max_len * (self.options.window + 1), self.vocab_size * self.options.guesses)
         nbytes = most * (NGRAM_NBYTES + 36 * self.options.ngram) + 8192
         return DrafterBytes(tables=num_seqs * nbytes)
@@ -201,7 +201,7 @@ class Lookahead(Drafter):
         )
 
     def propose_one(self, seq: Seq, budget: int) -> Draft:
-        """The window, if the budget holds it, and the guesses."""
+        """Guess the window, if the budget holds it, and the n-grams after the last token."""
         state, n = self.states[seq.id], self.options.ngram
         for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
             state.pool.add([tuple(seq.tokens[stop - n : stop])])

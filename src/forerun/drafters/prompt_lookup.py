@@ -48,7 +48,7 @@ class Options:
 
 
 def build(options: Options, target: Target) -> PromptLookup:
-    """A drafter that needs nothing of the target."""
+    """Build a drafter that needs nothing of the target."""
     return PromptLookup(options)
 
 
@@ -79,7 +79,7 @@ class NgramIndex:
         self.num_indexed = max(self.num_indexed, len(tokens) - 1)
 
     def find(self, tokens: Sequence[int]) -> int | None:
-        """Position of the token that followed the longest indexed run of last tokens, if any."""
+        """Return the position of the token that followed the longest indexed run of last tokens, if any."""
         for n in range(min(self.longest, len(tokens)), self.shortest - 1, -1):
             end = self.ends.get(tuple(tokens[-n:]))
             if end is not None:
@@ -103,13 +103,13 @@ class PromptLookup(Drafter):
         self.indexes.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """The indexes of full sequences in which no n-gram repeats."""
+        """Count the indexes of full sequences in which no n-gram repeats."""
         lengths = range(self.options.ngram_min, self.options.ngram_max + 1)
         per_token = sum(ENTRY_NBYTES + 8 * n for n in lengths)
         return DrafterBytes(tables=num_seqs * (max_len * per_token + 1024))
 
     def propose_one(self, seq: Seq, budget: int) -> Draft:
-        """A chain; empty where nothing repeats."""
+        """Guess a chain; empty where nothing repeats."""
         index, tokens = self.indexes[seq.id], seq.tokens
         index.extend(tokens)
         start = index.find(tokens)
@@ -125,7 +125,7 @@ class PromptLookup(Drafter):
         return Draft(copied, tree.chain(num_draft), confidence=confidence)
 
     def _match(self, tokens: Sequence[int], start: int) -> int:
-        """How many tokens before `start` match the last ones, as far as a full draft asks for."""
+        """Count the tokens before `start` that match the last ones, as far as a full draft asks for."""
         longest = min(start, math.ceil(self.options.num_draft / self.options.factor))
         length = 1
         while length < longest and tokens[start - 1 - length] == tokens[-1 - length]:

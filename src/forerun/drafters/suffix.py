@@ -61,17 +61,17 @@ class Options:
 
 
 def build(options: Options, target: Target) -> Suffix:
-    """A drafter that needs nothing of the target."""
+    """Build a drafter that needs nothing of the target."""
     return Suffix(options)
 
 
 def example(target: Target) -> Options:
-    """For `forerun check-drafter`: remembers so little that it soon has to forget."""
+    """Remember so little that it soon has to forget."""
     return Options(shared_tokens=512)
 
 
 def smaller(options: Options) -> Options | None:
-    """For a memory budget: a quarter of the shared texts, until they are few."""
+    """Keep a quarter of the shared texts, until they are few."""
     few = options.shared_tokens // 4
     return replace(options, shared_tokens=few) if few >= 1000 else None
 
@@ -100,12 +100,12 @@ class Suffix(Drafter):
         self.texts.begin(seq, len(outcome.emitted))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence, its likeliest nodes first; empty where nothing repeats."""
+        """Guess one tree a sequence, its likeliest nodes first; empty where nothing repeats."""
         self.texts.share(seqs)
         return super().propose(seqs, budgets)
 
     def propose_one(self, seq: Seq, budget: int) -> Draft:
-        """The better of the trees from the sequence itself and from the others."""
+        """Choose the better of the trees from the sequence itself and from the others."""
         options, context = self.options, self.texts.context(seq)
         num_nodes = min(budget, options.num_draft)
         limits = (num_nodes, options.factor, options.offset, options.min_token_prob)
@@ -120,5 +120,5 @@ class Suffix(Drafter):
         self.texts.end(seq)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """The shared index when full, and the indexes of full sequences."""
+        """Count the shared index when full, and the indexes of full sequences."""
         return DrafterBytes(tables=self.texts.nbytes(num_seqs, max_len))

@@ -83,7 +83,7 @@ def grow(
     ngrams: TextNGramModel = (),
     sees_depth_alone: bool = False,
 ) -> list[GuessTree]:
-    """A tree below each sequence's last token: nodes that are reached with a chance of at least `min_chance`.
+    """Grow a tree below each sequence's last token: of nodes that are reached with a chance of at least `min_chance`.
 
     `ngrams` is what is known of each text, none: the network guesses alone; without `take_steps` there is no network.
     Where the network's guesses depend on the depth alone, it takes one step a depth.
@@ -124,7 +124,7 @@ def grow_texts(
     num_nodes: Sequence[int],
     min_chance: float,
 ) -> list[GuessTree]:
-    """A tree for each text, document 0 of its index: what its last tokens say in all indexes and tables.
+    """Grow a tree for each text, document 0 of its index: what its last tokens say in all indexes and tables.
 
     All are native, or all their references, as `new_live_table` and its like make them.
     """
@@ -143,7 +143,7 @@ def grow_context(
     num_nodes: int,
     min_chance: float,
 ) -> GuessTree:
-    """A tree below some tokens, which may be those of no text."""
+    """Grow a tree below some tokens, which may be those of no text."""
     if isinstance(live, LiveTable):
         known = NGramModel(file, live, indexes)
         return _grow_alone([(context, known)], [num_nodes], min_chance)[0]
@@ -162,7 +162,7 @@ def _grow_alone(
 def likeliest(
     logits: Tensor, depth: int, tokens: Tensor | None, temperatures: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens (k,) of a row of logits (V',) and their chances, the first of equal ones first.
+    """Return the likeliest tokens (k,) of a row of logits (V',) and their chances, the first of equal ones first.
 
     `tokens` (V',) are those of the logits, None for all; `temperatures` go by depth, the last for all below.
     """
@@ -173,7 +173,7 @@ def likeliest(
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
-    """As point masses, with their chances."""
+    """Make drafts of point masses, with their chances as confidence."""
     return [
         Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
         for tokens, parents, chances in trees
@@ -181,7 +181,7 @@ def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
 
 
 def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, number: int) -> None:
-    """At a node: the network steps over it next, or the n-gram model alone says what may follow."""
+    """Choose what follows a node: the network steps over it next, or the n-gram model alone says what may follow."""
     may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
     if growth.ngrams is not None:
         growth.known = growth.ngrams.next(growth.places[-1])
@@ -210,7 +210,7 @@ def _learn(
 def _open(
     growth: _Growth, depth: int, number: int, chances: Mapping[int, float], least: float
 ) -> None:
-    """Tokens that may follow the node that was taken last."""
+    """Put the tokens that may follow the node taken last on the heap."""
     parent = len(growth.nodes) - 1
     for token, p in chances.items():
         if growth.reach * p >= least:
@@ -220,7 +220,7 @@ def _open(
 
 
 def _take(growth: _Growth, limits: DraftLimits, max_depth: int, number: int) -> None:
-    """The likeliest nodes, until the network has to step over one or the tree is full."""
+    """Take the likeliest nodes until the network has to step over one or the tree is full."""
     while growth.heap and growth.next is None and len(growth.nodes) < growth.num_nodes:
         negative, _, token, parent, p, before, depth = heapq.heappop(growth.heap)
         growth.nodes.append((token, parent, p))

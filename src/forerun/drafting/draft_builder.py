@@ -52,16 +52,16 @@ class BuilderOptions:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Children a node gets, level by level."""
+        """Count the children that a node gets, level by level."""
         return self.branch or (1,) * self.num_draft
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of a draft, at most."""
+        """Count the nodes of a draft at most."""
         return sum(math.prod(self.widths[: i + 1]) for i in range(len(self.widths)))
 
     def pipeline(self, seq: Seq) -> LogitsPipeline:
-        """The logits processing of a sequence, at the temperature of the draft."""
+        """Make the logits processing of a sequence, at the temperature of the draft."""
         params = seq.params
         if self.temperature is not None and not params.is_greedy:
             params = replace(params, temperature=self.temperature)
@@ -93,11 +93,11 @@ class DraftBuilder:
         self.frontier = [self.num_pending - 1]
 
     def segment(self) -> Segment:
-        """The rows that have not been computed yet."""
+        """Return the rows that have not been computed yet."""
         return Segment(self.slot, self.base, tuple(self.tokens), tuple(self.parents), self.num_fed)
 
     def generated(self, row: int) -> list[int]:
-        """What the sequence would have emitted at a row."""
+        """Return what the sequence would have emitted at a row."""
         path = tree.path_to(row, self.parents)
         return self.seq.generated + [self.tokens[r] for r in path if r >= self.num_pending]
 
@@ -109,7 +109,7 @@ class DraftBuilder:
         self.room -= 1
 
     def draft(self) -> Draft:
-        """The nodes, counted from the first."""
+        """Return the nodes, counted from the first."""
         first = self.num_pending
         parents = tuple(max(-1, parent - first) for parent in self.parents[first:])
         is_drawn = any(row is not None for row in self.probs)
@@ -125,7 +125,7 @@ class Scores:
     vocab_size: int = 0
 
     def whole(self) -> Tensor:
-        """Logits (V,): minus infinity, so no probability, for every other token."""
+        """Spread the logits to (V,): minus infinity, so no probability, for every other token."""
         if self.tokens is None:
             return self.logits
         row = self.logits.new_full((self.vocab_size,), -math.inf)
@@ -149,7 +149,7 @@ class ModelDrafter(Drafter):
         self.options, self.max_nodes = options, options.num_nodes
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence; empty where the context has no room."""
+        """Guess one tree a sequence; empty where the context has no room."""
         started = [self._start(seq, budget) for seq, budget in zip(seqs, budgets, strict=True)]
         builders = [builder for builder in started if builder is not None]
         pipelines = {builder.seq.id: self.options.pipeline(builder.seq) for builder in builders}
@@ -163,16 +163,16 @@ class ModelDrafter(Drafter):
         return [EMPTY_DRAFT if builder is None else builder.draft() for builder in started]
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
-        """An empty draft of a sequence; None where nothing can be drafted."""
+        """Start an empty draft of a sequence; None where nothing can be drafted."""
         raise NotImplementedError
 
     def _feed(self, builders: Sequence[DraftBuilder]) -> Sequence[Scores]:
-        """Compute the rows that have not been (`new_rows`); the scores of the builders' frontiers, M rows."""
+        """Compute the rows that have not been (`new_rows`); return the scores of the builders' frontiers, M rows."""
         raise NotImplementedError
 
 
 def new_rows(builders: Sequence[DraftBuilder]) -> tuple[Batch, list[int]]:
-    """The rows that have not been computed, as one pass, and which of its rows are frontiers."""
+    """Return the rows that have not been computed, as one pass, and which of its rows are frontiers."""
     batch, wanted = Batch(tuple(builder.segment() for builder in builders)), []
     for builder, span in zip(builders, batch.spans(), strict=True):
         wanted += [span.start + row - builder.num_fed for row in builder.frontier]
@@ -205,7 +205,7 @@ def _add_level(
 def _likeliest(
     builder: DraftBuilder, row: int, scores: Scores, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
-    """The draft's best tokens below a row: chosen, so point masses."""
+    """Choose the draft's best tokens below a row, as point masses."""
     if pipeline.changes_logits:
         scores = Scores(pipeline.adjusted(scores.whole(), builder.generated(row)))
     best = scores.logits.softmax(dim=-1).topk(min(width, len(scores.logits)))
@@ -220,7 +220,7 @@ def _likeliest(
 def _drawn(
     builder: DraftBuilder, row: int, scores: Scores, pipeline: LogitsPipeline, width: int
 ) -> list[Child]:
-    """Tokens drawn without replacement, each with its distribution given the ones before it."""
+    """Draw tokens without replacement, each with its distribution given the ones before it."""
     generated = builder.generated(row)
     position = builder.seq.num_prompt + len(generated)
     logits = scores.whole()

@@ -30,21 +30,21 @@ _log = logging.getLogger(__name__)
 
 
 class KeptFile:
-    """Bytes that something learned of a model, checked when they are read; problems are told once and stop nothing."""
+    """A file of what was learned of a model, checked when read; the first problem is logged, none stops anything."""
 
     def __init__(self, path: Path, origin: Mapping[str, str]) -> None:
-        """`origin` says what they are of: a `model`, a `vocabulary`, and what else has to be the same."""
+        """Name the file; `origin` is what has to be the same to use it: a `model`, a `vocabulary`, and more."""
         self.path, self._origin = path, dict(origin)
         self._next_s = time.monotonic() + EVERY_S
-        self._has_told = False
+        self._has_warned = False
 
     @property
     def is_time(self) -> bool:
-        """Whether a few minutes went by since it was written."""
+        """Say whether a few minutes went by since it was written."""
         return time.monotonic() >= self._next_s
 
     def read(self) -> bytes:
-        """What it holds, nothing if there is none. Raises OSError, ValueError."""
+        """Read the entries, none if there is no file. Raises OSError, ValueError."""
         with suppress(FileNotFoundError), files.open_to_read(self.path) as file:
             head, entries = _read_head(file), file.read()
             if head.get("checksum") != zlib.crc32(entries):
@@ -56,27 +56,27 @@ class KeptFile:
         return b""
 
     def write(self, entries: bytes) -> None:
-        """Put them in the place of what is there. Raises OSError."""
+        """Replace the file. Raises OSError."""
         head = json.dumps(self._origin | {"checksum": zlib.crc32(entries)}).encode() + b"\n"
         files.replace(self.path, _MAGIC, head, entries, mode=0o600)  # it tells what was said
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For who writes: one at a time. A few minutes begin anew. Raises OSError."""
+        """Let one process write at a time, and start the wait for `is_time` again. Raises OSError."""
         self._next_s = time.monotonic() + EVERY_S
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(self.path.parent / ".lock"):
             yield
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """What fails inside is a warning, once."""
+    def warned(self, what: str) -> Iterator[None]:
+        """Log the first error inside as a warning, and go on."""
         try:
             yield
         except (OSError, ValueError) as error:
-            if not self._has_told:
+            if not self._has_warned:
                 _log.warning("what was learned in %s cannot be %s: %s", self.path, what, error)
-            self._has_told = True
+            self._has_warned = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class LearnedFile:
 
 
 def folder() -> Path:
-    """Where the files lie; it may not exist yet."""
+    """Return the folder of the files; it may not exist yet."""
     return cache_root() / "learned"
 
 
 def path_of(model: Path, place: Path | None = None, suffix: str = SUFFIX) -> Path:
-    """The file of a model, which is a GGUF file or a folder; in the cache, or another folder."""
+    """Return the file of a model, which is a GGUF file or a folder; in the cache, or another folder."""
     digest = hashlib.sha256(str(model.resolve()).encode()).hexdigest()[:16]
     return (place or folder()) / f"{name_of(model)}-{digest}{suffix}"
 
@@ -105,7 +105,7 @@ def origin_of(model: Path, vocabulary: str) -> dict[str, str]:
 
 
 def entries() -> list[LearnedFile]:
-    """All files. Raises LoadError."""
+    """List all files. Raises LoadError."""
     try:
         return [
             LearnedFile(path, path.stat().st_size, _model_of(path))
@@ -116,7 +116,7 @@ def entries() -> list[LearnedFile]:
 
 
 def remove(entries: Sequence[LearnedFile]) -> int:
-    """Delete files; the bytes that were freed. What runs keeps only what it learns from now on. Raises LoadError."""
+    """Delete files, return the bytes freed; processes that run keep what they learn later. Raises LoadError."""
     try:
         for entry in entries:
             entry.path.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def _model_of(path: Path) -> Path | None:
 
 
 def _read_head(file: BinaryIO) -> dict[str, Any]:
-    """What a file says of itself, up to its entries. Raises ValueError."""
+    """Read the header of a file, up to its entries. Raises ValueError."""
     if file.readline(len(_MAGIC)) != _MAGIC:
         raise ValueError("it is not a file of this version")
     try:

@@ -91,7 +91,7 @@ class Prediction:
             self._position = int(ends[min(after, len(ends) - 1)]) if len(ends) else None
 
     def _ends(self, last: Sequence[int]) -> NDArray[np.intp]:
-        """Where the prediction has just said the same: looked for each time, an index would cost more to make."""
+        """Find where the last tokens stand in the prediction: a search is cheaper than an index."""
         num_starts = len(self._array) - MATCH + 1
         if len(last) < MATCH or num_starts < 1:
             return np.empty(0, dtype=np.intp)

@@ -1,4 +1,4 @@
-"""What `propose` must return, checked in every step: a wrong draft is told in words, not by a kernel."""
+"""What `propose` must return, checked in every step: a wrong draft is an error in words, not in a kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forerun.drafting.base import Drafter
 def propose(
     drafter: Drafter, seqs: Sequence[Seq], budgets: Sequence[int], vocab_size: int | None = None
 ) -> list[Draft]:
-    """The drafter's proposals; tokens are looked at if the vocabulary is known.
+    """Ask a drafter, and check its drafts; their tokens only if the vocabulary is known.
 
     Raises DrafterError, which names the drafter and the rule that they break.
     """
@@ -24,7 +24,7 @@ def propose(
 
 
 def broken_rule(drafts: object, budgets: Sequence[int], vocab_size: int | None) -> str | None:
-    """What is wrong with the drafts for sequences of these budgets; None if nothing is."""
+    """Say what is wrong with the drafts for sequences of these budgets; None if nothing is."""
     if not isinstance(drafts, list | tuple):
         return f"propose returned {_a(drafts)} instead of a list of drafts"
     if len(drafts) != len(budgets):
@@ -51,6 +51,6 @@ def _broken(draft: object, budget: int, vocab_size: int | None) -> str | None:
 
 
 def _a(value: object) -> str:
-    """What kind of value it is."""
+    """Name the type of a value with its article."""
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

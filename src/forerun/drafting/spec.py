@@ -76,7 +76,7 @@ class DrafterSpec:
         return spec
 
     def text(self) -> str:
-        """How `-d` spells it, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
+        """Spell it as `-d` does, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
         if self.built is not None:
             return self.name
         if self.parts:
@@ -84,7 +84,7 @@ class DrafterSpec:
         return options.spell(self.name, self._built_options())
 
     def keeps(self) -> bool:
-        """Whether it keeps what it learned for the next process, where that is asked for."""
+        """Say whether it keeps what it learned for the next process, where that is asked for."""
         if self.parts:
             return any(part.keeps() for part in self.parts)
         return self.built is None and method_of(self.name).keeps
@@ -112,7 +112,7 @@ class DrafterSpec:
         return DrafterSpec.of(f"{AUTO_NETWORK}++{self.name}")
 
     def build(self, target: Target) -> Drafter:
-        """The drafter. Raises ConfigError for options it does not have, LoadError for a draft that cannot be read."""
+        """Build the drafter. Raises ConfigError for unknown options, LoadError for a draft that cannot be read."""
         if self.built is not None:
             return self.built
         if (spec := self.for_target(target)) is not self:

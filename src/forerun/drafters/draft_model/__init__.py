@@ -70,7 +70,7 @@ class Options(BuilderOptions):
 
     @property
     def list_size(self) -> int:
-        """The number that `draft_vocab` is, 0 if it is none."""
+        """Return the number that `draft_vocab` is, 0 if it is none."""
         return int(self.draft_vocab) if self.draft_vocab.isdecimal() else 0
 
 
@@ -84,7 +84,7 @@ def build(options: Options, target: Target) -> DraftModel:
 
 
 def load(options: Options, target: Target) -> Model:
-    """The draft, whole. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
+    """Load the draft, whole. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     model, vocabulary = target.load(options.model, quant=options.quant, head_bits=options.head_bits)
     known = target.vocabulary
     if known and vocabulary and (difference := vocabulary_difference(known, vocabulary)):
@@ -96,12 +96,12 @@ def load(options: Options, target: Target) -> Model:
 
 
 def example(target: Target) -> Options:
-    """For `forerun check-drafter`, which has a relative of its tiny model for every name."""
+    """Name the target itself: `forerun check-drafter` has a relative of its tiny model for every name."""
     return Options(model=SELF)
 
 
 def tune(target: Target, options: Options, search: Search) -> Options:
-    """How many tokens a chain should have; a tree stays as given. The draft is named by its full path."""
+    """Search how many tokens a chain should have; a tree stays as given. The draft is named by its full path."""
     path = Path(options.model).expanduser()
     if path.exists():
         options = replace(options, model=str(path.resolve()))
@@ -109,7 +109,7 @@ def tune(target: Target, options: Options, search: Search) -> Options:
 
 
 def smaller(options: Options) -> Options | None:
-    """For a memory budget: the draft's weights rounded to int4."""
+    """Round the draft's weights to int4."""
     return None if options.quant == "int4" else replace(options, quant="int4")
 
 
@@ -134,7 +134,7 @@ class DraftModel(ModelDrafter):
     def __init__(
         self, model: Model, options: Options, target: Target, listed: Tensor | None = None
     ) -> None:
-        """`listed`: the tokens of a trimmed draft, ascending."""
+        """Take the model and, if its head is trimmed, the `listed` tokens, ascending."""
         super().__init__(options)
         self.model = model
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
@@ -171,7 +171,7 @@ class DraftModel(ModelDrafter):
         return True
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """`nbytes` by kind; a copy of some of the head's rows counts as weights."""
+        """Count weights, keys and values, and drawn nodes' probabilities; copied rows of the head are weights."""
         per_row = math.ceil(self.cache.block_nbytes / BLOCK_ROWS)
         probs = 4 * self.vocab_size * self.options.num_nodes
         rows = blocks_of(min(max_len, self.cache.max_len)) * BLOCK_ROWS
@@ -214,7 +214,7 @@ class DraftModel(ModelDrafter):
         return [Scores(row) for row in logits.unbind()]
 
     def _states(self, batch: Batch, wanted: Sequence[int]) -> Tensor:
-        """The last hidden states (M, D) of the wanted rows of a batch, which is run in parts."""
+        """Run a batch in parts and return the last hidden states (M, D) of the wanted rows."""
         states, first = [], 0
         for part in batch.split(MAX_ROWS):
             last = self.model.forward(part, self.cache).last
@@ -227,7 +227,7 @@ class DraftModel(ModelDrafter):
 def _listed(
     options: Options, target: Target, vocab_size: int, trimmed: Tensor | None
 ) -> Tensor | None:
-    """The tokens that are scored in every text, None for all. Raises ConfigError."""
+    """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
     if options.draft_vocab == "full":
         return None
     size = options.list_size
@@ -247,7 +247,7 @@ def _listed(
 
 
 def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:
-    """The computed rows that hold these tokens, one after the other, as far as they do."""
+    """Return the computed rows that hold these tokens, one after the other, as far as they do."""
     children = tree.children(slot.parents)
     path: list[int] = []
     for token in tokens:

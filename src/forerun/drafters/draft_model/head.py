@@ -69,11 +69,11 @@ class DraftHead:
         self._is_listed[listed] = True
 
     def new_text(self) -> OwnTokens:
-        """What a text's own tokens are kept in."""
+        """Start to keep a text's own tokens."""
         return OwnTokens(self._model, self._is_listed)
 
     def scores(self, hidden: Tensor, own: Sequence[tuple[OwnTokens, int]]) -> list[Scores]:
-        """Of rows (M, D): each text's tokens, and how many of the rows are its."""
+        """Score rows (M, D); `own` are each text's tokens, and how many of the rows are its."""
         logits, rows, first = self._part(hidden), [], 0
         for text, num_rows in own:
             part, tokens = slice(first, first + num_rows), self._listed
@@ -86,20 +86,20 @@ class DraftHead:
         return rows
 
     def nbytes(self, num_texts: int) -> int:
-        """Bytes it holds at most besides the model's weights."""
+        """Count the bytes held at most besides the model's weights."""
         row_nbytes = math.ceil(self._part.nbytes() / len(self._listed))
         tables = self._is_listed.nbytes + self._listed.nbytes
         return self._part.nbytes() + tables + num_texts * OWN_TOKENS * row_nbytes
 
 
 def _concatenated(first: Tensor, second: Tensor) -> Tensor:
-    """Both along the last axis, on the CPU. Not `torch.cat`, whose threads would disturb those of the model."""
+    """Concatenate both along the last axis, on the CPU; the threads of `torch.cat` would disturb the model's."""
     both = (first.numpy(force=True), second.numpy(force=True))
     return torch.from_numpy(np.concatenate(both, axis=-1))
 
 
 def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
-    """The tokens that no list goes without, ascending: marks, such as the end of a text, and single bytes."""
+    """Return the tokens that no list goes without, ascending: marks, such as the end of a text, and single bytes."""
     if vocabulary is None:
         return []
     return [
@@ -110,12 +110,12 @@ def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
 
 
 def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> Tensor:
-    """A list (size,) where nothing was counted: a vocabulary is numbered as it was made, frequent tokens first."""
+    """Choose a list (size,) where nothing was counted: the first ids of a vocabulary are its frequent tokens."""
     return chosen(range(vocab_size), must_have(vocabulary, vocab_size), size)
 
 
 def chosen(ranked: Sequence[int], needed: Sequence[int], size: int) -> Tensor:
-    """A list (size,), ascending: the needed tokens, then the first ranked ones."""
+    """Choose a list (size,), ascending: the needed tokens, then the first ranked ones."""
     kept = dict.fromkeys(needed)
     others = (token for token in ranked if token not in kept)
     return torch.tensor(sorted([*kept, *islice(others, max(0, size - len(kept)))]))

@@ -57,7 +57,7 @@ class Trimmed:
 
 
 def is_one(model: str) -> bool:
-    """Whether a draft that was named is such a folder. Raises LoadError for one that cannot be read."""
+    """Say whether a draft that was named is such a folder. Raises LoadError for one that cannot be read."""
     path = Path(model).expanduser() / CONFIG
     return path.is_file() and _read(path).get("model_type") == KIND
 
@@ -74,7 +74,7 @@ def save(folder: Path, config: TrimmedConfig, tokens: Tensor) -> None:
 
 
 def load(model: str, target: Target) -> Trimmed:
-    """What a folder holds. Raises LoadError if it is damaged, ConfigError for a target of another tokenizer."""
+    """Read a folder. Raises LoadError if it is damaged, ConfigError for a target of another tokenizer."""
     folder = Path(model).expanduser()
     config = _config(folder)
     vocabulary = target.vocabulary

@@ -38,7 +38,9 @@ class Options(NetworkOptions):
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
-        if (file := _gguf(self.model)) is not None:  # a wrong one is told before a model is loaded
+        if (
+            file := _gguf(self.model)
+        ) is not None:  # a wrong one is refused before a model is loaded
             gguf.check_file(file)
         else:
             files.check_folder(self.model)
@@ -59,7 +61,7 @@ def _gguf(model: str) -> Path | None:
 
 
 def example(target: Target) -> Options:
-    """For `forerun check-drafter`: an untrained network."""
+    """Choose an untrained network."""
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 
@@ -138,12 +140,12 @@ class Eagle3Drafter(NetworkDrafter):
             self._free.insert(0, slot)  # taken last: it is the one read last
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """`nbytes` by kind."""
+        """Count the weights, and keys and values of the rows."""
         rows = num_seqs * (max_len + MAX_STEPS)
         return DrafterBytes(self.network.nbytes(), rows * self.network.row_nbytes())
 
     def _take(self, wanted: int | None) -> int:
-        """A free slot: the wanted one, if it is free."""
+        """Take a free slot: the wanted one, if it is free."""
         slot = self._free[-1] if wanted is None or wanted not in self._free else wanted
         self._free.remove(slot)
         return slot

@@ -54,7 +54,7 @@ def check_folder(model: str) -> None:
 
 
 def read(model: str, target: Target) -> EagleWeights:
-    """A network for a target. Raises LoadError naming what is wrong."""
+    """Read a network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
     folder = network_folder.read(Path(model).expanduser(), target)
@@ -72,12 +72,12 @@ def read(model: str, target: Target) -> EagleWeights:
 
 
 def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
-    """The tensors of a network by the names of `Eagle3`."""
+    """List the tensors of a network by the names of `Eagle3`."""
     return network_folder.parameter_shapes(lambda: Eagle3(config))
 
 
 def untrained(target: Target) -> EagleWeights:
-    """A network of random weights, in the shape of the target's own layers."""
+    """Make a network of random weights, in the shape of the target's own layers."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
     num_tokens = min(shape.vocab_size, UNTRAINED_TOKENS)
     last = shape.num_layers - 1
@@ -104,13 +104,13 @@ def untrained(target: Target) -> EagleWeights:
 
 
 def _our_name(name: str) -> str:
-    """`speculators` calls the layer `layers.0`; the norms of 3.1 also come as one list elsewhere."""
+    """Rename a tensor: `speculators` calls the layer `layers.0`; the norms of 3.1 also come as one list elsewhere."""
     name = name.removeprefix("model.")
     return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
 
 
 def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor | None:
-    """The tokens of the head; takes their names out of `tensors`. Raises LoadError."""
+    """Read the tokens of the head; takes their names out of `tensors`. Raises LoadError."""
     ids, offsets, mask = (tensors.pop(name, None) for name in ("draft_ids", "d2t", "t2d"))
     if ids is not None:
         return network_folder.token_ids(folder, ids, vocab_size)
@@ -134,7 +134,7 @@ def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor 
 def _config(
     folder: Folder, tensors: Mapping[str, str], target: ModelConfig, tokens: Tensor | None
 ) -> Eagle3Config:
-    """The configuration, compared with the target's. Raises LoadError."""
+    """Read the configuration, and compare it with the target's. Raises LoadError."""
     layer = folder.config.get("transformer_layer_config")
     inner = replace(
         folder, config=cast(dict[str, object], layer) if isinstance(layer, dict) else folder.config
@@ -175,7 +175,7 @@ def _takes_targets(folder: Folder, flag: str, name: str, tensors: Mapping[str, s
 
 
 def _rope_theta(folder: Folder) -> float:
-    """Raises LoadError for scaled positions, which no published network of this kind has."""
+    """Raise LoadError for scaled positions, which no published network of this kind has."""
     scaling = folder.config.get("rope_scaling")
     parameters = folder.config.get("rope_parameters")
     for given in (scaling, parameters):
@@ -188,7 +188,7 @@ def _rope_theta(folder: Folder) -> float:
 
 
 def _layers(folder: Folder, num_layers: int) -> tuple[int, ...]:
-    """Whose outputs are read. Raises LoadError."""
+    """Read which layers' outputs are fed in. Raises LoadError."""
     given = folder.config.get("layers")
     is_input = given is None
     if is_input:

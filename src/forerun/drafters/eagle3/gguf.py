@@ -57,7 +57,7 @@ _D2T = "d2t"
 def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufCheckpoint) -> None:
     """Write a file for llama.cpp, matrices in Q8_0. Raises LoadError for a network that it cannot run, and OSError."""
     config, tensors = weights.config, dict(weights.tensors)
-    _check_form(config)
+    _check_supported(config)
     if config.target_head and weights.tokens is not None:
         tensors["lm_head.weight"] = target_rows(target.model, weights.tokens)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -87,7 +87,7 @@ def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufChec
 
 
 def is_one(path: Path) -> bool:
-    """Whether the name is that of such a file."""
+    """Say whether the name is that of such a file."""
     return path.suffix == SUFFIX
 
 
@@ -97,7 +97,7 @@ def check_file(path: Path) -> None:
 
 
 def read(path: Path, target: Target) -> EagleWeights:
-    """A file for a target. Raises LoadError naming what is wrong."""
+    """Read a file for a target. Raises LoadError naming what is wrong."""
     file = _open(path)
     ours = {f"{theirs}.weight": f"{name}.weight" for name, theirs in _NAMES.items()}
     tensors = dict[str, Tensor]()
@@ -129,7 +129,7 @@ def _open(path: Path) -> GgufCheckpoint:
     return file
 
 
-def _check_form(config: Eagle3Config) -> None:
+def _check_supported(config: Eagle3Config) -> None:
     has = {
         "fc_norm": config.fc_norm,
         "norm_output": config.norm_output,
@@ -144,7 +144,7 @@ def _check_form(config: Eagle3Config) -> None:
 def _add_metadata(
     writer: gguf.GGUFWriter, config: Eagle3Config, target: Target, of_target: GgufCheckpoint
 ) -> None:
-    """What llama.cpp asks for, and the target's tokenizer."""
+    """Write what llama.cpp asks for, and the target's tokenizer."""
     writer.add_context_length(target.max_len)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(1)
@@ -175,7 +175,7 @@ def _config(
     tokens: Tensor | None,
     target: Target,
 ) -> Eagle3Config:
-    """The configuration, compared with the target's. Raises LoadError."""
+    """Read the configuration, and compare it with the target's. Raises LoadError."""
     shape = target.model.config
     fields = {k.removeprefix(f"{ARCHITECTURE}."): v for k, v in metadata.items()}
     folder = Folder(path, fields, tensors)
@@ -215,7 +215,7 @@ def _config(
 
 
 def _paired(weight: Tensor, head_dim: int) -> Tensor:
-    """Rows in the order in which llama.cpp rotates them: first and second half of a head by turns."""
+    """Order rows as llama.cpp rotates them: first and second half of a head by turns."""
     parts = weight.float().reshape(-1, 2, head_dim // 2, weight.shape[1])
     return parts.transpose(1, 2).reshape(weight.shape).contiguous()
 

@@ -57,7 +57,7 @@ class Eagle3Config:
 
     @property
     def state_width(self) -> int:
-        """Width of one state of the target."""
+        """Return the width of one state of the target."""
         return self.target_hidden_size or self.hidden_size
 
 
@@ -72,7 +72,7 @@ class EagleNorm(nn.RMSNorm):
     """An RMS norm in fp32, whatever autocast multiplies in."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., n) -> (..., n)."""
+        """Normalise (..., n)."""
         return super().forward(x.float())
 
 
@@ -93,7 +93,7 @@ class EagleAttention(nn.Module):
             self.k_norm = EagleNorm(config.head_dim, config.rms_norm_eps)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Keys]:
-        """Queries (B, H, L, E) and the rows' own keys and values, of x (B, L, 2 D) at positions (B, L)."""
+        """Compute queries (B, H, L, E) and the rows' own keys and values, of x (B, L, 2 D) at positions (B, L)."""
         shape = (*x.shape[:2], -1, self.config.head_dim)
         query, key, value = (
             part(x).view(shape).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
@@ -104,7 +104,7 @@ class EagleAttention(nn.Module):
         return _rotate(query, cos, sin), Keys(_rotate(key, cos, sin), value)
 
     def mix(self, query: Tensor, sources: Sequence[Keys], scores: Sequence[Tensor]) -> Tensor:
-        """(B, L, D), of the scores (B, H, L, S) against each source; `-inf` where a row does not see a key.
+        """Attend: (B, L, D), of the scores (B, H, L, S) against each source; `-inf` where a row does not see a key.
 
         Scores of shape (B, H, L) are those of a source whose row l is seen by row l alone.
         """
@@ -119,11 +119,11 @@ class EagleAttention(nn.Module):
         return out
 
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Of every row against every key: (B, H, L, S)."""
+        """Score every row against every key: (B, H, L, S)."""
         return query @ self._wide(keys).mT * self.config.head_dim**-0.5
 
     def own_scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Of each row against the key in its own place: (B, H, L)."""
+        """Score each row against the key in its own place: (B, H, L)."""
         return (query * self._wide(keys)).sum(-1) * self.config.head_dim**-0.5
 
     def _wide(self, x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class EagleMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D)."""
+        """Map (..., D) to (..., D)."""
         out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
@@ -165,13 +165,13 @@ class EagleLayer(nn.Module):
         self.mlp = EagleMLP(config)
 
     def inputs(self, embedded: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        """What q, k and v read, (B, L, 2 D), and where the residual starts."""
+        """Make what q, k and v read, (B, L, 2 D), and where the residual starts."""
         normed = self.hidden_norm(g)
         x = torch.cat([self.input_layernorm(embedded), normed], -1)
         return x, normed if self.config.norm_before_residual else g
 
     def finish(self, residual: Tensor, mixed: Tensor) -> Tensor:
-        """The rows' a (B, L, D), of the residual and what attention found."""
+        """Compute the rows' a (B, L, D), of the residual and what attention found."""
         residual = residual + mixed
         out: Tensor = residual + self.mlp(self.post_attention_layernorm(residual))
         return out
@@ -205,7 +205,7 @@ class Eagle3(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """The rows' g (..., D), of the target's states (..., 3 D), low, mid and high side by side."""
+        """Compute the rows' g (..., D), of the target's states (..., 3 D), low, mid and high side by side."""
         if self.config.fc_norm:
             parts = features.unflatten(-1, (NUM_LAYERS, -1)).unbind(-2)
             normed = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
@@ -216,7 +216,7 @@ class Eagle3(nn.Module):
         return out
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """(...) int64 -> (..., D)."""
+        """Embed (...) int64 as (..., D)."""
         if self.config.target_embedding:
             assert self.embedding is not None, "the target's embedding"
             return self.embedding[tokens]
@@ -226,7 +226,7 @@ class Eagle3(nn.Module):
     def step(
         self, g: Tensor, tokens: Tensor, positions: Tensor, before: Keys | None = None
     ) -> tuple[Tensor, Tensor, Keys]:
-        """Rows of states g (B, L, D) and tokens (B, L) int64, each seeing those `before`, the earlier ones and itself.
+        """Run states g (B, L, D) and tokens (B, L) int64; a row sees those `before`, the earlier ones and itself.
 
         Returns the g of rows drafted after them, logits (B, L, V'), and keys and values of all rows so far.
         """
@@ -242,16 +242,16 @@ class Eagle3(nn.Module):
         return self.feedback(a), self.logits(self.output(a)), seen
 
     def output(self, a: Tensor) -> Tensor:
-        """What the head's rows multiply."""
+        """Return what the head's rows multiply."""
         out: Tensor = self.norm(a)
         return out
 
     def feedback(self, a: Tensor) -> Tensor:
-        """The g of the row drafted next."""
+        """Return the g of the row drafted next."""
         return self.output(a) if self.config.norm_output else a
 
     def logits(self, out: Tensor) -> Tensor:
-        """(..., D) -> (..., V')."""
+        """Compute logits (..., V') of (..., D)."""
         if self.config.target_head:
             assert self.target_rows is not None, "the target's head"
             return functional.linear(out, self.target_rows)

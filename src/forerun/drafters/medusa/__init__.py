@@ -27,7 +27,7 @@ class Options(NetworkOptions):
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
-        files.check_folder(self.model)  # a wrong one is told before a model is loaded
+        files.check_folder(self.model)  # a wrong one is refused before a model is loaded
 
 
 def build(options: Options, target: Target) -> LastStateDrafter:
@@ -38,7 +38,7 @@ def build(options: Options, target: Target) -> LastStateDrafter:
 
 
 def example(target: Target) -> Options:
-    """For `forerun check-drafter`: untrained heads."""
+    """Choose untrained heads."""
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 

@@ -88,7 +88,7 @@ class TorchMedusa(TorchStateNetwork):
         return take_steps
 
     def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-        """The likeliest tokens (k,) of head `depth` after a state (D,) and their chances."""
+        """Return the likeliest tokens (k,) of head `depth` after a state (D,) and their chances."""
         tokens = self.weights.tokens
         if self.weights.config.target_head:
             logits = target_logits(self.target, self.net.output(state, depth), tokens)
@@ -103,7 +103,7 @@ class TorchMedusa(TorchStateNetwork):
 
 
 def _native_name(name: str) -> str:
-    """The kernels' name: of head k, `block.k.j` and `bias.k.j` of its block j, and `head.k`."""
+    """Name a tensor as the kernels do: of head k, `block.k.j` and `bias.k.j` of its block j, and `head.k`."""
     if (block := re.fullmatch(r"(\d+\.\d+)\.linear\.(weight|bias)", name)) is not None:
         return f"{'block' if block[2] == 'weight' else 'bias'}.{block[1]}"
     return f"head.{name.partition('.')[0]}"

@@ -39,7 +39,7 @@ def check_folder(model: str) -> None:
 
 
 def read(model: str, target: Target) -> MedusaWeights:
-    """The heads for a target. Raises LoadError naming what is wrong."""
+    """Read the heads for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
     folder = network_folder.read(Path(model).expanduser(), target)
@@ -58,7 +58,7 @@ def read(model: str, target: Target) -> MedusaWeights:
 
 
 def _config(folder: Folder, target: Target) -> MedusaConfig:
-    """The shapes, without the number of tokens of a head. Raises LoadError."""
+    """Read the shapes, without the number of tokens of a head. Raises LoadError."""
     config = MedusaConfig(
         target.model.config.vocab_size,
         target.model.config.hidden_size,
@@ -72,7 +72,7 @@ def _config(folder: Folder, target: Target) -> MedusaConfig:
 
 
 def untrained(target: Target) -> MedusaWeights:
-    """Random weights, one block a head."""
+    """Make heads of random weights, one block each."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
     width, tokens = shape.hidden_size, network_folder.untrained_tokens(shape.vocab_size)
     tensors = dict[str, Tensor]()

@@ -39,7 +39,7 @@ class ResBlock(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D)."""
+        """Map (..., D) to (..., D)."""
         return x + functional.silu(self.linear(x))
 
 
@@ -62,7 +62,7 @@ class Medusa(nn.Module):
             self.add_module(str(index), nn.ModuleList(blocks))
 
     def output(self, hidden: Tensor, index: int) -> Tensor:
-        """What head `index`'s rows multiply, of hidden states (..., D)."""
+        """Compute what head `index`'s rows multiply, of hidden states (..., D)."""
         blocks = self.get_submodule(str(index))
         assert isinstance(blocks, nn.ModuleList)
         for block in blocks[: self.config.medusa_num_layers]:
@@ -70,7 +70,7 @@ class Medusa(nn.Module):
         return hidden
 
     def logits(self, hidden: Tensor, index: int) -> Tensor:
-        """Logits (..., V') of head `index`, of hidden states (..., D)."""
+        """Compute logits (..., V') of head `index`, of hidden states (..., D)."""
         out = self.output(hidden, index)
         if self.config.target_head:
             assert self.target_rows is not None, "the target's head"
@@ -79,7 +79,7 @@ class Medusa(nn.Module):
         return rows
 
     def step(self, hidden: Tensor) -> Tensor:
-        """Logits of all heads at once, (..., heads, V')."""
+        """Compute logits of all heads at once, (..., heads, V')."""
         return torch.stack(
             [self.logits(hidden, index) for index in range(self.config.medusa_num_heads)], -2
         )

@@ -46,7 +46,7 @@ class RecurrentWeights:
 
     @property
     def heads(self) -> list[Tensor]:
-        """The heads by depth, the last for all below."""
+        """Return the heads by depth, the last for all below."""
         found = list[Tensor]()
         while (rows := self.tensors.get(f"head.{len(found)}.weight")) is not None:
             found.append(rows)
@@ -134,11 +134,11 @@ class TorchNetwork(TorchStateNetwork):
         return take_steps
 
     def begin(self, hidden: Tensor) -> RecurrentState:
-        """The state of the target's states (..., D), before any token is read."""
+        """Start at the target's states (..., D), before any token is read."""
         return self.net.begin(hidden.float())
 
     def advance(self, tokens: Tensor, depth: int, state: RecurrentState) -> RecurrentState:
-        """The state after a token each (...)."""
+        """Compute the state after a token each (...)."""
         if self.weights.config.target_embedding:
             rows = self.target.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
             added = self.net.token_map(rows.float())
@@ -147,7 +147,7 @@ class TorchNetwork(TorchStateNetwork):
         return self.net.advanced(state, added, depth)
 
     def unroll(self, first: Tensor, tokens: Tensor) -> list[Tensor]:
-        """States (R, p) after each of the tokens (R, K), from the target's states (R, D)."""
+        """Compute states (R, p) after each of the tokens (R, K), from the target's states (R, D)."""
         state, found = self.begin(first.to(self.device)), []
         for depth, column in enumerate(tokens.to(self.device).T):
             state = self.advance(column, depth, state)
@@ -159,7 +159,7 @@ class TorchNetwork(TorchStateNetwork):
         self.heads, self.tokens = [rows.to(self.device)], tokens
 
     def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-        """The likeliest tokens (k,) after a state (p,) and their chances."""
+        """Return the likeliest tokens (k,) after a state (p,) and their chances."""
         if self.heads:
             logits = self.heads[min(depth, len(self.heads) - 1)] @ state
         else:
@@ -167,7 +167,7 @@ class TorchNetwork(TorchStateNetwork):
         return best_first.likeliest(logits, depth, self.tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
-        """Bytes of the weights; a head of the target's counts there."""
+        """Count the bytes of the weights; a head of the target's counts there."""
         every = (*self.heads, *self.weights.tensors.values(), *self.net.state_dict().values())
         held = {each.data_ptr(): each.nbytes for each in every if not each.is_meta}
         return sum(held.values())

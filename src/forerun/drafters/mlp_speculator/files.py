@@ -40,7 +40,7 @@ def check_folder(model: str) -> None:
 
 
 def read(model: str, target: Target) -> RecurrentWeights:
-    """A network for a target. Raises LoadError naming what is wrong."""
+    """Read a network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
     path = shipped(target) if model == AUTO else Path(model).expanduser()
@@ -72,7 +72,7 @@ def shipped(target: Target) -> Path | None:
 def stored(
     folder: Folder, target: Target
 ) -> tuple[MLPSpeculatorConfig, dict[str, Tensor], Tensor | None]:
-    """The configuration, the tensors of `MLPSpeculator`, and the tokens of the head. Raises LoadError."""
+    """Read the configuration, the tensors of `MLPSpeculator`, and the tokens of the head. Raises LoadError."""
     config = _config(folder, target)
     names = {name.removeprefix(_PREFIX): name for name in folder.tensors}
     tokens = None
@@ -92,7 +92,7 @@ def stored(
 
 
 def untrained(target: Target) -> RecurrentWeights:
-    """The LSTM with random weights, as wide as the target."""
+    """Make an LSTM of random weights, as wide as the target."""
     shape, generator = target.model.config, torch.Generator().manual_seed(0)
     width = shape.hidden_size
     config = MLPSpeculatorConfig(
@@ -117,7 +117,7 @@ def untrained(target: Target) -> RecurrentWeights:
 
 
 def _config(folder: Folder, target: Target) -> MLPSpeculatorConfig:
-    """The configuration, compared with the target's. Raises LoadError."""
+    """Read the configuration, and compare it with the target's. Raises LoadError."""
     config = target.model.config
     width = folder.number("input_hidden_dim", "hidden_size", "emb_dim")
     for value, ours, what in (

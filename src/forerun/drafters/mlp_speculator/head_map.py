@@ -96,14 +96,14 @@ class Benefit:
         self.num = 0
 
     def add(self, learned: float, shipped: float) -> None:
-        """One more measure."""
+        """Record a measure."""
         self.learned.record(learned)
         self.shipped.record(shipped)
         self.num += 1
 
     @property
     def has_fallen(self) -> bool:
-        """Whether what was learned does harm, as far as is known."""
+        """Say whether what was learned does harm, as far as is known."""
         least = MIN_SHARE * self.shipped.value
         return self.num >= MIN_MEASURES and not self.learned.value >= least  # NaN has
 
@@ -118,7 +118,7 @@ class HeadMap:
         target: Model,
         weights: RecurrentWeights,
     ) -> None:
-        """`cell` makes the states before the head, in fp32; `weights` are what the network drafts with."""
+        """Take a `cell` that makes the states before the head, in fp32; `weights` are what the network drafts with."""
         self.cell, self.network, self.target = cell, network, target
         self._head_map, rows = weights.head_map, weights.heads[0].float()
         all_ids = torch.arange(target.config.vocab_size)
@@ -148,17 +148,17 @@ class HeadMap:
             self._publish()
 
     def saw(self, seq: Seq, outcome: Outcome, rows: Sequence[int]) -> None:
-        """Rows of a pass that are part of the text now."""
+        """Lay down the rows of a pass that are part of the text now."""
         tokens = outcome.emitted[: len(rows)]
         self.buffer.add(seq.id, outcome, [*rows], tokens)
         self._hear(tokens)
 
     def end(self, seq: Seq) -> None:
-        """A sequence is over."""
+        """Lay down what is left of a sequence."""
         self.buffer.end(seq.id)
 
     def step(self) -> bool:
-        """One small step; whether there is more to do."""
+        """Take one small step; return whether there is more to do."""
         num_new = self.buffer.count - self._seen
         if self._owed >= self._batch and self._unpublished < PUBLISH:
             self._train_in_time()
@@ -177,7 +177,7 @@ class HeadMap:
             self.kept.keep(matrix.numpy(), [*self._heard], self.num_steps + self.num_returns)
 
     def nbytes(self) -> int:
-        """The ring, the map with its moments, the weights in fp32, rows of added tokens, what a step makes of it."""
+        """Count the ring, the map with its moments, the fp32 weights, added tokens' rows, a step's buffers."""
         head = self.shipped.rows.nbytes * (1 + MAX_HEARD / len(self.shipped.ids) + STEP_HEADS)
         return self.buffer.nbytes() + 4 * self.map.nbytes + self.cell.nbytes() + round(head)
 
@@ -188,7 +188,7 @@ class HeadMap:
         self._adam = Adam(BETAS)
 
     def _hear(self, tokens: Sequence[int]) -> None:
-        """Tokens that the head did not ship with; those not said for longest give way."""
+        """Remember tokens that the head did not ship with; those not said for longest give way."""
         if self._head_map is None:
             return
         for token in tokens:
@@ -199,7 +199,7 @@ class HeadMap:
             del self._heard[next(iter(self._heard))]
 
     def _widen(self) -> None:
-        """The head, with the tokens that were heard of late."""
+        """Make the head anew, with the tokens that were heard of late."""
         more = torch.tensor([*self._heard], dtype=torch.int64)
         ids, order = torch.cat([self.shipped.ids, more]).sort()
         if torch.equal(ids, self.head.ids):
@@ -210,7 +210,7 @@ class HeadMap:
         self.head = HeadRows(torch.cat([self.shipped.rows, rows])[order], ids)
 
     def _measure(self, num_new: int) -> None:
-        """The newest rows, by what was learned and by what shipped; they may be learned from next."""
+        """Measure what was learned and what shipped on the newest rows, which may be learned from next."""
         starts = self.buffer.starts(DEPTH, self._seen)
         self._seen = self.buffer.count
         if not len(starts):
@@ -230,7 +230,7 @@ class HeadMap:
             self._widen()
 
     def _train_in_time(self) -> None:
-        """A step of A, and how large the next one may be."""
+        """Train one step of A, and choose how large the next one may be."""
         start_s, start_cpu_s = time.perf_counter(), time.process_time()
         self._train()
         # Of the two the shorter: time that other processes took shrinks no batch.
@@ -241,7 +241,7 @@ class HeadMap:
             self._batch = min(BATCH, self._batch * 2)
 
     def _train(self) -> None:
-        """One step of A."""
+        """Train one step of A."""
         starts = self.buffer.starts(DEPTH)
         starts = starts[starts < self._seen]  # measured
         self._owed -= self._batch
@@ -262,7 +262,7 @@ class HeadMap:
         self.num_steps, self._unpublished = self.num_steps + 1, self._unpublished + 1
 
     def _publish(self) -> None:
-        """The network drafts with the map from now on."""
+        """Let the network draft with the map from now on."""
         self._unpublished = 0
         if bool(self.map.isfinite().all()):
             self.network.set_head(self.head.rows @ self.map, self.head.ids)
@@ -272,7 +272,7 @@ class HeadMap:
             self.keep()
 
     def _return(self) -> None:
-        """Back to what shipped; the rows that led away are forgotten."""
+        """Go back to what shipped; the rows that led away are forgotten."""
         _log.info("what was learned of the model's drafts did not help: it starts anew")
         self._begin()
         self.buffer.clear()
@@ -281,14 +281,14 @@ class HeadMap:
         self.network.set_head(*self.shipped)
 
     def _teacher(self, run: TextRuns, ids: Tensor) -> Tensor:
-        """What the target said of some tokens: probabilities (R, K, V')."""
+        """Compute the target's probabilities (R, K, V') of some tokens."""
         states = run.after.flatten(0, 1).to(self.cell.device)
         logits = self.target.head_rows(states, ids.to(states.device)).cpu()
         chances = (logits - run.log_normaliser.flatten()[:, None]).exp_()
         return chances.view(*run.best.shape, -1)
 
     def _tokens_a_pass(self, states: Sequence[Tensor], head: HeadRows, run: TextRuns) -> float:
-        """Mean of greedy decoding's and of sampling's, of chains of K guesses."""
+        """Estimate tokens a pass of chains of K guesses: the mean of greedy decoding's and of sampling's."""
         teacher, right = self._teacher(run, head.ids), torch.ones(2, len(run.first))
         total = right.clone()
         for index, state in enumerate(states):

@@ -22,19 +22,19 @@ class KeptMap:
     def __init__(
         self, model: Path, vocabulary: str, network: str, place: Path | None = None
     ) -> None:
-        """`network` stands for the weights that the matrix goes with."""
+        """Name the file; `network` stands for the weights that the matrix goes with."""
         self.path = path_of(model, place, MAP_SUFFIX)
         self._file = KeptFile(self.path, origin_of(model, vocabulary) | {"network": network})
         self._kept = 0
 
     @property
     def is_time(self) -> bool:
-        """Whether a few minutes went by since it was kept."""
+        """Say whether a few minutes went by since it was kept."""
         return self._file.is_time
 
     def load(self, width: int, vocab_size: int) -> tuple[NDArray[np.float32], list[int]] | None:
-        """The matrix (width, width) and the tokens; None if there are none, or they cannot be used."""
-        with self._file.told("used"):
+        """Read the matrix (width, width) and the tokens; None if there are none, or they cannot be used."""
+        with self._file.warned("used"):
             held = self._file.read()
             if not held:
                 return None
@@ -52,7 +52,7 @@ class KeptMap:
         """Write both, if there were steps since they were written."""
         if num_steps == self._kept:
             return
-        with self._file.told("written"), self._file.locked():
+        with self._file.warned("written"), self._file.locked():
             self._file.write(
                 matrix.astype(np.float16).tobytes() + np.array(tokens, np.int32).tobytes()
             )

@@ -1,4 +1,4 @@
-"""The MLP speculator (Wertheimer et al., arXiv 2404.19124), and its form with an LSTM cell (Snowflake's `sum_lstm`).
+"""The MLP speculator (Wertheimer et al., arXiv 2404.19124), and the same with an LSTM cell (Snowflake's `sum_lstm`).
 
 A state starts as the target's hidden state h_t (after the final norm) and is advanced by one token a step: step i reads
 token t+1+i and its output predicts token t+2+i. With a = state weight 0.5^(0.5/n), b = sqrt((1 - a^2) p/2):
@@ -57,28 +57,28 @@ class MLPSpeculatorConfig:
 
     @property
     def state_weight(self) -> float:
-        """a: what is left of the state after n steps is a^n = sqrt(1/2)."""
+        """Return a: what is left of the state after n steps is a^n = sqrt(1/2)."""
         return float(0.5 ** (0.5 / self.n_predict))
 
     @property
     def token_weight(self) -> float:
-        """b/a, which embeddings are multiplied by."""
+        """Return b/a, which embeddings are multiplied by."""
         b = math.sqrt((1 - self.state_weight**2) * self.inner_dim / 2)
         return b / self.state_weight
 
     @property
     def max_depth(self) -> int:
-        """Steps of a draft at most: with tied weights it can go on."""
+        """Count the steps of a draft at most: with tied weights it can go on."""
         return MAX_STEPS if self.tie_weights and self.n_predict > 1 else self.n_predict
 
     @property
     def num_parts(self) -> int:
-        """Vectors of width p in u."""
+        """Count the vectors of width p in u."""
         return NUM_GATES if self.cell == "lstm" else 1
 
     @property
     def embedding_dim(self) -> int:
-        """Width of what a token adds to u."""
+        """Return the width of what a token adds to u."""
         return self.inner_dim * (1 if self.tie_lstm_embs else self.num_parts)
 
 
@@ -98,7 +98,7 @@ class ScaledNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., p) -> (..., p)."""
+        """Normalise (..., p)."""
         return rms(x) * self.weight + self.bias
 
 
@@ -148,19 +148,19 @@ class MLPSpeculator(nn.Module):
                 setattr(self, name, _modules([nn.Embedding(config.vocab_size, inner)]))
 
     def begin(self, hidden: Tensor) -> RecurrentState:
-        """The state of the target's hidden states (..., D), before any token is read."""
+        """Start at the target's hidden states (..., D), before any token is read."""
         x = rms(hidden) / math.sqrt(2) if self.config.scale_input else hidden
         return RecurrentState(x, hidden.new_zeros(*hidden.shape[:-1], self.config.inner_dim))
 
     def step(
         self, state: RecurrentState, tokens: Tensor, index: int
     ) -> tuple[RecurrentState, Tensor]:
-        """Read tokens (...) int64 as step `index`; the state after it, and logits (..., V) or (..., V')."""
+        """Read tokens (...) int64 as step `index`; return the state after it, and logits (..., V) or (..., V')."""
         state, out = self.advance(state, self.embed(tokens, index), index)
         return state, self.logits(out, index)
 
     def embed(self, tokens: Tensor, index: int = 0) -> Tensor:
-        """What tokens (...) add to u, (..., `embedding_dim`)."""
+        """Compute what tokens (...) add to u, (..., `embedding_dim`)."""
         if self.config.target_embedding:
             assert self.embedding is not None, "the target's embedding"
             return self.token_map(self.embedding[tokens])
@@ -173,7 +173,7 @@ class MLPSpeculator(nn.Module):
         )
 
     def token_map(self, rows: Tensor) -> Tensor:
-        """What tokens add to u, of the target's embeddings of them (..., D)."""
+        """Compute what tokens add to u, of the target's embeddings of them (..., D)."""
         mapped: Tensor = self.emb_map(rows)
         return mapped.float() * self.config.token_weight
 
@@ -199,7 +199,7 @@ class MLPSpeculator(nn.Module):
         return RecurrentState(x, cell)
 
     def logits(self, out: Tensor, index: int = 0) -> Tensor:
-        """Logits of what `advance` gives."""
+        """Compute the logits of what `advance` returns."""
         if self.config.target_head:
             assert self.target_rows is not None, "the target's head"
             return functional.linear(out, self.target_rows)
@@ -220,7 +220,7 @@ GATE_TABLES = ("forget_emb", "input_emb", "output_emb", "cell_emb")
 
 
 def rms(x: Tensor) -> Tensor:
-    """The vectors (..., n), each of unit mean square."""
+    """Scale the vectors (..., n) to unit mean square."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS)
 
 

@@ -49,7 +49,7 @@ class StateBuffer:
         """Rows that were ever laid down."""
 
     def add(self, seq_id: int, outcome: Outcome, rows: list[int], tokens: tuple[int, ...]) -> None:
-        """Rows of an outcome, each with the token that came next."""
+        """Lay down rows of an outcome, each with the token that came next."""
         assert outcome.hidden is not None
         assert outcome.top is not None
         assert outcome.top.log_normaliser is not None
@@ -85,7 +85,7 @@ class StateBuffer:
         self._open.clear()
 
     def starts(self, depth: int, since: int = 0) -> Tensor:
-        """The numbers (R,) of rows from `since` on that a run begins with."""
+        """Return the numbers (R,) of rows from `since` on that a run begins with."""
         size = len(self._states)
         first = max(since, self.count - size, 0)
         numbers = torch.arange(first, max(self.count - depth, first))
@@ -93,7 +93,7 @@ class StateBuffer:
         return numbers[(chunk >= 0) & (chunk == self._chunk[(numbers + depth) % size])]
 
     def runs(self, starts: Tensor, depth: int) -> TextRuns:
-        """The runs that begin there."""
+        """Gather the runs that begin at these rows."""
         size = len(self._states)
         after = (starts[:, None] + torch.arange(1, depth + 1)) % size
         before = (starts[:, None] + torch.arange(depth)) % size
@@ -106,6 +106,6 @@ class StateBuffer:
         )
 
     def nbytes(self) -> int:
-        """Bytes of the ring."""
+        """Count the bytes of the ring."""
         rings = (self._states, self._tokens, self._best, self._normaliser, self._chunk)
         return sum(ring.nbytes for ring in rings)

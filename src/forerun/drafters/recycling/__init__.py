@@ -64,16 +64,16 @@ class Options:
         if not 0 < self.table_mb <= 65536:
             raise ConfigError(f"table_mb must be above 0 and at most 65536, got {self.table_mb}")
         if (path := self.table_path) is not None:
-            table_file.read_header(path)  # a wrong one is told before a model is loaded
+            table_file.read_header(path)  # a wrong one is refused before a model is loaded
 
     @property
     def table_path(self) -> Path | None:
-        """The file that is named."""
+        """Return the file that is named; None for auto and none."""
         return None if self.table in ("auto", "none") else Path(self.table).expanduser()
 
 
 def build(options: Options, target: Target) -> Recycling:
-    """A drafter that learns from the target's rows."""
+    """Build a drafter that learns from the target's rows."""
     vocabulary, path, table = target.vocabulary, options.table_path, None
     if path is not None:
         if vocabulary is None:
@@ -89,12 +89,12 @@ def build(options: Options, target: Target) -> Recycling:
 
 
 def example(target: Target) -> Options:
-    """For `forerun check-drafter`: remembers so little that it soon has to forget."""
+    """Remember so little that it soon has to forget."""
     return Options(table="none", table_mb=0.01, shared_tokens=512)
 
 
 def smaller(options: Options) -> Options | None:
-    """For a memory budget: a quarter of the table and of the texts, until 1 MB is left."""
+    """Keep a quarter of the table and of the texts, until 1 MB is left."""
     if options.table_mb <= 1:
         return None
     table_mb, shared_tokens = max(1.0, options.table_mb / 4), options.shared_tokens // 4
@@ -128,12 +128,12 @@ class Recycling(Drafter):
         weakref.finalize(self, self.learned.keep)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Follow a sequence; the prompt's last row is the first that is learned from."""
+        """Follow a sequence; the prompt's last row is the first to learn from."""
         self.texts.begin(seq, len(outcome.emitted))
         self.observe([seq], [EMPTY_DRAFT], [outcome])
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """One tree a sequence, its likeliest nodes first: what the tables, this text and other outputs say together."""
+        """Guess one tree a sequence, best first, of what the tables, this text and other outputs say together."""
         self.texts.share(seqs)
         most = self.options.num_draft
         trees = grow_texts(
@@ -147,7 +147,7 @@ class Recycling(Drafter):
         return drafts_of(trees)
 
     def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
-        """What the tables, each text and other outputs say, for a network to draft beside."""
+        """Return what the tables, each text and other outputs say, for a network to draft with."""
         self.texts.share(seqs)
         own = [self.texts.own(seq) for seq in seqs]
         return text_ngrams(own, self.texts.shared, self.table, self.live)
@@ -171,7 +171,7 @@ class Recycling(Drafter):
             self.learned.keep_in_time()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """The tables, one more while they are kept, the shared index when full, and the indexes of full sequences."""
+        """Count the tables, one more while they are kept, the full shared index, and those of full sequences."""
         merged = [] if self.learned is None else [self.live]
         tables = (self.live, *merged, *([] if self.table is None else [self.table]))
         nbytes = sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)

@@ -30,7 +30,7 @@ class KeptTable:
         self.path = path_of(model, place)
         self._file = KeptFile(self.path, origin_of(model, vocabulary))
         self._live, self._new_table = live, new_table
-        with self._file.told("used"):
+        with self._file.warned("used"):
             live.absorb(self._file.read())
         self._kept_age = live.age
 
@@ -44,7 +44,7 @@ class KeptTable:
         age = self._live.age
         if age == self._kept_age:
             return
-        with self._file.told("written"), self._file.locked():
+        with self._file.warned("written"), self._file.locked():
             merged = self._new_table()
             with suppress(OSError, ValueError):
                 merged.absorb(self._file.read())

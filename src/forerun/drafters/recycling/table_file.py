@@ -55,12 +55,12 @@ class TableHeader:
 
 
 def tables_dir() -> Path:
-    """Where tables lie that were made on this machine; it may not exist yet."""
+    """Return the folder of tables that were made on this machine; it may not exist yet."""
     return cache_root() / "tables"
 
 
 def known_tables() -> Iterator[Path]:
-    """The tables of this machine, then those that came with the package."""
+    """Yield the tables of this machine, then those that came with the package."""
     packaged = Path(str(resources.files("forerun.drafters.recycling"))) / "shipped"
     for folder in (tables_dir(), packaged):
         try:
@@ -70,7 +70,7 @@ def known_tables() -> Iterator[Path]:
 
 
 def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None:
-    """The table made for this tokenizer, for this model if there is one; what is broken is told and passed over."""
+    """Load the table made for this tokenizer, for this model if there is one; broken ones are logged and skipped."""
     ours, fitting = None, []
     for path in known_tables():
         try:
@@ -90,12 +90,12 @@ def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None
 
 
 def read_header(path: Path) -> TableHeader:
-    """What a file says of itself. Raises LoadError."""
+    """Read the header of a file. Raises LoadError."""
     return _read_head(path)[0]
 
 
 def load(path: Path, vocabulary: Vocabulary) -> AnyFileTable:
-    """The table in a file. Raises LoadError for a torn or foreign file and for another tokenizer's."""
+    """Map the table in a file. Raises LoadError for a torn or foreign file and for another tokenizer's."""
     header, start = _read_head(path)
     if (ours := fingerprint(vocabulary)) != header.vocabulary:
         raise LoadError(
@@ -135,7 +135,7 @@ def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None
 
 
 def _read_head(path: Path) -> tuple[TableHeader, int]:
-    """The header, and where the bytes begin."""
+    """Read the header; return it, and where the bytes begin."""
     try:
         with files.open_to_read(path) as file:
             if file.readline(len(_MAGIC)) != _MAGIC:

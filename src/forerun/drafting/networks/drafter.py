@@ -48,7 +48,7 @@ class NetworkOptions:
 
     @property
     def bits(self) -> int:
-        """Bits of a weight of the network."""
+        """Return the bits of a weight of the network."""
         return _BITS[self.quant]
 
     def __post_init__(self) -> None:

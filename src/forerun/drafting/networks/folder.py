@@ -41,7 +41,7 @@ class Folder:
     tensors: Mapping[str, Tensor]
 
     def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of the configuration, by the first name that is there. Raises LoadError."""
+        """Read a whole number of the configuration, by the first name that is there. Raises LoadError."""
         value = next((self.config[n] for n in names if self.config.get(n) is not None), default)
         if isinstance(value, str) and value.isdecimal():
             value = int(value)
@@ -52,14 +52,14 @@ class Folder:
         return value
 
     def real(self, name: str, default: float) -> float:
-        """A number above 0 of the configuration. Raises LoadError."""
+        """Read a number above 0 of the configuration. Raises LoadError."""
         value = self.config.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise LoadError(f"{self.path / CONFIG}: '{name}' must be above 0, got {value!r}")
         return float(value)
 
     def flag(self, name: str) -> bool:
-        """A switch of the configuration, off if it is not there. Raises LoadError."""
+        """Read a switch of the configuration, off if it is not there. Raises LoadError."""
         value = self.config.get(name, False)
         if not isinstance(value, bool):
             raise LoadError(f"{self.path / CONFIG}: '{name}' must be true or false, got {value!r}")
@@ -87,7 +87,7 @@ def check_folder(path: Path, model_types: Sequence[str]) -> None:
 
 
 def read(path: Path, target: Target) -> Folder:
-    """A folder that fits a target. Raises LoadError that says what is wrong, and where."""
+    """Read a folder that fits a target. Raises LoadError that says what is wrong, and where."""
     config = config_of(path)
     _check_target(path, config.get("target"), target)
     return Folder(path, config, _with_scales(path, _tensors(path)))
@@ -111,7 +111,7 @@ def parameter_shapes(make: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]
 
 
 def describe_target(target: Target, name: str) -> dict[str, object]:
-    """The `target` of a configuration: what `read` compares."""
+    """Make the `target` of a configuration, which `read` compares."""
     shape = target.model.config
     return {
         "name": name,
@@ -123,18 +123,18 @@ def describe_target(target: Target, name: str) -> dict[str, object]:
 
 
 def token_ids(folder: Folder, name: str, vocab_size: int) -> Tensor:
-    """Ascending ids of tokens (V',) int64. Raises LoadError."""
+    """Read ascending ids of tokens (V',) int64. Raises LoadError."""
     ids = folder.tensors[name]
     return ascending(folder, name, ids, vocab_size)
 
 
 def untrained_tokens(vocab_size: int) -> Tensor | None:
-    """Of an untrained network's head (V',) int64; None for all."""
+    """List the tokens of an untrained network's head (V',) int64; None for all."""
     return None if vocab_size <= UNTRAINED_TOKENS else torch.arange(UNTRAINED_TOKENS)
 
 
 def ascending(folder: Folder, name: str, ids: Tensor, vocab_size: int) -> Tensor:
-    """The ids, int64. Raises LoadError, naming the tensor they came from, if they are no ascending token ids."""
+    """Return the ids as int64. Raises LoadError, naming their tensor, if they are no ascending token ids."""
     is_right = ids.dim() == 1 and len(ids) > 0 and not ids.is_floating_point()
     if not is_right or ids[0] < 0 or ids[-1] >= vocab_size or bool((ids.diff() <= 0).any()):
         raise LoadError(
@@ -151,7 +151,7 @@ def target_rows(target: Model, tokens: Tensor | None) -> Tensor:
 
 
 def temperatures(folder: Folder) -> tuple[float, ...]:
-    """By depth, of `temperature`. Raises LoadError."""
+    """Read `temperature`, by depth. Raises LoadError."""
     values = folder.config.get("temperature", 1.0)
     values = values if isinstance(values, list) else [values]
     if not values or not all(isinstance(v, int | float) and 0 < v < 1000 for v in values):
@@ -160,7 +160,7 @@ def temperatures(folder: Folder) -> tuple[float, ...]:
 
 
 def rounded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices as int8 codes in groups of 32 with fp16 scales, as `bits=8` runs them; the rest in fp16."""
+    """Round matrices to int8 codes in groups of 32 with fp16 scales, as `bits=8` runs them; the rest in fp16."""
     stored = dict[str, Tensor]()
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
@@ -178,14 +178,14 @@ def rounded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def config_of(path: Path) -> dict[str, object]:
-    """The configuration. Raises LoadError."""
+    """Read the configuration. Raises LoadError."""
     if not (path / CONFIG).is_file():
         raise LoadError(f"{path} has no {CONFIG}: give a folder that forerun train drafter wrote")
     return read_json(path / CONFIG)
 
 
 def _check_target(path: Path, trained: object, target: Target) -> None:
-    """Raises LoadError for another target than the network was trained for."""
+    """Raise LoadError for another target than the network was trained for."""
     if trained is None:
         return
     if not isinstance(trained, dict):
@@ -218,7 +218,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _with_scales(path: Path, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Codes times their scales, fp32. Raises LoadError for scales that do not fit."""
+    """Multiply codes by their scales, fp32. Raises LoadError for scales that do not fit."""
     tensors = dict[str, Tensor]()
     for name, tensor in stored.items():
         scales = stored.get(name + SCALES)

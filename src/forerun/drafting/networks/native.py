@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def load_errors() -> Iterator[None]:
-    """What the kernels refuse, by the name of the weight, is a LoadError."""
+    """Raise what the kernels refuse, naming the weight, as a LoadError."""
     try:
         yield
     except ValueError as error:
@@ -68,20 +68,20 @@ def fill(
 
 
 def pack(network: _native.DraftNetwork, name: str, tensor: Tensor, bits: int) -> None:
-    """A matrix in groups of 4 or 8 bits where its width has them, else as fp16 or fp32."""
+    """Pack a matrix in groups of 4 or 8 bits where its width has them, else as fp16 or fp32."""
     values = np.ascontiguousarray(tensor.detach().float().numpy())
     if bits in HEAD_BITS and values.shape[1] % 32 == 0:
         data = values.view(np.uint8)
         packed = requantize(StoredTensor(name, values.shape, FORMATS["f32"], data), bits)
-        form, data = packed.format.name, np.ascontiguousarray(packed.data)
+        dtype, data = packed.format.name, np.ascontiguousarray(packed.data)
     else:
-        form = "f16" if bits == 16 else "f32"
+        dtype = "f16" if bits == 16 else "f32"
         data = values.astype(np.float16 if bits == 16 else np.float32).view(np.uint8)
-    network.set(name, form, values.shape[1], data)
+    network.set(name, dtype, values.shape[1], data)
 
 
 def floats(tensor: Tensor) -> np.ndarray:
-    """The values, fp32, as the native kernels read them."""
+    """Convert a tensor to what the native kernels read: fp32, contiguous."""
     return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
 
 

@@ -54,18 +54,18 @@ class NGramModel:
         self.file, self.live, self.indexes = file, live, indexes
 
     def root(self, context: Sequence[int]) -> GuessPlace:
-        """Where a text ends."""
+        """Find where the end of a text stood in each index."""
         places = [[*index.occurrences(context, MAX_PLACES)] for index in self.indexes]
         return GuessPlace([*context[-self.live.order :]], places)
 
     def next(self, here: GuessPlace) -> dict[int, float]:
-        """Chances of the next tokens: every level corrects what the levels before it say."""
+        """Return the chances of the next tokens: every level corrects what the levels before it say."""
         in_places = map(_in_places, self.indexes, here.places)
         chances = _blend([*_in_tables(here.tail, self.file, self.live), *in_places])
         return {token: min(p, 1.0) for token, p in chances.items()}
 
     def follow(self, here: GuessPlace, token: int) -> GuessPlace:
-        """The place a token later."""
+        """Step to the place a token later."""
         places = [
             _follow(index, found, token)
             for index, found in zip(self.indexes, here.places, strict=True)
@@ -116,7 +116,7 @@ def _in_places(index: SuffixIndex, places: Places) -> Level:
 
 
 def _follow(index: SuffixIndex, places: Places, token: int) -> Places:
-    """The places that go on with a token, a token later."""
+    """Keep the places that go on with a token, a token later."""
     return [(m + 1, place + 1) for m, place in places if [*index.tokens(place, 1)] == [token]]
 
 

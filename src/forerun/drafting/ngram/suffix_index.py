@@ -7,8 +7,8 @@ stand, which meets its occurrences from the longest match to the shortest. A suf
 the same questions; this needs 12 bytes a token instead of several hundred, and forgets a document
 by leaving its positions out.
 
-The native extension has a twin (csrc/drafters/suffix_index.cpp), which answers the same to the last bit in a
-tenth of the time. What is here is its oracle, and all there is without a compiler.
+`csrc/drafters/suffix_index.cpp` answers the same to the last bit in a tenth of the time. What is here is its
+reference, and what runs without a compiler.
 
 A position is `document << 32 | offset`; position and document mean nothing outside this module.
 """
@@ -41,7 +41,7 @@ Index: TypeAlias = "SuffixIndex | _native.SuffixIndex"
 
 
 def new_index(max_depth: int, capacity: int | None = None) -> Index:
-    """An empty index: the native one where it was built."""
+    """Make an empty index: the native one where it was built."""
     return native.native_or_reference(SuffixIndex)(max_depth, capacity)
 
 
@@ -79,7 +79,7 @@ class SuffixIndex:
             self._evict(self.capacity - self.capacity // 8)
 
     def occurrences(self, context: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-        """Up to `most` (match length, position of the token that followed), longest match first.
+        """Return up to `most` (match length, position of the token that followed), longest match first.
 
         Only matches of at least one token; none is left out in favour of a shorter one.
         """
@@ -109,7 +109,7 @@ class SuffixIndex:
         offset: float,
         min_token_prob: float,
     ) -> Continuation | None:
-        """The best tree behind a context, of all sets of occurrences; None if none beats `score`.
+        """Return the best tree behind a context, of all sets of occurrences; None if none beats `score`.
 
         `most` occurrences vote; a match of p tokens is granted `factor * p + offset` nodes, at most
         `num_nodes`, and a node must be reached by a share of `min_token_prob` of its occurrences.
@@ -131,16 +131,16 @@ class SuffixIndex:
         return best
 
     def last_tokens(self, document: int) -> Sequence[int]:
-        """The last tokens of a document, at most `max_depth`; none of an unknown one."""
+        """Return the last tokens of a document, at most `max_depth`; none of an unknown one."""
         return self._documents.get(document, array("i"))[-self.max_depth :]
 
     def tokens(self, position: int, most: int) -> Sequence[int]:
-        """Up to `most` tokens from a position on; fewer at the end of its document."""
+        """Return up to `most` tokens from a position on; fewer at the end of its document."""
         offset = position & OFFSET_MASK
         return self._documents[position >> OFFSET_BITS][offset : offset + most]
 
     def followers(self, positions: Iterable[int]) -> dict[int, list[int]]:
-        """The positions behind these, by the token that stands at these."""
+        """Return the positions behind these, by the token that stands at these."""
         found: dict[int, list[int]] = {}
         for position in positions:
             text, offset = self._documents[position >> OFFSET_BITS], position & OFFSET_MASK
@@ -151,7 +151,7 @@ class SuffixIndex:
     def _tree(
         self, occurrences: list[int], match: int, num_nodes: int, min_token_prob: float
     ) -> Continuation:
-        """The `num_nodes` most frequent nodes of the tree of continuations after `match` tokens."""
+        """Return the `num_nodes` most frequent nodes of the tree of continuations after `match` tokens."""
         if len(occurrences) == 1:
             return _follow(self.tokens(occurrences[0], num_nodes), match)
         least = min_token_prob * len(occurrences)
@@ -178,7 +178,7 @@ class SuffixIndex:
         return tuple(tokens), tuple(parents), tuple(confidence), total / len(occurrences)
 
     def _context(self, position: int) -> array[int]:
-        """The tokens before a position, the nearest first."""
+        """Return the tokens before a position, the nearest first."""
         text = self._documents[position >> OFFSET_BITS]
         offset = position & OFFSET_MASK
         stop = offset - 1 - self.max_depth
@@ -188,7 +188,7 @@ class SuffixIndex:
         return bisect_left(self._order, key, key=self._context)
 
     def _match(self, key: array[int], index: int) -> int:
-        """How many tokens of `key` the context at `index` of the order shares; 0 outside."""
+        """Count the tokens of `key` that the context at `index` of the order shares; 0 outside."""
         if not 0 <= index < len(self._order):
             return 0
         context = self._context(self._order[index])
@@ -217,17 +217,17 @@ class SuffixIndex:
 
 
 def _follow(tokens: Sequence[int], match: int) -> Continuation:
-    """What a tree of one occurrence grows to: its continuation, a node a token."""
+    """Grow the tree of a single occurrence: its continuation, a node a token."""
     sure = tuple(_confidence(1, 1, match + depth) for depth in range(len(tokens)))
     return tuple(tokens), tree.chain(len(tokens)), sure, float(len(tokens))
 
 
 def _confidence(num_followers: int, num_occurrences: int, match: int) -> float:
-    """The share of the occurrences that go on so, less where few of them or short ones say so."""
+    """Return the share of the occurrences that go on so, less where few of them or short ones say so."""
     evidence = match + num_occurrences - 1
     return num_followers / num_occurrences * evidence / (evidence + 1)
 
 
 def index_nbytes(num_tokens: int) -> int:
-    """Bytes an index holds at most: of that capacity, or with one document so long."""
+    """Count the bytes an index holds at most: of that capacity, or with one document so long."""
     return num_tokens * TOKEN_NBYTES + 1024

@@ -24,7 +24,7 @@ class Texts:
     """Indexes that follow the running sequences; `shared` outlives them, the oldest outputs are forgotten first."""
 
     def __init__(self, max_depth: int, shared_tokens: int) -> None:
-        """The longest match that is looked for, and how many tokens of outputs are kept for other requests."""
+        """Set the longest match that is looked for, and how many tokens of outputs are kept for other requests."""
         self.max_depth, self.shared_tokens = max_depth, shared_tokens
         self.shared = new_index(max_depth, shared_tokens)
         self._histories: dict[int, _History] = {}
@@ -47,14 +47,14 @@ class Texts:
             history.num_shared = len(seq.tokens)
 
     def own(self, seq: Seq) -> Index:
-        """The index of a sequence's text, up to its last token."""
+        """Return the index of a sequence's text, up to its last token."""
         history = self._histories[seq.id]
         history.own.extend(0, seq.tokens[history.num_own :])
         history.num_own = len(seq.tokens)
         return history.own
 
     def context(self, seq: Seq) -> list[int]:
-        """The last tokens, as many as are matched."""
+        """Return the last tokens, as many as are matched."""
         return seq.tokens[-self.max_depth :]
 
     def end(self, seq: Seq) -> None:
@@ -63,5 +63,5 @@ class Texts:
         self._histories.pop(seq.id, None)
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
-        """The shared index when full, and the indexes of full sequences."""
+        """Count the shared index when full, and the indexes of full sequences."""
         return index_nbytes(self.shared_tokens) + num_seqs * (index_nbytes(max_len) + 512)

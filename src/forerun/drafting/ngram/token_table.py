@@ -4,8 +4,8 @@ Two kinds answer the same question. `LiveTable` learns while requests run, in a 
 learned longest ago is forgotten first. `FileTable` is read from a file that `forerun train table` wrote.
 A context is known by a 64-bit hash of its tokens, so a table never stores a text.
 
-The native extension has twins of both (csrc/drafters/token_table.cpp), which answer the same to the last bit. What is
-here is their oracle, and all there is without a compiler.
+`csrc/drafters/token_table.cpp` has both, and answers the same to the last bit. What is here is their reference, and
+what runs without a compiler.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Counts = tuple[float, list[tuple[int, float]]]
 
 
 def context_hashes(tokens: Sequence[int], order: int) -> Iterator[int]:
-    """Hashes of the last 1, 2, ... `order` tokens; fewer if there are fewer tokens."""
+    """Hash the last 1, 2, ... `order` tokens; fewer if there are fewer tokens."""
     found = 0
     for token in reversed(tokens[-order:]):
         found = grow_hash(found, token)
@@ -64,14 +64,14 @@ def context_hashes(tokens: Sequence[int], order: int) -> Iterator[int]:
 
 
 def grow_hash(hash: Hash, token: Hash) -> Hash:
-    """The hash of a context with one more token before it; 0 is that of no tokens."""
+    """Hash a context with one more token before it; 0 is the hash of no tokens."""
     hash = (hash ^ (token + 1)) * _MULTIPLIER & _MASK
     hash ^= hash >> 29
     return hash
 
 
 def place_of(hash: Hash, num_places: int) -> Hash:
-    """Which of so many sets or buckets a context belongs to: by the high 32 bits of its hash."""
+    """Choose which of so many sets or buckets a context belongs to: by the high 32 bits of its hash."""
     return (hash >> 32) * num_places >> 32
 
 
@@ -79,7 +79,7 @@ class Table(Protocol):
     """What a tree of guesses asks."""
 
     def find(self, hash: int) -> Counts | None:
-        """What is known of a context."""
+        """Look up the counts after a context; None if it is not known."""
         ...
 
 
@@ -92,7 +92,7 @@ class _Entry:
     counts: list[np.float32] = field(default_factory=list)
 
     def add(self, tokens: Sequence[int], counts: Sequence[float]) -> None:
-        """One more sight of the context: all counts fade, the new ones are added; the rarest tokens give way."""
+        """Count one more sight of the context: all counts fade, the new ones are added; the rarest tokens give way."""
         self.total = self.total * FADE + np.float32(1)
         self.counts = [count * FADE for count in self.counts]
         for token, more in zip(tokens, counts, strict=True):
@@ -121,12 +121,12 @@ class LiveTable:
     def learn(
         self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
     ) -> None:
-        """The target's likeliest tokens after `tokens`, with their probabilities."""
+        """Learn the target's likeliest tokens after `tokens`, with their probabilities."""
         for hash in context_hashes(tokens, self.order):
             self._entry(hash).add(likeliest, probs)
 
     def learn_trees(self, trees: Sequence[VerifiedTree]) -> None:
-        """The rows of verified trees: row 0 follows the tail, row 1 + i node i."""
+        """Learn from the rows of verified trees: row 0 follows the tail, row 1 + i node i."""
         for tail, tokens, parents, top in trees:
             tails = [[*tail]]
             for token, parent in zip(tokens, parents, strict=True):
@@ -136,7 +136,7 @@ class LiveTable:
                 self.learn(each, likeliest, probs)
 
     def find(self, hash: int) -> Counts | None:
-        """What is known of a context."""
+        """Look up the counts after a context; None if it is not known."""
         for entry in self._sets.get(place_of(hash, self._num_sets), ()):
             if entry.hash == hash:
                 counts = map(float, entry.counts)
@@ -144,7 +144,7 @@ class LiveTable:
         return None
 
     def entries(self, since: int = 0) -> bytes:
-        """The contexts learned after an age, each once, as `ENTRY`s; those learned longest ago first."""
+        """Dump the contexts learned after an age, each once, as `ENTRY`s; those learned longest ago first."""
         found = [e for entries in self._sets.values() for e in entries if e.age > since]
         rows = np.zeros(len(found), ENTRY)
         rows["tokens"] = -1
@@ -197,7 +197,7 @@ class FileTable:
         self._offsets, self._data, self._token_nbytes = offsets, data, token_nbytes
 
     def find(self, hash: int) -> Counts | None:
-        """What is known of a context."""
+        """Look up the counts after a context; None if it is not known."""
         bucket = place_of(hash, len(self._offsets) - 1)
         at, stop = int(self._offsets[bucket]), int(self._offsets[bucket + 1])
         data, width = self._data, self._token_nbytes + 1
@@ -224,7 +224,7 @@ class FileTable:
 
 
 def unpack_count(packed: int) -> float:
-    """A count out of its byte.
+    """Unpack a count from its byte.
 
     >>> [unpack_count(byte) for byte in (0, 16, 40, 255)]
     [1.0, 2.0, 6.0, 63488.0]
@@ -239,7 +239,7 @@ def pack(
     shares: NDArray[np.int64],
     token_nbytes: int,
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-    """Offsets and data of a `FileTable` of C contexts; tokens and shares (C, k), a token -1 is none."""
+    """Pack offsets and data of a `FileTable` of C contexts; tokens and shares (C, k), a token -1 is none."""
     num_buckets = max(1, len(hashes) // PER_BUCKET)
     bucket = place_of(hashes, num_buckets).astype(np.int64)
     order = np.lexsort((hashes, bucket))
@@ -278,7 +278,7 @@ class PackedTable:
 
     @property
     def nbytes(self) -> int:
-        """Of offsets and data."""
+        """Count offsets and data."""
         return self.offsets.nbytes + self.data.nbytes
 
 
@@ -287,12 +287,12 @@ AnyFileTable: TypeAlias = "FileTable | _native.FileTable"
 
 
 def new_live_table(order: int, nbytes: int) -> AnyLiveTable:
-    """An empty table: the native one where it was built."""
+    """Make an empty table: the native one where it was built."""
     return native.native_or_reference(LiveTable)(order, nbytes)
 
 
 def new_file_table(
     offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
 ) -> AnyFileTable:
-    """A table of bytes that are kept: the native one where it was built. Raises ValueError if they do not fit."""
+    """Make a table of bytes that are kept: the native one where it was built. Raises ValueError if they do not fit."""
     return native.native_or_reference(FileTable)(offsets, data, token_nbytes)
