@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from forerun import LLM, SamplingParams
 from forerun.cli import lines as terminal_lines
+from forerun.cli.answerers import LocalModel
 from forerun.cli.conversation import Conversation
 from forerun.cli.lines import Lines
 from forerun.cli.slash import COMMANDS, Slash, help_text
@@ -140,7 +141,7 @@ def llm(default_model) -> LLM:
 
 @pytest.fixture
 def talk(llm) -> Conversation:
-    return Conversation(llm, GREEDY)
+    return Conversation(LocalModel(llm, GREEDY))
 
 
 def rows(llm: LLM, action: Callable[[], object]) -> int:
@@ -159,18 +160,21 @@ def rows(llm: LLM, action: Callable[[], object]) -> int:
 
 
 def test_earlier_turns_are_not_computed_again(llm, talk, capsys):
-    plain = Conversation(llm.with_drafter("none"), GREEDY)
+    plain = Conversation(LocalModel(llm.with_drafter("none"), GREEDY))
     plain.say("Tell me about the rivers and the mountains of France, their names and their length.")
-    before = len(plain.llm.encode(plain.messages))
-    num_rows = rows(plain.llm, lambda: plain.say("And of Italy?"))
-    whole = len(plain.llm.encode(plain.messages))
+    before = len(plain.model.llm.encode(plain.messages))
+    num_rows = rows(plain.model.llm, lambda: plain.say("And of Italy?"))
+    whole = len(plain.model.llm.encode(plain.messages))
     assert before > 40
     assert num_rows <= whole - before + 16, "the new message, the answer, and the turn's marks"
 
 
 def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(llm, capsys):
     params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
-    cut, whole = Conversation(llm, params), Conversation(llm, replace(params, max_tokens=48))
+    cut, whole = (
+        Conversation(LocalModel(llm, params)),
+        Conversation(LocalModel(llm, replace(params, max_tokens=48))),
+    )
     whole.say("Count from one to thirty.")
     assert "cut at 16 tokens (--max-tokens)" in cut.say("Count from one to thirty.")
     num_rows = rows(llm, cut.go_on)
@@ -182,7 +186,7 @@ def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(llm, capsys):
 
 def test_an_answer_that_ended_does_not_go_on(talk, capsys):
     talk.say("Say yes.")
-    talk.params = SamplingParams(temperature=0.0, max_tokens=100)
+    talk.model.params = SamplingParams(temperature=0.0, max_tokens=100)
     while talk.cut is not None:
         talk.go_on()
     with pytest.raises(ConfigError, match="has ended"):
@@ -190,7 +194,9 @@ def test_an_answer_that_ended_does_not_go_on(talk, capsys):
 
 
 def test_half_a_character_is_not_kept(llm, capsys):
-    talk = Conversation(llm, SamplingParams(temperature=0.0, max_tokens=1, logit_bias=emoji(llm)))
+    talk = Conversation(
+        LocalModel(llm, SamplingParams(temperature=0.0, max_tokens=1, logit_bias=emoji(llm)))
+    )
     talk.say("Hi")
     assert talk.cut is None or "\ufffd" not in talk.messages[-1]["content"]
 
@@ -203,14 +209,14 @@ def emoji(llm: LLM) -> dict[int, float]:
 
 
 def test_a_full_context_says_what_to_do_and_loses_nothing(talk, capsys):
-    talk.params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    talk.model.params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
     assert "the context of 192 tokens is full: /clear" in talk.say("Tell me a story.")
     before = [*talk.messages]
     with pytest.raises(CapacityError, match="/clear forgets the conversation, /save FILE keeps it"):
         talk.say("More!")
     assert talk.messages == before
     talk.clear()
-    talk.params = GREEDY
+    talk.model.params = GREEDY
     talk.say("Hello")
     assert len(talk.messages) == 2
 
@@ -228,17 +234,17 @@ def test_the_system_message_changes_and_survives_clear(talk, capsys):
 
 
 def test_drafters_change_with_the_weights_kept_and_tell_tokens_per_pass(talk, capsys):
-    model = talk.llm.model
+    model = talk.model.llm.model
     talk.say("Say: one two three one two three one two three")
-    said = talk.drafter("none")
-    assert talk.llm.model is model
+    said = talk.model.drafter("none")
+    assert talk.model.llm.model is model
     assert said.startswith("drafter none (before: mlp_speculator++recycling")
     assert "tokens per pass (tau)" in said
     talk.say("Again")
-    assert talk.drafter("") == "drafter none, 1.00 tokens per pass (tau)"
+    assert talk.model.drafter("") == "drafter none, 1.00 tokens per pass (tau)"
     with pytest.raises(ForerunError, match="unknown drafter 'sufix'"):
-        talk.drafter("sufix")
-    assert talk.drafter("").startswith("drafter none")
+        talk.model.drafter("sufix")
+    assert talk.model.drafter("").startswith("drafter none")
     assert talk.summary().startswith("2 answers, ")
     assert ", none 1.00" in talk.summary()
 
@@ -251,7 +257,7 @@ def test_messages_are_saved_and_loaded(talk, llm, tmp_path, capsys):
     talk.say("More")
     assert "saved 5 messages" in talk.save(str(path)), "its own file is written over"
     assert json.loads(path.read_text(encoding="utf-8")) == talk.messages
-    other = Conversation(llm, GREEDY)
+    other = Conversation(LocalModel(llm, GREEDY))
     assert other.load(str(path)) == "loaded 5 messages"
     assert other.messages == talk.messages
 

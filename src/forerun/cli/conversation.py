@@ -1,108 +1,158 @@
-"""The conversation of `forerun chat` with a model of this machine, and what its answers took."""
+"""Keep, show, save and load what has been said in `forerun chat`, whoever answers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from forerun.cli import console
-from forerun.cli.messages import Cut, Message, Messages, count
-from forerun.core.errors import CapacityError, ConfigError
-from forerun.core.params import SamplingParams
-from forerun.core.types import FinishReason
-from forerun.engine.stats import SpecStats
-from forerun.llm import LLM
+from forerun.core.errors import ConfigError
 
-LEARN_S = 0.2
-"""So long drafters may learn after an answer, while it is read."""
-WAY_OUT = "/clear forgets the conversation, /save FILE keeps it"
+Message = dict[str, str]
+
+
+class Cut(NamedTuple):
+    """An answer that did not end by itself: what was asked, the token ids of prompt and answer, and its text."""
+
+    asked: Sequence[Message]
+    token_ids: Sequence[int]
+    text: str
+
+
+class Reply(NamedTuple):
+    """What was printed as an answer."""
+
+    text: str
+    num_tokens: int
+    line: str
+    """About the answer, for people."""
+    was_stopped: bool
+    """Whether Ctrl-C ended it."""
+    token_ids: Sequence[int] = ()
+    """Prompt and answer, if it was cut and can go on."""
+
+
+class Answerer(Protocol):
+    """A model of this machine or of a server. Raises ForerunError for what it cannot do."""
+
+    def title(self) -> str:
+        """Say what answers, and how."""
+
+    def check(self, messages: Sequence[Message]) -> None:
+        """Raise RequestError if the model cannot take these messages and a question."""
+
+    def answer(self, asked: Sequence[Message], cut: Cut | None) -> Reply:
+        """Print the answer to the messages, or more of one that was cut."""
+
+    def drafter(self, spec: str) -> str:
+        """Draft in another way, or say how it is done where there is no `spec`."""
+
+    def summary(self) -> str:
+        """Add to the line about all answers."""
 
 
 @dataclass(slots=True)
-class Conversation(Messages):
-    """Messages and answers. Raises ForerunError for what cannot be done; the conversation is then as before."""
+class Conversation:
+    """Messages and answers. Raises ForerunError for what cannot be done; the messages are then as before."""
 
-    llm: LLM
-    params: SamplingParams
-    hint: str = ""
-    """How to go on, behind the note that an answer was cut."""
+    model: Answerer
+    messages: list[Message] = field(default_factory=list)
+    cut: Cut | None = None
+    """The last answer, if it can go on."""
+    file: Path | None = None
+    """Where it was saved or loaded, which saving again may overwrite."""
     was_stopped: bool = False
     """Whether Ctrl-C ended the last answer."""
-    stats: dict[str, SpecStats] = field(default_factory=dict)
-    """By drafter."""
-    answers: list[console.Measured] = field(default_factory=list)
+    num_answers: int = 0
+    num_tokens: int = 0
 
-    def check(self, messages: Sequence[Message]) -> None:
-        """Raise RequestError if the model's template does not take them."""
-        self.llm.encode([*messages, {"role": "user", "content": "?"}])
-
-    def title(self) -> str:
-        """What answers, and how."""
-        llm, params = self.llm, self.params
-        how = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
-        drafter = llm.drafter_spec.text()
-        return f"{llm.path.stem}, {how}, drafter {drafter}, context {llm.max_len} tokens"
+    def start(self, system: str | None) -> None:
+        """Check that the model can talk, and with that system message. Raises RequestError."""
+        self._replace([{"role": "system", "content": system}] if system else [])
 
     def say(self, text: str) -> str:
-        """Print the answer to a message; a line about it. A message without an answer is forgotten."""
-        asked = [*self.messages, {"role": "user", "content": text}]
-        return self._answer(asked, self.llm.encode(asked), "")
+        """Print the answer to a message and return a line about it. A message without an answer is forgotten."""
+        return self._answer([*self.messages, {"role": "user", "content": text}], None)
 
     def go_on(self) -> str:
-        """Print more of an answer that was cut; a line about it."""
+        """Print more of an answer that was cut and return a line about it."""
         if self.cut is None:
             raise ConfigError("the last answer has ended by itself")
-        return self._answer(self.cut.asked, self.cut.token_ids, self.cut.text)
+        return self._answer(self.cut.asked, self.cut)
 
-    def drafter(self, spec: str) -> str:
-        """Draft in another way, or say how and with what success it is done. The weights stay as they are."""
-        name = self.llm.drafter_spec.text()
-        if not spec:
-            return f"drafter {name}" + self._tau(name)
-        with console.working(f"building {spec}"):
-            self.llm = self.llm.with_drafter(spec)
-        return f"drafter {self.llm.drafter_spec.text()} (before: {name}{self._tau(name)})"
+    def _answer(self, asked: Sequence[Message], cut: Cut | None) -> str:
+        reply = self.model.answer(asked, cut)
+        text = (cut.text if cut is not None else "") + reply.text
+        if text:
+            self.messages = [*asked, {"role": "assistant", "content": text}]
+        self.cut = Cut(asked, reply.token_ids, text) if text and reply.token_ids else None
+        self.was_stopped = reply.was_stopped
+        self.num_answers += 1
+        self.num_tokens += reply.num_tokens
+        return reply.line
+
+    def clear(self) -> str:
+        """Forget all but the system message."""
+        self.messages = self.messages[:1] if self._has_system else []
+        self.cut = None
+        return "the conversation is forgotten"
+
+    def system(self, text: str) -> str:
+        """Set the system message, or show it if there is no text. What was said stays."""
+        old = self.messages[0]["content"] if self._has_system else None
+        if not text:
+            return f"system message: {old}" if old else "there is no system message"
+        rest = self.messages[1:] if old is not None else self.messages
+        self._replace([{"role": "system", "content": text}, *rest])
+        return "the system message is set"
+
+    def save(self, name: str) -> str:
+        """Write the messages to a file. Another's file is not overwritten."""
+        path = Path(name).expanduser()
+        if path.exists() and path != self.file:
+            raise ConfigError(f"{path} exists: name another file")
+        try:
+            path.write_text(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot save: {error}") from error
+        self.file = path
+        return f"saved {_count(len(self.messages), 'message')} to {path}"
+
+    def load(self, name: str) -> str:
+        """Take the messages of a file instead of those that are here."""
+        path = Path(name).expanduser()
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot load: {error}") from error
+        if not isinstance(found, list) or not all(map(_is_message, found)):
+            raise ConfigError(f"{path} is no list of messages with role and content")
+        self._replace(found)
+        self.file = path
+        return f"loaded {_count(len(found), 'message')}"
 
     def summary(self) -> str:
-        """One line about all answers."""
-        tokens = sum(one.tokens for one in self.answers)
-        decode_s = sum(one.seconds - (one.ttft_s or 0.0) for one in self.answers)
-        after_first = sum(max(one.tokens - 1, 0) for one in self.answers)
-        text = f"{count(len(self.answers), 'answer')}, {tokens} tokens"
-        if after_first and decode_s:
-            text += f", {after_first / decode_s:.1f} tok/s"
-        taus = [f"{name} {stats.tau:.2f}" for name, stats in self.stats.items() if stats.passes]
-        return text + (f"; tokens per pass (tau): {', '.join(taus)}" if taus else "")
+        """Write one line about all answers."""
+        answers = _count(self.num_answers, "answer")
+        return f"{answers}, {self.num_tokens} tokens{self.model.summary()}"
 
-    def _answer(self, asked: Sequence[Message], prompt: Sequence[int], before: str) -> str:
-        try:
-            given, measured, is_whole = console.answer(self.llm, prompt, self.params)
-        except CapacityError as error:
-            raise CapacityError(f"{error}. {WAY_OUT}") from error
-        name = self.llm.drafter_spec
-        self.stats.setdefault(name.text(), SpecStats()).add(measured.stats)
-        self.answers.append(measured)
-        self.llm.loop.learn(LEARN_S)
-        self.was_stopped = not is_whole
-        has_ended = is_whole and given.finish_reason is not FinishReason.LENGTH
-        ids, text = [*given.token_ids], given.text
-        while not has_ended and text.endswith("\ufffd"):  # half a character: it is computed again
-            text = self.llm.tokenizer.decode(ids := ids[:-1], is_start=False)
-        self.cut = None
-        if text or before:
-            self.messages = [*asked, {"role": "assistant", "content": before + text}]
-        if has_ended or not (text or before):
-            return measured.line(name.name)
-        if len(prompt) + len(given.token_ids) >= self.llm.max_len:
-            why = f"the context of {self.llm.max_len} tokens is full: {WAY_OUT}"
-        else:
-            self.cut = Cut(asked, [*prompt, *ids], before + text)
-            why = (
-                f"cut at {self.params.max_tokens} tokens (--max-tokens)" if is_whole else "stopped"
-            )
-            why += self.hint
-        return f"{measured.line(name.name)}\n{why}"
+    @property
+    def _has_system(self) -> bool:
+        return bool(self.messages) and self.messages[0]["role"] == "system"
 
-    def _tau(self, drafter: str) -> str:
-        stats = self.stats.get(drafter)
-        return f", {stats.tau:.2f} tokens per pass (tau)" if stats and stats.passes else ""
+    def _replace(self, messages: list[Message]) -> None:
+        """Take other messages, if the model does."""
+        self.model.check(messages)
+        self.messages, self.cut = messages, None
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), str) for key in ("role", "content")
+    )

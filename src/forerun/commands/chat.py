@@ -16,10 +16,6 @@ from forerun.core.errors import ConfigError, ForerunError
 
 if TYPE_CHECKING:
     from forerun.cli.conversation import Conversation
-    from forerun.cli.remote_conversation import RemoteConversation
-    from forerun.core.structured import StructuredOutputsParams
-
-    Talk = Conversation | RemoteConversation
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
@@ -54,53 +50,39 @@ def command(
     With --url any server of OpenAI's API answers, and --model is its name there.
     """
     from forerun.cli import console
+    from forerun.cli.answerers import LocalModel, RemoteModel
+    from forerun.cli.conversation import Conversation
     from forerun.hub.names import cache_root
+    from forerun.server.client import Remote
 
     lines, notes = Lines(), console.stderr()
-    talk: Talk
+    model: LocalModel | RemoteModel
     if url is not None:
         opt.refuse_given(context, *opt.FORM)
-        talk = _remote(url, api_key, opt.typed_model(context, config), params)
+        named = opt.typed_model(context, config)
+        model = RemoteModel.of(Remote.of(url, api_key), named, params.body())
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     else:
         form = opt.form(json_schema, grammar, grammar_file)
-        talk = _local(config, params, form, "; Enter goes on" if lines.is_terminal else "")
+        llm = opt.load(config)
+        hint = "; Enter goes on" if lines.is_terminal else ""
+        model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)
+    talk = Conversation(model)
     talk.start(system)
     if lines.is_terminal:
-        notes.print(f"{talk.title()}\n/help lists commands, Ctrl-D ends", style="dim")
+        notes.print(f"{model.title()}\n/help lists commands, Ctrl-D ends", style="dim")
     kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
     if first is not None:
         notes.print(talk.say(first), style="dim")
     with kept or nullcontext(), suppress(EOFError):
         while True:
             _turn(lines, talk)
-    if talk.answers:
+    if talk.num_answers:
         notes.print(talk.summary(), style="dim")
 
 
-def _local(
-    config: EngineConfig,
-    params: opt.Params,
-    form: StructuredOutputsParams | None,
-    hint: str,
-) -> Conversation:
-    from forerun.cli.conversation import Conversation
-
-    llm = opt.load(config)
-    return Conversation(llm, replace(params(llm), structured_outputs=form), hint=hint)
-
-
-def _remote(
-    url: str, api_key: str | None, model: str | None, params: opt.Params
-) -> RemoteConversation:
-    from forerun.cli.remote_conversation import RemoteConversation
-    from forerun.server.client import Remote
-
-    return RemoteConversation.of(Remote.of(url, api_key), model, params.body())
-
-
-def _turn(lines: Lines, talk: Talk) -> None:
+def _turn(lines: Lines, talk: Conversation) -> None:
     """Read a turn and do what it asks for. Raises EOFError where the chat ends."""
     from forerun.cli import console
 
@@ -128,7 +110,7 @@ def _turn(lines: Lines, talk: Talk) -> None:
         notes.print("stopped", style="dim")
 
 
-def _take(turn: str, talk: Talk) -> str:
+def _take(turn: str, talk: Conversation) -> str:
     """Do what a turn asks for; a line about it. Raises EOFError for /exit."""
     if not turn:
         return talk.go_on()
@@ -141,5 +123,10 @@ def _take(turn: str, talk: Talk) -> str:
         return help_text()
     if slash.name == "clear":
         return talk.clear()
-    method = {"system": talk.system, "drafter": talk.drafter, "save": talk.save, "load": talk.load}
+    method = {
+        "system": talk.system,
+        "drafter": talk.model.drafter,
+        "save": talk.save,
+        "load": talk.load,
+    }
     return method[slash.name](slash.argument)
