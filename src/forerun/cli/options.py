@@ -15,7 +15,6 @@ import stat
 import sys
 import types
 import typing
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -358,31 +357,6 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     if config.backend == "auto" and llm.device.type == "cpu" and not native.available():
         stderr().print(native.summary(), style="yellow")
     return llm
-
-
-def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, object]:
-    """What a command's results depend on: machine, model and how it runs, and the command's `options`."""
-    from forerun.core.provenance import provenance
-    from forerun.hub.names import resolve
-
-    path = resolve(config.model)
-    quant = _stored_quant(path) if config.quant == "none" else config.quant
-    known: dict[str, Any] = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
-    if config.kv != "auto":
-        known["kv"] = config.kv
-    return provenance(path.stem, quant, **known, **options)
-
-
-def _stored_quant(model: Path) -> str:
-    """How most bytes of a model's weights are stored."""
-    from forerun.weights.checkpoint import open_checkpoint
-
-    checkpoint = open_checkpoint(model)
-    nbytes: Counter[str] = Counter()
-    for name in checkpoint.names():
-        tensor = checkpoint.tensor(name)
-        nbytes[tensor.format.name.upper()] += tensor.nbytes
-    return nbytes.most_common(1)[0][0]
 
 
 def form(

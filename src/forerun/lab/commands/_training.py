@@ -195,7 +195,7 @@ def record_of(
     run: EngineRun | None = None,
 ) -> dict[str, object]:
     """How the weights were made."""
-    from forerun.core.provenance import commit, now
+    from forerun.lab.provenance import commit, now
     from forerun.lab.train import sources
 
     done = trainer.progress

@@ -56,11 +56,11 @@ def command(
     Ctrl-C loses nothing: the same command goes on where it was.
     """
     from forerun.cli import console
-    from forerun.core.provenance import now
     from forerun.drafting.spec import DrafterSpec
     from forerun.engine.profile import Profile
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
+    from forerun.lab.provenance import now
     from forerun.lab.tune.search import Autotune, best_of
 
     specs = _specs(drafters)

@@ -14,6 +14,7 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.lab import provenance
 from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def command(
     llm = opt.load(config, max_num_seqs=batch)
     ours = _drafters(llm, drafters, baseline, params)
     systems = ours + _peers(llm, peers, peers_dir, [system.name for system in ours], params)
-    origin = opt.origin(
+    origin = provenance.origin(
         config,
         llm,
         task=Path(task).stem,

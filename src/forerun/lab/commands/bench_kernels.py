@@ -8,6 +8,7 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.lab import provenance
 from forerun.lab.commands._publish import publish
 
 REPEATS, REPEATS_BESIDE = 30, 5
@@ -66,7 +67,7 @@ def command(
             worker.close()
     document = {
         **console.environment(config.model, "none"),
-        "provenance": opt.origin(config, llm, context=context, repeats=repeats),
+        "provenance": provenance.origin(config, llm, context=context, repeats=repeats),
         "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
         **timings.document(),
     }

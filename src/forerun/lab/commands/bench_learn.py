@@ -13,6 +13,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.params import SamplingParams
+from forerun.lab import provenance
 from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def command(
                 answered.append(each)
                 show(len(answered))
         found = learning.summary(answered)
-    origin = opt.origin(
+    origin = provenance.origin(
         config, llm, task=Path(task).stem, drafter=spec.text(), max_tokens=params.max_tokens,
         temperature=params.temperature, seed=params.seed, raw=raw,
     )  # fmt: skip

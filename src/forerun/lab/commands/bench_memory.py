@@ -9,6 +9,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
+from forerun.lab import provenance
 from forerun.lab.commands._publish import publish
 
 SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
@@ -53,7 +54,7 @@ def command(
     llm = opt.load(config, max_num_seqs=together)
     names = _names(drafters)
     points = [point for name in names for point in memory.points(llm, name, percents)]
-    origin = opt.origin(
+    origin = provenance.origin(
         config, llm, task=task.stem if task else BUILTIN, max_tokens=params.max_tokens,
         temperature=0.0, together=together, batch=batch, seed=params.seed,
         max_model_len=llm.max_len,

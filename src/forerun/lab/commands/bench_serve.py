@@ -125,8 +125,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Run loads of the same prompts on systems that serve the model `name`, and report. Exits 130 after Ctrl-C."""
-    from forerun.core.provenance import provenance
     from forerun.lab.bench import serving
+    from forerun.lab.provenance import provenance
     from forerun.lab.store import Store
 
     opt.check_least("rounds", rounds, 1)

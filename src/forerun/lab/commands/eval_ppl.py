@@ -12,6 +12,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.textfile import read_text
+from forerun.lab import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def command(
     stride = max(1, window // 2) if stride is None else stride
     plan = perplexity.windows(len(tokens), window, stride)
     sizes = {"window": window, "stride": stride, "limit_tokens": limit_tokens}
-    origin = opt.origin(config, llm, text=hashlib.sha256(text.encode()).hexdigest(), **sizes)
+    origin = provenance.origin(config, llm, text=hashlib.sha256(text.encode()).hexdigest(), **sizes)
     steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out), config.kv)
     score = _watch(steps, len(plan), "nothing is lost" if out else "give --out FILE to go on later")
     predicted = [token for part in plan for token in tokens[part.first : part.stop]]

@@ -11,6 +11,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.params import SamplingParams
+from forerun.lab import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ def command(
     prompts = read(file, limit)
     llm = opt.load(config, max_num_seqs=batch)
     max_tokens = rules.MAX_TOKENS if max_tokens is None else max_tokens
-    origin = opt.origin(
+    origin = provenance.origin(
         config,
         llm,
         task=task,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.core.provenance import provenance
+from forerun.lab.provenance import provenance
 
 
 def test_provenance_says_what_figures_depend_on():

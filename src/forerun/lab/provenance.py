@@ -1,0 +1,63 @@
+"""Say what results depend on: machine, versions and commit, the model and the options of a run."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forerun.core import device
+from forerun.core.config import EngineConfig
+
+if TYPE_CHECKING:
+    from forerun.llm import LLM
+
+
+def provenance(model: str, quant: str, **options: object) -> dict[str, object]:
+    """Collect the origin of a run's results; `options` are JSON values."""
+    machine = device.report()
+    return {"date": now(), "commit": commit(), "model": model, "quant": quant, **machine, **options}
+
+
+def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, object]:
+    """Collect the provenance of a command's results from how its model runs and the command's `options`."""
+    from forerun.hub.names import resolve
+
+    path = resolve(config.model)
+    quant = _stored_quant(path) if config.quant == "none" else config.quant
+    known: dict[str, Any] = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
+    if config.kv != "auto":
+        known["kv"] = config.kv
+    return provenance(path.stem, quant, **known, **options)
+
+
+def now() -> str:
+    """Read the clock: the time to the second, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """Describe the commit of this source tree, `-dirty` if it was changed; None outside of git."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():  # installed: a repository around it would be someone else's
+        return None
+    git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _stored_quant(model: Path) -> str:
+    """Name the format that most bytes of a model's weights are stored in."""
+    from forerun.weights.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(model)
+    nbytes: Counter[str] = Counter()
+    for name in checkpoint.names():
+        tensor = checkpoint.tensor(name)
+        nbytes[tensor.format.name.upper()] += tensor.nbytes
+    return nbytes.most_common(1)[0][0]
