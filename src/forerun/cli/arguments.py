@@ -115,7 +115,7 @@ def read(
 
 
 def takes_model(command: Any) -> bool:
-    """True for a command whose model may be given without -m, and which has no argument for it."""
+    """Tell whether a command's model may be given without -m, and it has no argument for it."""
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     has_own = any(p.name == PROMPT or p.metavar in ("MODEL", MODELS) for p in arguments)
     return not has_own and any(
@@ -124,7 +124,7 @@ def takes_model(command: Any) -> bool:
 
 
 def with_model(found: Arguments, num_own: int) -> Arguments:
-    """The arguments with `-m` before the model's word: the first, where there are more than a command's own."""
+    """Put `-m` before the model's word: the first, where there are more than a command's own."""
     words = [found.rest[i] for i in found.words]
     if len(words) <= num_own:
         return found
@@ -150,19 +150,19 @@ def _refuse_model(found: Arguments) -> None:
 
 
 def _is_like(word: str, names: Collection[str]) -> bool:
-    """Whether a word is one of the names, or one of them misspelt."""
+    """Tell whether a word is one of the names, or one of them misspelt."""
     return bool(difflib.get_close_matches(word, names, 1, LIKE_ENOUGH))
 
 
 def _attached(word: str, known: Mapping[str, Any]) -> Any:
-    """The option of `-n64`: a short one with its number right behind it."""
+    """Find the option of `-n64`: a short one with its number right behind it."""
     option = known.get(word[:2])
     is_number = re.fullmatch(r"[\d.]+", word[2:])
     return option if is_number and option is not None and not option.is_flag else None
 
 
 def _is_foreign(name: str, reads: Collection[str]) -> bool:
-    """Whether the command can use a flag of another engine, or one of ours as vLLM spells it: `--max_model_len`."""
+    """Tell whether the command takes a flag of another engine, or one of ours as in vLLM: `--max_model_len`."""
     return spellings.plain(name) in reads and (name.startswith("--") or name in spellings.SHORT)
 
 

@@ -47,17 +47,17 @@ class _Console(Console):
 
 
 def stdout() -> Console:
-    """For the answer: as it is, neither wrapped nor read as markup. Colours where the terminal has them."""
+    """Make a console for the answer: neither wrapped nor read as markup, with colours where the terminal has them."""
     return _Console(highlight=False, soft_wrap=True, markup=False)
 
 
 def report() -> Console:
-    """For tables and sentences on stdout: as wide as the terminal; a file or a pipe gets whole lines."""
+    """Make a console for tables and sentences on stdout, as wide as the terminal; a file or a pipe gets whole lines."""
     return _whole_lines(_Console(highlight=False, markup=False))
 
 
 def stderr() -> Console:
-    """For everything that is not the answer."""
+    """Make a console for everything that is not the answer."""
     return _whole_lines(_Console(stderr=True, highlight=False, markup=False))
 
 
@@ -69,7 +69,7 @@ def _whole_lines(console: Console) -> Console:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner on stderr, in a terminal only, while something takes its time."""
+    """Show a spinner on stderr, in a terminal only, while something takes its time."""
     console = stderr()
     if not console.is_terminal:
         yield
@@ -94,7 +94,7 @@ def log_later() -> Iterator[None]:
 
 @log_later()
 def show(events: Iterable[Event]) -> bool:
-    """Print text as it becomes final, guessed tokens tinted. False if Ctrl-C ended it; what was printed stands."""
+    """Print text as it becomes final, drafted tokens tinted. False if Ctrl-C ended it; what was printed stands."""
     console = stdout()
     try:
         for event in events:
@@ -137,14 +137,14 @@ class Measured:
 
     @property
     def tok_s(self) -> float:
-        """Generated tokens a second; the time before the first one is left out where it is known."""
+        """Divide generated tokens by seconds; the time before the first one is left out where it is known."""
         if self.ttft_s is None:
             return self.tokens / self.seconds if self.seconds else 0.0
         decode_s = self.seconds - self.ttft_s
         return max(self.tokens - 1, 0) / decode_s if decode_s > 0 else 0.0
 
     def document(self, llm: LLM) -> dict[str, object]:
-        """The results as JSON values, after those of `environment`."""
+        """Convert the results to JSON values, after those of `environment`."""
         stats = self.stats
         return environment(llm.config.model, llm.drafter_spec.name) | {
             "tokens": self.tokens,
@@ -164,7 +164,7 @@ class Measured:
         }
 
     def line(self, drafter: str) -> str:
-        """One line for people."""
+        """Write the results in one line for people."""
         text = f"{self.tokens} tokens, {self.tok_s:.1f} tok/s"
         if self.stats.drafted:
             text += (
@@ -178,7 +178,7 @@ class Measured:
 
 
 def tokens_per_pass(tau: float) -> str:
-    """Tau in words, for the first place of an output."""
+    """Write tau in words, for its first place in an output."""
     return f"{tau:.2f} tokens per pass (tau)"
 
 
@@ -206,7 +206,7 @@ def answer(
 
 
 def environment(model: str, drafter: str) -> dict[str, object]:
-    """The fields every JSON document carries besides its results."""
+    """Collect the fields that every JSON document has besides its results."""
     import torch
 
     return {
@@ -218,13 +218,13 @@ def environment(model: str, drafter: str) -> dict[str, object]:
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """One document on one line."""
+    """Print a document on one line."""
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(document, ensure_ascii=not is_unicode), flush=True)
 
 
 def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """The steps, with their progress on stderr: a bar with the time left, in a pipe a line now and then."""
+    """Yield the steps and show progress on stderr: a bar with the time left, in a pipe a line every 10 s."""
     if total is None and isinstance(steps, Sized):
         total = len(steps)
     with counter(what, total) as show:
@@ -235,7 +235,7 @@ def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 @contextmanager
 def counter(what: str, total: int | None) -> Iterator[Callable[[float], None]]:
-    """Progress on stderr, as `track` has it; the function sets how much is done."""
+    """Show progress on stderr as `track` does; the function that is yielded sets how much is done."""
     console = stderr()
     if not console.is_terminal:
         yield PlainProgress(what, total, console.file).update
@@ -246,7 +246,7 @@ def counter(what: str, total: int | None) -> Iterator[Callable[[float], None]]:
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:
-    """A plain table; all but the first columns are aligned to the right. No header if the columns have no names."""
+    """Make a plain table, all but the first columns aligned to the right. No header if the columns have no names."""
     result = Table(box=None, pad_edge=False, show_header=any(columns))
     for i, column in enumerate(columns):
         result.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
@@ -256,7 +256,7 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left
 
 
 def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
-    """Milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
+    """Print milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
     decode, prompt = profile["decode"], profile["prompt"]
     shown = table(("phase", "ms a step", "share", "ms, prompt"), ())
     steps, whole = max(1, decode["steps"]), decode["total"] or 1.0

@@ -59,7 +59,7 @@ class _Page:
         formatter.write(_page(self, ctx))  # type: ignore[arg-type]
 
     def get_help_option(self, ctx: Any) -> Any:
-        """The option --help, false unless given: typer would import pydantic to learn what None means."""
+        """Make --help false unless given: typer would import pydantic to learn what None means."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             option.default = False
@@ -75,7 +75,7 @@ class Group(_Page, Reading, TyperGroup):
 
 
 def usage(command: TyperCommand | TyperGroup, context: Context) -> str:
-    """One line: the path of the command and what follows it."""
+    """Write the command's path and what follows it, in one line."""
     parts = [context.command_path]
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     for argument in arguments:
@@ -90,7 +90,7 @@ def usage(command: TyperCommand | TyperGroup, context: Context) -> str:
 
 
 def entries(command: TyperCommand | TyperGroup) -> list[HelpEntry]:
-    """What can be given to a command, in the order of its groups; then the commands below it."""
+    """List what can be given to a command, in the order of its groups; then the commands below it."""
     hints = typing.get_type_hints(command.callback) if command.callback else {}
     found = [_entry(p, hints.get(p.name or "")) for p in command.params if not _is_hidden(p)]
     if takes_model(command):
@@ -109,7 +109,7 @@ def entries(command: TyperCommand | TyperGroup) -> list[HelpEntry]:
 
 
 def main_name(parameter: Any) -> str:
-    """The one name of an option or argument to be used in texts."""
+    """Choose the one name of an option or argument that texts use."""
     if parameter.param_type_name == "argument":
         return _metavar(parameter)
     return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
@@ -146,7 +146,7 @@ def _entry(parameter: Any, hint: object) -> HelpEntry:
 
 
 def type_name(hint: Any) -> str:
-    """What an option takes, from its annotation: its choices, or the kind of value."""
+    """Name what an option takes, from its annotation: its choices, or the kind of value."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         names = (type_name(each) for each in typing.get_args(hint) if each is not types.NoneType)
         return next(names)
@@ -172,13 +172,13 @@ def _page(command: TyperCommand | TyperGroup, context: Context) -> str:
 
 
 def paragraphs(text: str, indent: str = "") -> str:
-    """A text broken at the terminal's width; further lines are indented."""
+    """Break a text at the terminal's width; further lines are indented."""
     parts = text.split("\n\n")
     return "\n\n".join("\n".join(_wrap(part, _width(), indent)) for part in parts)
 
 
 def listing(found: Sequence[HelpEntry]) -> str:
-    """The entries with a heading above each group."""
+    """Write the entries with a heading above each group."""
     groups = {entry.group: [each for each in found if each.group == entry.group] for entry in found}
     return "\n\n".join(
         "\n".join([_bold(f"{group}:"), *(line for each in own for line in _lines(each, _width()))])
@@ -196,7 +196,7 @@ def _bold(text: str) -> str:
 
 
 def _lines(entry: HelpEntry, width: int) -> Iterator[str]:
-    """The names, and the text beside them or below."""
+    """Yield the names, and the text beside them or below."""
     names = f"  {entry.names} {entry.takes}".rstrip()
     text = entry.text
     text += f" [default:{_GLUE}{entry.default}]" if entry.default else ""

@@ -25,7 +25,7 @@ class Lines:
         self.is_terminal = sys.stdin.isatty()
 
     def turn(self) -> str:
-        r"""The next turn. A message that begins with a slash has a space before it, a command has none.
+        r"""Read the next turn. A message that begins with a slash has a space before it, a command has none.
 
         A \\ at the end of a line joins the next; a text in triple quotes has as many lines as it likes.
         Raises EOFError at the end of the input, and ConfigError for bytes that are no text.
@@ -47,7 +47,7 @@ class Lines:
         return command + text if command else _message(text)
 
     def _line(self, prompt: str) -> str:
-        """A line without its end."""
+        """Read a line without its end."""
         if self.is_terminal and sys.stdout.isatty():
             try:
                 return input(prompt)
@@ -66,14 +66,14 @@ class Lines:
 
 
 def _message(text: str) -> str:
-    """A message begins with no slash, which is a command's."""
+    """Put a space before a message's slash: a word with a slash is a command."""
     text = text.strip()
     return f" {text}" if text.startswith("/") else text
 
 
 @contextmanager
 def history(path: Path) -> Iterator[None]:
-    """Line editing inside, and the lines of earlier chats; those of this one are added at the end.
+    """Turn on line editing with the lines of earlier chats; those of this one are added at the end.
 
     Whatever is missing (the module, the file, leave to write it) is done without.
     """

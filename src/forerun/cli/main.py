@@ -65,7 +65,7 @@ def app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 fine, 1 the answer is no (verify), 2 a user's mistake, 130 Ctrl-C."""
+    """Run the command line. Exit codes: 0 fine, 1 the answer is no (verify), 2 a user's mistake, 130 Ctrl-C."""
     try:
         code = _run(sys.argv[1:])
         sys.stdout.flush()
@@ -98,7 +98,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _refuse(message: str) -> int:
-    """One line on stderr for what the user can put right."""
+    """Print one line on stderr about what the user can put right."""
     has_colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     mark = "\033[1;31merror:\033[0m" if has_colours else "error:"
     print(mark, " ".join(message.split()), file=sys.stderr)
@@ -106,7 +106,7 @@ def _refuse(message: str) -> int:
 
 
 def _mistake(error: Exception, arguments: Sequence[str]) -> str:
-    """A mistake in the arguments, in words: what was given, what is allowed, and where to read on."""
+    """Explain a mistake in the arguments: what was given, what is allowed, and where to read on."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     message = error.format_message().rstrip(".").replace("(s)", "")  # type: ignore[attr-defined]
     message = message[:1].lower() + message[1:]
@@ -121,7 +121,7 @@ def _mistake(error: Exception, arguments: Sequence[str]) -> str:
 
 
 def _wrong_value(context: typer.Context, parameter: Any, arguments: Sequence[str]) -> str:
-    """Which value an option does not take, as it was typed."""
+    """Quote the value that an option does not take."""
     takes = next(
         (each.takes for each in entries(context.command) if main_name(parameter) in each.names),  # type: ignore[arg-type]
         "",

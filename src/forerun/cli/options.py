@@ -211,7 +211,7 @@ def serving() -> Callable[[Command], Command]:
 
 
 def _read(values: dict[str, Any], arguments: Arguments) -> SamplingParams:
-    """A stop string may spell line ends and tabs."""
+    """Make the parameters; a stop string may spell line ends and tabs with a backslash."""
     stops = values.get("stop") or ()
     values["stop"] = tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in stops)
     return SamplingParams(**values)
@@ -226,7 +226,7 @@ def _derive(
     extra: Collection[inspect.Parameter] = (),
     reads: Collection[str] = (),
 ) -> Callable[[Command], Command]:
-    """A decorator that replaces a command's parameter `name` by an option a field.
+    """Make a decorator that replaces a command's parameter `name` by an option for each field.
 
     `reads` are other engines' names that it takes besides (`_arguments`).
     """
@@ -266,7 +266,7 @@ _CONTEXT = inspect.Parameter(
 
 
 def _with_default(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
-    """The option with another default; none is one for every type."""
+    """Give an option another default; None stands for the model's own."""
     if default is None and parameter.default is not None:
         kind, option = typing.get_args(parameter.annotation)
         option = copy.copy(option)
@@ -277,7 +277,7 @@ def _with_default(parameter: inspect.Parameter, default: object) -> inspect.Para
 
 @cache
 def _parameters(cls: type[Any]) -> dict[str, inspect.Parameter]:
-    """An option a field."""
+    """Make an option of each field."""
     hints = typing.get_type_hints(cls)
     helps = {option.name: " ".join(option.help.split()) for option in options.describe(cls)}
     return {
@@ -300,7 +300,7 @@ def _keyword(
 
 
 def _group(name: str, cls: type[object]) -> str:
-    """The heading of a field's option in help."""
+    """Choose the heading of a field's option in help."""
     if cls is SamplingParams:
         return "Sampling"
     if cls is ServerConfig:
@@ -311,7 +311,7 @@ def _group(name: str, cls: type[object]) -> str:
 
 
 def _type(hint: Any) -> Any:
-    """What typer reads for a field: a text for names and mappings, a list for a tuple."""
+    """Choose the type that typer reads for a field: text for names and mappings, a list for a tuple."""
     is_union = isinstance(hint, types.UnionType)
     first, *others = typing.get_args(hint) if is_union else (hint,)
     if typing.get_origin(first) is Literal:
@@ -332,13 +332,13 @@ def refuse_given(context: typer.Context, *names: str) -> None:
 
 
 def typed_model(context: typer.Context, config: EngineConfig) -> str | None:
-    """The model, if the user gave one."""
+    """Return the model if the user gave one."""
     arguments = context.meta.get(META) or Arguments()
     return config.model if "model" in arguments.typed else None
 
 
 def typed_models(context: typer.Context) -> list[str]:
-    """Every model that was named by an option, each once and in order."""
+    """List every model that was named by an option, each once and in order."""
     arguments = context.meta.get(META) or Arguments()
     return [*dict.fromkeys(arguments.models)]
 
@@ -362,7 +362,7 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
 def form(
     json_schema: str | None, grammar: str | None = None, grammar_file: Path | None = None
 ) -> StructuredOutputsParams | None:
-    """The form that one of the options asks for. Raises ConfigError for two of them, and for a schema that is none."""
+    """Read the form that one of the options asks for. Raises ConfigError for two of them, and for a wrong schema."""
     flags = ("--json-schema", "--grammar", "--grammar-file")
     given = [
         flag
@@ -387,12 +387,12 @@ def form(
 
 
 def names(given: str | None) -> list[str]:
-    """The parts of a list with commas."""
+    """Split a list with commas."""
     return [part for part in map(str.strip, (given or "").split(",")) if part]
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt as given, from a file, or from stdin; piped text follows a prompt. One line end at its end goes.
+    """Read the prompt as given, from a file, or from stdin; piped text follows a prompt. One line end at its end goes.
 
     Raises ConfigError if there is none, more than one, or an empty one.
     """
@@ -413,7 +413,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def _piped(*, wanted: bool) -> str | None:
-    """What is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
+    """Read what is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
 
     A pipe that stays open and empty would block in silence: after a second that is said.
     """
@@ -437,6 +437,6 @@ def _read_stdin() -> str:
 
 
 def conversation(text: str, system: str | None = None) -> list[dict[str, str]]:
-    """One user message, after a system message if there is one."""
+    """Make a user message, after a system message if there is one."""
     messages = [{"role": "system", "content": system}] if system else []
     return [*messages, {"role": "user", "content": text}]

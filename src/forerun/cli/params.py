@@ -21,7 +21,7 @@ class Params:
     chosen: Mapping[str, Any]
 
     def __call__(self, llm: LLM) -> SamplingParams:
-        """The parameters for a model, with a note for each that has no effect there."""
+        """Complete the parameters for a model, with a note for each that has no effect there."""
         found = replace(llm.default_params(), **self.chosen)
         if found.is_greedy and "temperature" not in self.chosen:
             for name in (name for name in FILTERS if name in self.chosen):
@@ -30,7 +30,7 @@ class Params:
         return found
 
     def body(self) -> dict[str, object]:
-        """Fields of a request to a server, which decides what is not given."""
+        """Write the fields of a request to a server, which decides what is not given."""
         neutral = SamplingParams()
         kept = (*SETTINGS, "max_tokens")
         return {

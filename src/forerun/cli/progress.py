@@ -28,7 +28,7 @@ class PlainProgress:
         self._begin_s = self._last_s = self.clock()
 
     def update(self, done: float) -> None:
-        """So much is done, of `total`."""
+        """Set how much of `total` is done, and print a line if the last one is 10 s old."""
         now_s = self.clock()
         if self._first is None:
             self._first, self._begin_s = done, now_s
@@ -43,7 +43,7 @@ class PlainProgress:
 
 
 def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Write hours, minutes and seconds.
 
     >>> _clock(75), _clock(3661)
     ('1:15', '1:01:01')

@@ -60,7 +60,7 @@ class Slash:
 
 
 def help_text() -> str:
-    """All commands, for people."""
+    """List all commands for people."""
     usages = {f"/{name} {command.argument}": command.help for name, command in COMMANDS.items()}
     width = max(map(len, usages)) + 1
     lines = [f"{usage:{width}} {text}" for usage, text in usages.items()]

@@ -111,7 +111,7 @@ def _turn(lines: Lines, talk: Conversation) -> None:
 
 
 def _take(turn: str, talk: Conversation) -> str:
-    """Do what a turn asks for; a line about it. Raises EOFError for /exit."""
+    """Do what a turn asks for and return a line about it. Raises EOFError for /exit."""
     if not turn:
         return talk.go_on()
     if not turn.startswith("/"):

@@ -70,7 +70,7 @@ def command(
 def _run(
     llm: LLM, prompt: Prompt, params: SamplingParams, heading: str | None
 ) -> tuple[CompletionOutput, Measured]:
-    """The answer, shown as it comes under a heading; without one nothing is printed."""
+    """Print the answer as it comes under a heading; without one print nothing."""
     from forerun.cli import console
 
     if heading is not None:

@@ -20,7 +20,7 @@ def command(
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """List the drafters, or the options of one. Join two by + (the second where it is faster) or ++ (both)."""
+    """List the drafters, or the options of one. ++ joins two, whose drafts then make one tree."""
     from dataclasses import asdict
 
     from forerun.cli import console
@@ -40,14 +40,14 @@ def command(
 
 
 def _entry(doc: DrafterDoc) -> HelpEntry:
-    """A drafter as a line of the list."""
+    """Write a drafter as a line of the list."""
     options = ", ".join(option.name for option in doc.options)
     text = f"{doc.summary} Options: {options or 'none'}."
     return HelpEntry("Drafters", doc.name, "", text, "", spellings.methods_of(doc.name))
 
 
 def _show(doc: DrafterDoc) -> None:
-    """One drafter with what its options take and mean."""
+    """Print one drafter with what its options take and mean."""
     typer.echo(paragraphs(f"{doc.name} ({doc.origin}): {doc.summary}"))
     if methods := spellings.methods_of(doc.name):
         typer.echo(paragraphs(f"In other engines: {', '.join(methods)}."))
@@ -61,7 +61,7 @@ def _show(doc: DrafterDoc) -> None:
 
 
 def _elsewhere(doc: DrafterDoc) -> dict[str, object]:
-    """What other engines call the drafter and its options."""
+    """List other engines' names of the drafter and its options."""
     names = {one.name: spellings.names_of(one.name) for one in doc.options}
     named = {option: names for option, names in names.items() if names}
     return {"aliases": spellings.methods_of(doc.name), "option_aliases": named}

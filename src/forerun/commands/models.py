@@ -33,16 +33,16 @@ class Row:
 
     @property
     def packed_nbytes(self) -> int:
-        """What the packed copies take."""
+        """Sum the bytes of the packed copies."""
         return sum(copy.nbytes for copy in self.copies)
 
     @property
     def learned_nbytes(self) -> int:
-        """What the files of what was learned take."""
+        """Sum the bytes of what drafters learned."""
         return sum(entry.nbytes for entry in self.learned)
 
     def document(self) -> dict[str, object]:
-        """The row as JSON values."""
+        """Convert the row to JSON values."""
         fields = (
             *("name", "description", "nbytes", "licence", "here"),
             *("packed_nbytes", "learned_nbytes"),
@@ -55,7 +55,7 @@ class Row:
         }
 
     def profiles(self) -> list[str]:
-        """The drafters that `autotune` chose for it."""
+        """List the drafters that `autotune` chose for it."""
         from forerun.engine.profile import choices
 
         return choices(self.path) if self.path is not None and self.path.is_file() else []
@@ -95,7 +95,7 @@ def command(
 
 
 def rows() -> list[Row]:
-    """The models of the cache and of the hub's, then others that left something there. Raises LoadError."""
+    """List the models of both caches, then others that left files in ours. Raises LoadError."""
     from forerun.drafting import learned as learned_files
     from forerun.hub import hugging_face, names
     from forerun.model import packed
@@ -128,7 +128,7 @@ def _owner(found: Sequence[Row], model: Path | None) -> Row | None:
 
 
 def _elsewhere(model: Path | None) -> Row:
-    """The row of a model outside of any cache, or of copies that are damaged or unfinished."""
+    """Make the row of a model outside of any cache, or of copies that are damaged or unfinished."""
     from forerun.hub import names
 
     if model is None:

@@ -110,7 +110,7 @@ def _print(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan) -> None:
 
 
 def _verdict(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan, limit: int | None) -> str:
-    """What fits, in a line or two."""
+    """Say what fits, in a line or two."""
     from forerun.core import sizes
 
     least = f"the smallest budget that works is {sizes.shown_up(smallest.total)}"

@@ -74,7 +74,7 @@ def _remove_learned(names: list[str]) -> None:
 
 
 def _named(names: list[str]) -> Iterator[tuple[str, list[Row]]]:
-    """The rows of `forerun models` that each name or path means. Raises LoadError for one that means none."""
+    """Find the rows of `forerun models` that each name or path means. Raises LoadError for one that means none."""
     from pathlib import Path
 
     from forerun.commands.models import rows

@@ -123,7 +123,7 @@ def _loaded(config: EngineConfig, template: str | None) -> LLM:
 
 
 def _nbytes(config: EngineConfig) -> int:
-    """What a model takes where it has the whole budget to itself. Raises LoadError, CapacityError."""
+    """Plan what a model takes where it has the whole budget to itself. Raises LoadError, CapacityError."""
     from forerun.llm import planner_of
 
     assert config.budget_nbytes is not None
@@ -142,7 +142,7 @@ def _check(sources: Sequence[Source], *, has_budget: bool) -> None:
 
 
 def _template(given: str | None) -> str | None:
-    """The text of a chat template. Raises ConfigError for what is neither a file nor Jinja."""
+    """Read a chat template. Raises ConfigError for what is neither a file nor Jinja."""
     if given is None or given == "chatml":
         return given and CHATML
     if "{" in given or " " in given:
@@ -151,7 +151,7 @@ def _template(given: str | None) -> str | None:
 
 
 def _whole(budget: int | None) -> str:
-    """What the process will take within a budget, if there is one; measured before anything of the server is loaded."""
+    """Say what the process takes within a budget, if there is one; call it before the server's modules are imported."""
     if budget is None:
         return ""
     bare = bare_nbytes()

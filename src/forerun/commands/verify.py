@@ -63,7 +63,7 @@ def command(
 def _decode_both_ways(
     llm: LLM, tasks: list[TaskPrompt], params: SamplingParams, batch: int
 ) -> tuple[list[tuple[CompletionOutput, CompletionOutput]], float]:
-    """(plain, drafted) completions of every prompt, the plain ones one at a time; seconds of the drafted ones."""
+    """Complete every prompt plain, one at a time, and drafted; return the pairs and the seconds of the drafted ones."""
     from forerun.cli import console
 
     plain = llm.with_drafter("none")
@@ -80,7 +80,7 @@ def _decode_both_ways(
 
 
 def _print(tasks: list[TaskPrompt], pairs: list[tuple[CompletionOutput, CompletionOutput]]) -> None:
-    """A line a prompt: counts, and the first token that differs if one does; then the sum."""
+    """Print a line for each prompt: counts, and the first token that differs if one does; then the sum."""
     from forerun.cli import console
 
     columns = ("prompt", "tokens", "drafted", "accepted", "tau", "identical")

@@ -37,7 +37,7 @@ class EngineConfig:
     model: str = DEFAULT_MODEL
     """A known name, a path (GGUF or folder) or a hub name."""
     drafter: str | Mapping[str, object] = AUTO
-    """auto, none, NAME:option=value,... or several joined by + or ++."""
+    """auto, none, NAME:option=value,... or several joined by ++."""
     draft_model: str | None = None
     """A smaller model that drafts; implies -d draft_model."""
     draft_quant: Quant | None = None
@@ -98,7 +98,7 @@ class EngineConfig:
 
     @property
     def budget_nbytes(self) -> int | None:
-        """`memory_budget` in bytes. Raises ConfigError for what is no size."""
+        """Convert `memory_budget` to bytes. Raises ConfigError for what is no size."""
         if self.memory_budget is None:
             return None
         try:

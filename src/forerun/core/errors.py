@@ -41,7 +41,7 @@ class CapacityError(ForerunError):
 
 @contextmanager
 def memory_refused(what: str) -> Iterator[None]:
-    """Say what there is no memory for: the system's refusal is a CapacityError."""
+    """Turn the system's refusal of memory into a CapacityError that says what it was for."""
     try:
         yield
     except MemoryError as error:
@@ -60,7 +60,7 @@ class DrafterError(ForerunError):
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], also: Iterable[str] = ()) -> str:
-    """The message for a name that does not exist, with the closest one that does; `also` are not listed.
+    """Write the message for a name that does not exist, with the closest one that does; `also` are not listed.
 
     >>> unknown("drafter", "sufix", ["suffix", "none"])
     "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
@@ -103,7 +103,7 @@ def given_as(typed: Mapping[str, str]) -> Iterator[None]:
 
 
 def _names(message: str, option: str) -> bool:
-    """Whether a message is about an option: `num_draft must be`, `option 'num_draft' must be`, `num_draft=0`."""
+    """Tell whether a message is about an option: `num_draft must be`, `option 'num_draft' must be`, `num_draft=0`."""
     own = (
         rf"(?:^|: |option '){option}'? must be (?!given)|(?<![\w'-]){option}(?:=| <=)|<= {option}\b"
     )
@@ -131,23 +131,23 @@ def reject(
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, for a message: what the system says of it, else the error's text, else its kind."""
+    """Say why something failed: in the system's words, else the error's text, else its class."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def one_line(text: str) -> str:
-    """Another program's words for a message: on one line, and cut if they are long."""
+    """Put another program's text on one line, at most 300 characters, for a message."""
     return " ".join(text.split())[:300]
 
 
 def short_repr(value: object) -> str:
-    """A value for a message: on one line, and cut if it is long. Of what is huge only the beginning is read."""
+    """Write a value on one line, at most 60 characters, for a message. Of a huge one only the beginning is read."""
     text = repr(_beginning(value))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def _beginning(value: object, levels: int = _SHOWN) -> object:
-    """As much of a text, list or dictionary, and of what is in it, as a message can show."""
+    """Keep as much of a text, list or dictionary, and of what is in it, as a message can show."""
     if type(value) in (str, bytes):
         return value[:_SHOWN]  # type: ignore[index]
     if type(value) is list and levels:

@@ -77,7 +77,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def spell(name: str, options: DataclassInstance) -> str:
-    """The spec that `parse` and `build` read back as these options; defaults are left out."""
+    """Write the spec that `parse` and `build` read back as these options; defaults are left out."""
     given = [
         f"{field.name}={_to_text(value)}"
         for field in dataclasses.fields(options)
@@ -87,7 +87,7 @@ def spell(name: str, options: DataclassInstance) -> str:
 
 
 def build(options: type[Options], values: Mapping[str, object]) -> Options:
-    """An instance from texts (command line) or typed values (JSON, TOML); `-` in keys is `_`.
+    """Make an instance from texts (command line) or typed values (JSON, TOML); `-` in keys is `_`.
 
     Raises ConfigError that names the option, what it takes and what it got.
     """
@@ -132,7 +132,7 @@ def read_object(name: str, text: str) -> dict[str, Any]:
 
 
 def describe(options: type[DataclassInstance]) -> list[OptionDoc]:
-    """What each option is called, takes, defaults to and means, in the order of the class."""
+    """List what each option is called, takes, defaults to and means, in the order of the class."""
     hints = typing.get_type_hints(options)
     helps = _attribute_docstrings(options)
     return [
@@ -158,7 +158,7 @@ def _default(field: dataclasses.Field[Any]) -> object:
 
 
 def _attribute_docstrings(options: type) -> dict[str, str]:
-    """The strings that follow the attributes, bases first; none where there is no source."""
+    """Read the strings that follow the attributes, bases first; none where there is no source."""
     helps: dict[str, str] = {}
     for cls in reversed(options.__mro__[:-1]):
         try:
@@ -178,7 +178,7 @@ def _attribute_docstrings(options: type) -> dict[str, str]:
 
 
 def _convert(value: object, hint: object) -> object:
-    """`value` as type `hint`. Raises ValueError if it is none, TypeError for an unknown hint."""
+    """Convert a value to type `hint`. Raises ValueError if it is none, TypeError for an unknown hint."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
         return _convert_to_first(value, arguments)
@@ -199,7 +199,7 @@ def _convert(value: object, hint: object) -> object:
 
 
 def _words(hint: object) -> Mapping[str, object] | None:
-    """What the texts allowed for a type mean; None for a type with more values than a few."""
+    """List what the texts allowed for a type mean; None for a type with more values than a few."""
     if typing.get_origin(hint) is Literal:
         return {_to_text(choice): choice for choice in typing.get_args(hint)}
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -208,7 +208,7 @@ def _words(hint: object) -> Mapping[str, object] | None:
 
 
 def _convert_to_first(value: object, hints: tuple[object, ...]) -> object:
-    """As the first type that fits; None goes first, or the text `none` would be a text."""
+    """Convert to the first type that fits; None goes first, or the text `none` would be a text."""
     for hint in sorted(hints, key=lambda hint: hint is not types.NoneType):
         try:
             return _convert(value, hint)

@@ -152,12 +152,12 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """True if the likeliest token is taken at every position."""
+        """Tell whether the likeliest token is taken at every position."""
         return self.temperature == 0.0
 
     @property
     def has_penalties(self) -> bool:
-        """True if logits depend on the tokens so far."""
+        """Tell whether logits depend on the tokens so far."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0

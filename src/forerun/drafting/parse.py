@@ -84,7 +84,7 @@ def check_option(key: str, value: object, drafter: str, names: Sequence[str]) ->
 
 
 def _reader_of(model: str) -> str:
-    """Which drafter reads a hub name or folder: a network's, or `draft_model`. Raises ConfigError for none of ours."""
+    """Tell which drafter reads a hub name or folder: a network's, or `draft_model`. Raises ConfigError."""
     path = Path(model).expanduser()
     words = path.name.lower()
     if (path / "config.json").is_file():

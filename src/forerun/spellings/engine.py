@@ -240,7 +240,7 @@ def _method(typed: str) -> str:
 
 
 class _Reading:
-    """What was given so far, under our names."""
+    """Collect what was given, under our names."""
 
     def __init__(self, typed: dict[str, str] | None = None) -> None:
         self.found: dict[str, Any] = {}
