@@ -45,7 +45,7 @@ class Step:
 
 
 class DraftLimits(NamedTuple):
-    """Of one draft: see the options of the same names."""
+    """The options of the same names, as they hold for one draft."""
 
     num_steps: int
     min_chance: float

@@ -30,7 +30,7 @@ from forerun.drafting.base import Drafter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuilderOptions:
-    """How much is guessed, and how."""
+    """How many tokens a model drafts, in which tree, and at which temperature."""
 
     num_draft: int = 5
     """Tokens of a chain, one pass of the draft each."""

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrimmedConfig:
-    """What a folder says of itself."""
+    """The configuration of a trimmed draft's folder."""
 
     draft: str
     """The model whose head is cut: a full path, a known name or a Hugging Face name."""

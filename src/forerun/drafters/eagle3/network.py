@@ -178,7 +178,10 @@ class EagleLayer(nn.Module):
 
 
 class Eagle3(nn.Module):
-    """What is trained. `embedding` (V, D) and `head` (V', D) are the target's rows, where asked for."""
+    """The network that is trained, and drafts in torch.
+
+    `embedding` (V, D) and `head` (V', D) are the target's rows, where the configuration takes those.
+    """
 
     embedding: Tensor | None
     target_rows: Tensor | None

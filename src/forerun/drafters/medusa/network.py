@@ -30,7 +30,7 @@ class MedusaConfig:
 
 
 class ResBlock(nn.Module):
-    """y = x + silu(W x + b), nothing at first."""
+    """y = x + silu(W x + b); W and b begin at 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class ResBlock(nn.Module):
 
 
 class Medusa(nn.Module):
-    """What is trained. `head` (V', D) is the target's rows, where the configuration takes those."""
+    """The heads that are trained, and draft in torch. `head` (V', D) is the target's rows, if it takes those."""
 
     target_rows: Tensor | None
 

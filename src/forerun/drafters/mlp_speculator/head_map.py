@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeadRows(NamedTuple):
-    """What guesses are read off."""
+    """The rows of a head, and the tokens that they stand for."""
 
     rows: Tensor
     """(V', p) fp32."""
@@ -109,7 +109,7 @@ class Benefit:
 
 
 class HeadMap:
-    """Learns A for one network."""
+    """Learns the map A between the cell and the head of one network, in small steps."""
 
     def __init__(
         self,

@@ -103,7 +103,10 @@ class ScaledNorm(nn.Module):
 
 
 class MLPSpeculator(nn.Module):
-    """What is trained. `embedding` (V, D) and `head` (V', D) are the target's rows, where asked for."""
+    """The network that is trained, and drafts in torch.
+
+    `embedding` (V, D) and `head` (V', D) are the target's rows, where the configuration takes those.
+    """
 
     embedding: Tensor | None
     target_rows: Tensor | None

@@ -35,7 +35,7 @@ class TextRuns(NamedTuple):
 
 
 class StateBuffer:
-    """Rows of all sequences; the oldest give way."""
+    """A ring of the target's states and tokens of all sequences; the oldest rows are overwritten."""
 
     def __init__(self, num_rows: int, width: int) -> None:
         self._states = torch.zeros(num_rows, width, dtype=torch.float16)

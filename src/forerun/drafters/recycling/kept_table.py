@@ -16,7 +16,7 @@ from forerun.drafting.ngram.token_table import AnyLiveTable
 
 
 class KeptTable:
-    """The file of a live table."""
+    """Reads and writes the file of one live table."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TableHeader:
-    """What a table was made of."""
+    """The header of a table: what it was made of, and its sizes."""
 
     model: str
     vocabulary: str

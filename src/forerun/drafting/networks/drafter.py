@@ -31,7 +31,7 @@ _BITS = {"none": 16, "int8": 8, "int4": 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """Which network, and how much it guesses."""
+    """Which trained network drafts, and how much it guesses."""
 
     model: str
     """A folder of `forerun train drafter`."""
@@ -61,7 +61,7 @@ class NetworkOptions:
 
 
 class StateNetwork:
-    """What the drafter asks."""
+    """A network that guesses from the target's last state: what `LastStateDrafter` asks."""
 
     ngrams: NGramKind
     """The kind of n-gram model that `draft` takes."""

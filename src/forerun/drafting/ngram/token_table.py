@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,14 +73,6 @@ def grow_hash(hash: Hash, token: Hash) -> Hash:
 def place_of(hash: Hash, num_places: int) -> Hash:
     """Choose which of so many sets or buckets a context belongs to: by the high 32 bits of its hash."""
     return (hash >> 32) * num_places >> 32
-
-
-class Table(Protocol):
-    """What a tree of guesses asks."""
-
-    def find(self, hash: int) -> Counts | None:
-        """Look up the counts after a context; None if it is not known."""
-        ...
 
 
 @dataclass(slots=True)
