@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    prompt_id: Annotated[
-        str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
-    ] = "summary-1",
+    prompt_id: str = typer.Option(
+        "summary-1", "--prompt-id", help="Which of the built-in prompts."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """Generate one prompt with plain decoding and with drafting, compare the tokens, show the speed-up."""

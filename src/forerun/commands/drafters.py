@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: Annotated[
-        str | None, typer.Argument(help="A drafter, or the path of a file with one.")
-    ] = None,
+    name: str | None = typer.Argument(None, help="A drafter, or the path of a file with one."),
     as_json: opt.Json = False,
 ) -> None:
     """List the drafters, or the options of one. ++ joins two, whose drafts then make one tree."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -62,10 +62,9 @@ class Row:
 
 
 def command(
-    clear_cache: Annotated[
-        bool,
-        typer.Option("--clear-cache", help="Delete all packed copies, as `rm --packed` does."),
-    ] = False,
+    clear_cache: bool = typer.Option(
+        False, "--clear-cache", help="Delete all packed copies, as `rm --packed` does."
+    ),
     as_json: opt.Json = False,
 ) -> None:
     """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take.
