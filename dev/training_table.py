@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from forerun.lab.commands import _training, train_drafter
-from forerun.lab.commands._training import Data
-from forerun.lab.train import trained
+from forerun.lab.commands import _training
+from forerun.lab.train import session, trained
 from forerun.lab.train.learners import Kind, new_learner
 from forerun.lab.train.replies import Reply
+from forerun.lab.train.session import Data
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import TrainSettings
 from forerun.llm import LLM
@@ -36,7 +36,7 @@ KINDS = {
 }
 """About 4.3 M weights each with SmolLM2-135M's width."""
 DATA = ("replies", "text", "two stages", "ground truth")
-STAGES = {"text": (1, 0), "two stages": (train_drafter.TEXT_SHARE, train_drafter.REPLY_SHARE)}
+STAGES = {"text": (1, 0), "two stages": (_training.TEXT_SHARE, _training.REPLY_SHARE)}
 """Shares of text and replies; without an entry, replies alone."""
 DOMAINS = ("codegen", "math", "reasoning", "writing", "roleplay", "summary", "translation", "all")
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join((*DATA, *KINDS)))
     given = parser.parse_args()
     llm = LLM(given.model, drafter="none", threads=1, max_model_len=2048, controller=False)
-    data = _training.read_data(llm, given.answers, given.text, VOCAB)
+    data = session.read_data(llm, given.answers, given.text, VOCAB)
     truth = _truth(llm, data, given.truth) if given.truth else {}
     readers: dict[object, StateReader] = {}
     for name in given.only.split(","):
@@ -66,7 +66,7 @@ def main() -> None:
                 batch=given.batch,
                 eval_every=given.tokens // 2,
                 patience=0,
-                bf16=_training.has_bf16(),
+                bf16=session.has_bf16(),
             )
             _train(llm, _data_of(name, data, truth), KINDS.get(name), settings, folder, readers)
     print(table(given.folder))
@@ -83,7 +83,7 @@ def _truth(llm: LLM, data: Data, path: Path) -> dict[str, Reply]:
             answer = llm.tokenizer.encode(said[name], bos=False)
             end = reply.tokens[-1:] if reply.tokens[-1] in llm.tokenizer.eos_ids else ()
             tokens = (*reply.tokens[: reply.first], *answer, *end)
-            if len(tokens) <= _training.MAX_REPLY:
+            if len(tokens) <= session.MAX_REPLY:
                 found[name] = Reply(f"{name}/truth", reply.domain, tokens, reply.first)
     return found
 
@@ -111,15 +111,15 @@ def _train(
     """One run to its end; its record says what was measured of the best weights. Runs share the model's states."""
     kind = kind or KINDS["mlp_speculator"]
     torch.manual_seed(settings.seed)
-    weights = train_drafter.last_layer(llm) if kind.name == "eagle3" else {}
+    weights = trained.last_layer(llm) if kind.name == "eagle3" else {}
     learner = new_learner(kind, llm.model, data.ids, weights)
     origin = {"model": data.model, "vocabulary": data.vocabulary, "kind": asdict(kind)}
-    trainer = _training.new_trainer(llm, learner, data, DEPTH, settings, HOLD_GB, folder, origin)
+    trainer = session.new_trainer(llm, learner, data, DEPTH, settings, HOLD_GB, folder, origin)
     read = trainer.read
     trainer.read = readers.setdefault((read.layers, read.whole), read)
-    _training.say_needs(trainer, data)
-    _training.train(trainer, data, True)
-    train_drafter.finish(llm, trainer, data)
+    session.say_needs(trainer, data)
+    session.train(trainer, data, True)
+    trained.finish(llm, trainer, data)
 
 
 def table(folder: Path, domains: Sequence[str] = DOMAINS) -> str:

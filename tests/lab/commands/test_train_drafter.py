@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from forerun.drafting.vocabulary import fingerprint
-from forerun.lab.commands._training import Data, Interrupts
 from forerun.lab.store import Store
 from forerun.lab.train import answers
+from forerun.lab.train.session import Data, Interrupts
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json
 
@@ -86,9 +86,9 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
 
     data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], torch.arange(3))
     monkeypatch.setattr("forerun.cli.options.load", lambda config, **_: SimpleNamespace(model=None))
-    monkeypatch.setattr("forerun.lab.commands.train_drafter.read_data", lambda *_: data)
+    monkeypatch.setattr("forerun.lab.train.session.read_data", lambda *_: data)
     monkeypatch.setattr("forerun.lab.train.learners.new_learner", lambda *_: None)
-    monkeypatch.setattr("forerun.lab.commands.train_drafter.new_trainer", new_trainer)
+    monkeypatch.setattr("forerun.lab.train.session.new_trainer", new_trainer)
     name, *words = shlex.split(record["command"])
     assert name == "forerun"
     assert "--int8" in words

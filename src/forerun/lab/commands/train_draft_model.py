@@ -10,11 +10,11 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
-from forerun.lab.commands.train_drafter import LOSSES, REPLY_SHARE, TEXT_SHARE
+from forerun.lab.commands import _training as shared
 
 if TYPE_CHECKING:
-    from forerun.lab.commands._training import Data
     from forerun.lab.train.draft_model import DraftModelLearner
+    from forerun.lab.train.session import Data
     from forerun.lab.train.trainer import Trainer
     from forerun.llm import LLM
     from forerun.weights.checkpoint import Checkpoint
@@ -29,32 +29,24 @@ QUANT: Literal["int8"] = "int8"
 def command(
     context: typer.Context,
     config: EngineConfig,
-    answers: Path | None = typer.Option(
-        None, help="Replies of forerun train data; default: where it puts them."
-    ),
+    answers: Path | None = shared.ANSWERS,
     source: str | None = typer.Option(
         None, "--from", help="A smaller model of the same vocabulary to cut it from."
     ),
-    text: list[Path] | None = typer.Option(
-        None, help="Text to begin with, for 5 of 7 steps; may be given again."
-    ),
-    tokens: str = typer.Option("3M", help="Tokens to learn from, seen again ones included."),
+    text: list[Path] | None = shared.TEXT,
+    tokens: str = shared.TOKENS,
     max_cost: float = typer.Option(0.08, help="Of a step of the draft, as a share of a pass."),
     layers: int = typer.Option(0, help="Layers to keep; 0: as many as --max-cost allows."),
     depth: int = typer.Option(3, help="Tokens of a draft to measure with."),
-    vocab: int = typer.Option(
-        4096, "--draft-vocab", help="Most frequent tokens that it may guess."
-    ),
-    loss: str = typer.Option("kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
+    vocab: int = shared.VOCAB,
+    loss: str = shared.LOSS,
     lr: float = typer.Option(RATE, help="Rate of Muon."),
     batch: int = typer.Option(2048, help="Tokens of a step."),
     seed: int = typer.Option(0, help="Of the order."),
-    eval_every: str = typer.Option("100k", help="Tokens between measurements."),
-    patience: int = typer.Option(8, help="Stop after so many without a gain; 0 for never."),
-    hold_gb: float = typer.Option(2.0, help="Memory for the model's states."),
-    out: Path | None = typer.Option(
-        None, "-o", "--out", help="Folder; default: beside the replies."
-    ),
+    eval_every: str = shared.EVAL_EVERY,
+    patience: int = shared.PATIENCE,
+    hold_gb: float = shared.HOLD_GB,
+    out: Path | None = shared.OUT,
     as_json: opt.Json = False,
 ) -> None:
     """Make a small draft of a model: some layers of it, or of a sibling, trained on its replies. Ctrl-C loses nothing.
@@ -64,32 +56,21 @@ def command(
     from forerun.core.errors import ConfigError
     from forerun.drafters.draft_model import Options, load
     from forerun.hub.names import name_of, resolve
-    from forerun.lab.commands import _training as shared
-    from forerun.lab.commands.train_table import number
-    from forerun.lab.train import draft_model
-    from forerun.lab.train.trainer import TrainSettings
+    from forerun.lab.train import draft_model, session
     from forerun.weights.checkpoint import open_checkpoint
 
     for name, value in (("depth", depth), ("draft-vocab", vocab), ("batch", batch)):
         opt.check_least(f"--{name}", value, 1)
     if not 0 < max_cost < 1:
         raise ConfigError(f"--max-cost must be between 0 and 1, got {max_cost}")
-    settings = TrainSettings(
-        tokens=number(tokens),
-        stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
-        batch=batch,
-        lr=lr,
-        loss=shared.check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
-        eval_every=number(eval_every),
-        patience=patience,
-        seed=seed,
-        bf16=shared.has_bf16(),
+    settings = shared.settings_of(
+        *(tokens, eval_every, loss, text), batch=batch, lr=lr, patience=patience, seed=seed
     )
-    with shared.processes() as is_first:
+    with session.processes() as is_first:
         llm = opt.load(config, controller=False)
         sibling = llm.model if source is None else load(Options(model=source), llm.target())
         shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
-        data = shared.read_data(llm, answers, text or (), vocab)
+        data = session.read_data(llm, answers, text or (), vocab)
         path = llm.path if source is None else resolve(source)
         checkpoint = open_checkpoint(path)
         weights = draft_model.weights_of(checkpoint, shape.layers)
@@ -97,10 +78,10 @@ def command(
         origin = {"model": data.model, "from": name_of(path), "vocabulary": data.vocabulary}
         origin |= asdict(shape)
         folder = out or data.path.with_name(f"{data.model}.draft_model")
-        trainer = shared.new_trainer(llm, learner, data, depth, settings, hold_gb, folder, origin)
+        trainer = session.new_trainer(llm, learner, data, depth, settings, hold_gb, folder, origin)
         if is_first:
-            shared.say_needs(trainer, data)
-        shared.train(trainer, data, is_first)
+            session.say_needs(trainer, data)
+        session.train(trainer, data, is_first)
         if is_first:
             _finish(llm, trainer, learner, data, checkpoint, shared.command_of(context), as_json)
 
@@ -118,9 +99,7 @@ def _finish(
     from forerun.cli import console
     from forerun.core.errors import ForerunError
     from forerun.drafters.draft_model import Options, load
-    from forerun.lab.commands import _held_out_run
-    from forerun.lab.commands import _training as shared
-    from forerun.lab.train import draft_model, simulated, trained
+    from forerun.lab.train import draft_model, held_out, session, simulated, trained
 
     folder, shape, depth = trainer.folder, learner.shape, trainer.depth
     learner.net.load_state_dict(trainer.best)
@@ -136,17 +115,17 @@ def _finish(
         figures = {"cost": shape.cost, "measured_cost": cost, "mbsu": gain}
         measured = figures | {n: asdict(a) for n, a in found.items()}
         options = {"model": str(folder), "num_draft": depth, "quant": QUANT}
-        run = _held_out_run.measure(llm, data.held_out, "draft_model", **options)
-        record = shared.record_of(trainer, data, measured, command, run)
+        run = held_out.measure(llm, data.held_out, "draft_model", **options)
+        record = session.record_of(trainer, data, measured, command, run)
         trained.write_record(folder, record, trainer.progress.history)
     except OSError as error:
         raise ForerunError(f"{folder} cannot be written: {error}") from error
-    shared.draw(trainer, data.model)
+    session.draw(trainer, data.model)
     if as_json:
         console.print_json({"drafter": str(folder), **record})
         return
     report = console.report()
-    report.print(shared.table(found, depth, run))
+    report.print(session.table(found, depth, run))
     report.print(
         f"layers {', '.join(map(str, shape.layers))}; a step reads {shape.cost:.3f} of a pass's weights and takes "
         f"{cost:.3f} of its CPU time in {QUANT}; with {depth} tokens tau {found['all'].tau:.3f}, memory-bound "

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from forerun.lab.train.replies import Reply
-    from forerun.llm import LLM
+from forerun.core.params import SamplingParams
+from forerun.engine.stats import SpecStats
+from forerun.lab.bench.run import EngineSystem
+from forerun.lab.train.replies import Reply
+from forerun.llm import LLM
 
 PROMPTS, MAX_TOKENS = 2, 64
 """Prompts of a domain, and tokens of an answer."""
@@ -31,10 +32,6 @@ class EngineRun:
 
 def measure(llm: LLM, replies: Sequence[Reply], drafter: str, **options: object) -> EngineRun:
     """Answer a few prompts of each domain, plain and with the drafter in turn. `llm` runs without the controller."""
-    from forerun.core.params import SamplingParams
-    from forerun.engine.stats import SpecStats
-    from forerun.lab.bench.run import EngineSystem
-
     params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
     plain = EngineSystem.of(llm, "none", params)
     drafted = EngineSystem.of(llm, drafter, params, **options)
