@@ -110,7 +110,7 @@ MISTAKES = [
      "drafter Recycling: propose returned a"),
     ("return Draft(tokens, parents", "return Draft(tokens, parents[::-1]",
      "it must be -1 or an earlier node"),
-    ("min(budget, self.num_draft)", "99", "nodes, its budget was"),
+    ("min(budget, self.max_nodes)", "99", "nodes, its budget was"),
     ("features = Features", "feature = Features", "no attribute"),
 ]  # fmt: skip
 

@@ -137,7 +137,7 @@ def test_a_text_that_is_too_short_is_refused(
 def test_few_tokens_for_gptq_are_told(
     forerun, model: Path, text: Path, tmp_path: Path, monkeypatch, more, warns
 ) -> None:
-    monkeypatch.setattr("forerun.lab.commands.quantize.TOKENS_AN_INPUT", 100)
+    monkeypatch.setattr("forerun.lab.quantize.report.TOKENS_AN_INPUT", 100)
     arguments = ("quantize", "-m", model, "--method", "awq", "--calib", text, "--calib-tokens", 512)
     code, _, error = forerun(*arguments, *more, "-o", tmp_path / "out")
     assert code == 0, error

@@ -11,20 +11,13 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import DEFAULT_MODEL
 from forerun.core.errors import ConfigError, unknown
-from forerun.core.textfile import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from forerun.lab.quantize.flatten_job import FlattenRecipe
-    from forerun.lab.quantize.job import QuantizeJob
     from forerun.lab.quantize.round_job import Recipe
     from forerun.weights.checkpoint import Checkpoint
-
-TEXT_TOKENS = 512
-TOKENS_AN_INPUT = 2
-"""To calibrate GPTQ on: with half a token an input Qwen2.5-Coder-1.5B came out worse than rounded to nearest."""
-HELD_TEXTS = 8
 
 
 def command(
@@ -81,11 +74,12 @@ def command(
     from forerun.core import sizes
     from forerun.core.device import peak_nbytes
     from forerun.hub.names import resolve
+    from forerun.lab.quantize import report
     from forerun.weights.checkpoint import open_checkpoint
 
     if out is None:
         raise ConfigError("name the new folder: -o DIR")
-    opt.check_least("calib_tokens", calib_tokens, TEXT_TOKENS)
+    opt.check_least("calib_tokens", calib_tokens, report.TEXT_TOKENS)
     checkpoint = open_checkpoint(resolve(model))
     recipe: Recipe | FlattenRecipe
     own = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
@@ -96,23 +90,25 @@ def command(
     else:
         _refuse(own, "is for --method flatten")
         recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, gptq)
-    calibration, held = _texts(checkpoint, calib, eval_text, calib_tokens)
+    calibration, held = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
         calibration = []
     origin = {
         "model": str(checkpoint.path.resolve()),
-        "files": [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in _files(checkpoint)],
+        "files": [
+            [p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in report.files_of(checkpoint)
+        ],
         "recipe": repr(recipe),
         "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
     }
     given = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
     job = recipe.job(**given, folder=out, origin=origin)
     what = recipe.described()
-    stated = _state(job, what, is_shown=not as_json)
+    stated = report.state(job, what, is_shown=not as_json)
     if recipe.gptq:
-        _warn_of_few_tokens(job)
+        report.warn_of_few_tokens(job)
     begin_s = time.perf_counter()
-    figures = _run(job)
+    figures = report.run(job)
     seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
     if as_json:
         named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
@@ -122,70 +118,11 @@ def command(
         )
         console.print_json(named | figures | details)
         return
-    _print(job, figures)
+    report.show(job, figures)
     console.report().print(
         f"{out}: {sizes.format_size(figures['nbytes'])}, {seconds:.0f} s, "
         f"{sizes.format_size(peak)} of memory at most"
     )
-
-
-def _state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool) -> int:
-    """Say what is to come; the bytes of memory that the process will take at most."""
-    from forerun.cli import console
-    from forerun.core import sizes
-    from forerun.core.device import resident_nbytes, return_at_once, return_freed
-
-    return_at_once()
-    return_freed()
-    before = resident_nbytes()
-    stated = before + job.peak_nbytes()
-    if is_shown:
-        shown = ", ".join(f"{key} {value}" for key, value in what.items())
-        texts = (sum(map(len, texts)) for texts in (job.calibration, job.held))
-        console.report().print(
-            "{}; {} tokens to calibrate on, {} others to measure on; ".format(shown, *texts)
-            + f"takes up to about {sizes.format_size(stated)} of memory, "
-            + f"{sizes.format_size(before)} of it the program's own"
-        )
-    return stated
-
-
-def _warn_of_few_tokens(job: QuantizeJob) -> None:
-    """GPTQ learns from the text how a matrix's inputs go together; of fewer tokens than inputs it learns noise."""
-    from forerun.cli import console
-
-    widest = max(job.config.hidden_size, job.config.intermediate_size)
-    num = sum(map(len, job.calibration))
-    if num < TOKENS_AN_INPUT * widest:
-        console.stderr().print(
-            f"{num} tokens are few for matrices of {widest} inputs, so GPTQ may do harm: give --calib-tokens "
-            f"{TOKENS_AN_INPUT * widest} and a text that has them, or --no-gptq",
-            style="yellow",
-        )
-
-
-def _print(job: QuantizeJob, figures: Mapping[str, float]) -> None:
-    from forerun.cli import console
-
-    report = console.report()
-    report.print(console.table(("matrix", "error", "worst", "in layer"), _errors(job)))
-    if "share_4bit" in figures:
-        report.print(
-            f"{figures['share_4bit']:.1%} of multiplications in 4 bits, rows {figures['widening']:.3f} times as wide, "
-            f"fp16 weights {figures['fp16_over_codes']:.2f} times the codes"
-        )
-    if "ppl_before" in figures:
-        eight = f"{figures['ppl_eight']:.4f} with 8 bits, " if "ppl_eight" in figures else ""
-        report.print(
-            f"perplexity {figures['ppl_before']:.4f} before, {eight}{figures['ppl_after']:.4f} after "
-            f"({len(job.held)} texts of {len(job.held[0])} tokens)"
-        )
-
-
-def _files(checkpoint: Checkpoint) -> list[Path]:
-    """The model's files, which must not change between the starts of a job."""
-    path = checkpoint.path
-    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
 
 
 def _recipe(
@@ -243,67 +180,3 @@ def _flatten_recipe(bits: int | None, given: Mapping[str, Any]) -> FlattenRecipe
     if not recipe.bound >= 0:
         raise ConfigError(f"--bound is {recipe.bound:g}, but must not be negative")
     return recipe
-
-
-def _texts(
-    checkpoint: Checkpoint, calib: Path | None, eval_text: Path | None, num_tokens: int
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Texts to calibrate on, and others to measure on, each of as many tokens."""
-    from forerun.model.loader import read_config
-
-    config, _ = read_config(checkpoint)
-    length = min(TEXT_TOKENS, config.max_position)
-    tokenizer = checkpoint.tokenizer()
-
-    def cut(file: Path | None) -> list[list[int]]:
-        if file is None:
-            return []
-        ids = tokenizer.encode(read_text(file))
-        start = [ids[0]] if ids and ids[0] == tokenizer.bos_id else []
-        ids = ids[len(start) :]
-        step = length - len(start)
-        return [start + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
-
-    texts = cut(calib)
-    count = min(num_tokens // length, max(1, len(texts) - 1)) if texts else 0
-    if calib is not None and not texts:
-        raise ConfigError(f"{calib} has fewer than {length} tokens: give a longer text")
-    held = cut(eval_text) if eval_text is not None else texts[count:]
-    if eval_text is not None and not held:
-        raise ConfigError(f"{eval_text} has fewer than {length} tokens: give a longer text")
-    return texts[:count], held[:HELD_TEXTS]
-
-
-def _run(job: QuantizeJob) -> dict[str, float]:
-    """Run the job, with the time left on stderr in a terminal; its figures. Ctrl-C says how far it came."""
-    from forerun.cli import console
-
-    done, total = 0, job.num_steps
-    try:
-        with console.counter("quantizing", total) as show:
-            job.on_matrix = lambda share: show(done + share)
-            for done in job.run():
-                show(done)
-        with console.working("writing"):
-            return job.finish()
-    except KeyboardInterrupt:
-        console.stderr().print(
-            f"{done} of {total} steps are in {job.partial}; the same command goes on", style="dim"
-        )
-        raise
-    except OSError as error:
-        raise ConfigError(f"{job.partial} cannot be written: {error}") from error
-
-
-def _errors(job: QuantizeJob) -> list[tuple[str, str, str, str]]:
-    """Of each kind of matrix: the mean of its relative errors, the worst, and where that is."""
-    kinds: dict[str, list[tuple[float, str]]] = {}
-    for name, error in job.errors.items():
-        layer, _, kind = name.partition(".")
-        kinds.setdefault(kind, []).append((error, layer))
-    lines = []
-    for kind, found in kinds.items():
-        worst, layer = max(found)
-        mean = sum(error for error, _ in found) / len(found)
-        lines.append((kind, f"{mean:.2%}", f"{worst:.2%}", layer))
-    return lines

@@ -17,11 +17,11 @@ from torch import Tensor, distributed
 
 from forerun.cli import console
 from forerun.core.errors import ConfigError
-from forerun.lab.provenance import commit, now
 from forerun.core.textfile import read_text
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw_training
+from forerun.lab.provenance import commit, now
 from forerun.lab.train import replies, sources
 from forerun.lab.train.answers import default_path, open_store
 from forerun.lab.train.batches import lengths
