@@ -61,10 +61,7 @@ from forerun.weights.checkpoint import open_checkpoint
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (None, []),
-    "mm_processor_kwargs": (None, {}),
     "priority": (None, 0),
-    "prompt_adapter_request": (None,),
-    "tokenization_kwargs": (None, {}),
 }
 """Arguments of vLLM's `generate` and `chat` that do nothing here, with the values that ask for nothing."""
 _NEUTRAL_IN_CHAT: Mapping[str, tuple[object, ...]] = {

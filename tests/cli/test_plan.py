@@ -62,3 +62,12 @@ def test_learning_while_serving_is_counted_or_said_to_be_none(forerun, default_m
     assert more["drafter_tables"] > 40_000_000
     _, _, err = forerun("plan", "-m", default_model, "-c", 512, "-d", "suffix", "--learn")
     assert "learn has no effect: drafter suffix keeps nothing" in err
+
+
+def test_vllms_own_command_line_is_read(forerun, default_model: Path) -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'
+    words = ("-tp", "1", "--max_model_len", "512", "--gpu_memory_utilization", "0.8")
+    code, out, _ = forerun("plan", default_model, *words, "--speculative_config", config)
+    assert code == 0
+    assert "prompt_lookup:ngram_max=4,num_draft=5" in out
+    assert "at most 512 tokens" in out.replace("\n", " ")

@@ -163,7 +163,9 @@ def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Co
 
     extra = [spec] if "drafter" in names else []
     reads = {name for name in spellings.ENGINE_NAMES if _field(name) in {*names, *fixed, ""}}
-    reads |= {*names, *fixed, *(spellings.DRAFTING_NAMES if "drafter" in names else ())}
+    reads |= {*names, *fixed}
+    if "drafter" in names:
+        reads |= {spellings.SPECULATIVE, *spellings.DRAFTING_NAMES}
     return _derive("config", EngineConfig, names, defaults, build, extra, reads)
 
 

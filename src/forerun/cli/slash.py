@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from forerun.core.errors import ConfigError, unknown
 
-
-@dataclass(frozen=True, slots=True)
-class SlashCommand:
-    """What a command takes and does. An argument in brackets may be left out."""
-
-    argument: str
-    help: str
-
-
-COMMANDS: Final[Mapping[str, SlashCommand]] = {
-    "help": SlashCommand("", "list these commands"),
-    "exit": SlashCommand("", "end the chat, as Ctrl-D does"),
-    "clear": SlashCommand("", "forget the conversation; the system message stays"),
-    "system": SlashCommand("[TEXT]", "set the system message; without TEXT show it"),
-    "drafter": SlashCommand(
-        "[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"
-    ),
-    "save": SlashCommand("FILE", "write the messages as JSON"),
-    "load": SlashCommand("FILE", "go on from messages that were saved"),
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "help": ("", "list these commands"),
+    "exit": ("", "end the chat, as Ctrl-D does"),
+    "clear": ("", "forget the conversation; the system message stays"),
+    "system": ("[TEXT]", "set the system message; without TEXT show it"),
+    "drafter": ("[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"),
+    "save": ("FILE", "write the messages as JSON"),
+    "load": ("FILE", "go on from messages that were saved"),
 }
+"""Argument and help by name. An argument in brackets may be left out."""
 ALIASES: Final[Mapping[str, str]] = {"?": "help", "quit": "exit", "bye": "exit"}
 """What llama.cpp and ollama call them."""
 
@@ -37,8 +26,7 @@ A line that ends in \\ goes on in the next; \"\"\" begins and ends several lines
 A message that begins with / needs a space before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slash:
+class Slash(NamedTuple):
     """A command as it was typed."""
 
     name: str
@@ -51,7 +39,7 @@ class Slash:
         name, argument = ALIASES.get(word, word), argument.strip()
         if name not in COMMANDS:
             raise ConfigError(unknown("command", f"/{word}", [f"/{name}" for name in COMMANDS]))
-        takes = COMMANDS[name].argument
+        takes, _ = COMMANDS[name]
         if argument and not takes:
             raise ConfigError(f"/{word} takes nothing, got {argument!r}")
         if not argument and takes and not takes.startswith("["):
@@ -61,7 +49,7 @@ class Slash:
 
 def help_text() -> str:
     """List all commands for people."""
-    usages = {f"/{name} {command.argument}": command.help for name, command in COMMANDS.items()}
+    usages = {f"/{name} {takes}": text for name, (takes, text) in COMMANDS.items()}
     width = max(map(len, usages)) + 1
     lines = [f"{usage:{width}} {text}" for usage, text in usages.items()]
     return "\n".join([*lines, NOTES])

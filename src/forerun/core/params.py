@@ -24,13 +24,9 @@ MAX_IDS = 1024
 """Token ids with a bias, and such that end the output: they are checked for every completion."""
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "allowed_token_ids": (None, []),
     "bad_words": (None, []),
     "best_of": (None, 1),
     "early_stopping": (False,),
-    "extra_args": (None, {}),
-    "flat_logprobs": (False,),
-    "guided_decoding": (None,),
     "length_penalty": (1.0,),
     "logits_processors": (None, []),
     "spaces_between_special_tokens": (True, False),  # only tokenizers that are not fast put any
