@@ -107,15 +107,6 @@ def test_sequences_of_a_batch_do_not_see_each_other() -> None:
     assert [d.tokens for d in drafter.propose(seqs, [7] * len(seqs))] == [(2, 3), (5, 6), ()]
 
 
-def test_end_forgets_the_sequence_and_an_unknown_one_is_harmless() -> None:
-    drafter, seq = PromptLookup(Options()), sequence([1, 2, 1])
-    drafter.begin(seq, NO_OUTCOME)
-    drafter.propose([seq], [7])
-    drafter.end(seq)
-    drafter.end(seq)
-    assert not drafter.indexes
-
-
 @pytest.mark.parametrize("length", [3, 100, 683, 1366, 3000])
 def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     tokens = random.Random(0).sample(range(10**6), length)  # nothing repeats: the most entries

@@ -173,13 +173,6 @@ def test_drafts_are_trees_within_budget_and_options(
     assert draft.probs is None
 
 
-def test_end_forgets_the_sequence_and_an_unknown_one_is_harmless() -> None:
-    drafter = Suffix(Options())
-    drafter.end(sequence([1, 2], seq_id=5))
-    finished(drafter, [1], [2, 3], 0)
-    assert not drafter.texts._histories
-
-
 @pytest.mark.parametrize("length", [2, 300, 900])
 def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     rng, drafter = random.Random(0), Suffix(Options(shared_tokens=1500))

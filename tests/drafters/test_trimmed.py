@@ -59,7 +59,7 @@ def test_a_draft_is_cut_to_the_tokens_of_its_folder(folder: Path) -> None:
     tensors = safetensors.torch.load_file(folder / TENSORS)
     assert (torch.arange(4) + tensors["d2t"]).tolist() == TOKENS.tolist()
     assert tensors["t2d"].nonzero()[:, 0].tolist() == TOKENS.tolist()
-    assert trimmed.load(str(folder), OURS).tokens.tolist() == TOKENS.tolist()
+    assert trimmed.load(str(folder), OURS)[1].tolist() == TOKENS.tolist()
     head = build(Options(model=str(folder)), OURS).head
     assert head is not None
     rows = head.scores(torch.zeros(1, DRAFT_MODEL.config.hidden_size), [(head.new_text(), 1)])

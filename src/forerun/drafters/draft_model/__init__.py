@@ -78,9 +78,8 @@ def build(options: Options, target: Target) -> DraftModel:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     if not trimmed_folder.is_one(options.model):
         return DraftModel(load(options, target), options, target)
-    trimmed = trimmed_folder.load(options.model, target)
-    model = load(replace(options, model=trimmed.draft), target)
-    return DraftModel(model, options, target, trimmed.tokens)
+    draft, tokens = trimmed_folder.load(options.model, target)
+    return DraftModel(load(replace(options, model=draft), target), options, target, tokens)
 
 
 def load(options: Options, target: Target) -> Model:

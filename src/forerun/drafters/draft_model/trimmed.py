@@ -19,14 +19,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from forerun.core import files
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafting.base import Target
+from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks.folder import CONFIG, TENSORS
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 
 KIND = "trimmed_draft"
-CONFIG, TENSORS = "config.json", "model.safetensors"
 
 _log = logging.getLogger(__name__)
 
@@ -48,14 +48,6 @@ class TrimmedConfig:
     model_type: str = KIND
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed:
-    """A draft, and the tokens (n,) int64, ascending, that it may guess in every text."""
-
-    draft: str
-    tokens: Tensor
-
-
 def is_one(model: str) -> bool:
     """Say whether a draft that was named is such a folder. Raises LoadError for one that cannot be read."""
     path = Path(model).expanduser() / CONFIG
@@ -67,14 +59,14 @@ def save(folder: Path, config: TrimmedConfig, tokens: Tensor) -> None:
     mask = torch.zeros(config.vocab_size, dtype=torch.bool)
     mask[tokens] = True
     tensors = {"d2t": tokens - torch.arange(len(tokens)), "t2d": mask}
-    folder.mkdir(parents=True, exist_ok=True)
-    files.replace(folder / TENSORS, safetensors.torch.save(tensors))
-    text = json.dumps(asdict(config), indent=2) + "\n"
-    files.replace(folder / CONFIG, text.encode())
+    network_folder.write(folder, asdict(config), tensors)
 
 
-def load(model: str, target: Target) -> Trimmed:
-    """Read a folder. Raises LoadError if it is damaged, ConfigError for a target of another tokenizer."""
+def load(model: str, target: Target) -> tuple[str, Tensor]:
+    """Return a draft's name and the tokens (n,) it may guess in every text, ascending.
+
+    Raises LoadError for a damaged folder, ConfigError for a target of another tokenizer.
+    """
     folder = Path(model).expanduser()
     config = _config(folder)
     vocabulary = target.vocabulary
@@ -95,7 +87,7 @@ def load(model: str, target: Target) -> Trimmed:
         raise LoadError(f"{folder / TENSORS} is damaged: d2t and t2d name different tokens")
     if len(mask) > target.model.config.vocab_size:
         raise LoadError(f"{folder} has {len(mask)} tokens, more than the model")
-    return Trimmed(config.draft, tokens)
+    return config.draft, tokens
 
 
 def _config(folder: Path) -> TrimmedConfig:

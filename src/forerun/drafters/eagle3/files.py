@@ -119,8 +119,8 @@ def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor 
     d2t = folder.tensors[offsets]
     if d2t.dim() != 1 or d2t.is_floating_point():
         raise LoadError(f"{folder.path}: tensor '{offsets}' must be whole numbers in a row")
-    tokens = network_folder.ascending(
-        folder, offsets, d2t.long() + torch.arange(len(d2t)), vocab_size
+    tokens = network_folder.token_ids(
+        folder, offsets, vocab_size, d2t.long() + torch.arange(len(d2t))
     )
     if mask is not None:
         known = folder.tensors[mask].bool()

@@ -24,7 +24,7 @@ from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, Folder, target_rows
 from forerun.text.hf_tokenizer import read_json
 
-MODEL_TYPES = ("mlp_speculator",)
+MODEL_TYPE = "mlp_speculator"
 AUTO = "auto"
 """The name of the network that ships for the target."""
 SHIPPED = Path(str(resources.files("forerun.drafters.mlp_speculator"))) / "shipped"
@@ -35,8 +35,11 @@ _PREFIX = "speculator."
 
 def check_folder(model: str) -> None:
     """Raise LoadError if there is no such network."""
-    if model not in (AUTO, UNTRAINED):
-        network_folder.check_folder(Path(model).expanduser(), MODEL_TYPES)
+    if model in (AUTO, UNTRAINED):
+        return
+    path = Path(model).expanduser()
+    if (found := network_folder.config_of(path).get("model_type")) != MODEL_TYPE:
+        raise LoadError(f"{path} holds model_type {found!r}; allowed: {MODEL_TYPE}")
 
 
 def read(model: str, target: Target) -> RecurrentWeights:

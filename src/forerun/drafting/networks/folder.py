@@ -7,7 +7,7 @@ A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp1
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,13 +79,6 @@ class Folder:
                 raise LoadError(f"{self.path}: tensor '{name}' holds values that are not finite")
 
 
-def check_folder(path: Path, model_types: Sequence[str]) -> None:
-    """Raise LoadError if that is no folder of such a network; reads the configuration only."""
-    config = config_of(path)
-    if (found := config.get("model_type")) not in model_types:
-        raise LoadError(f"{path} holds model_type {found!r}; allowed: {', '.join(model_types)}")
-
-
 def read(path: Path, target: Target) -> Folder:
     """Read a folder that fits a target. Raises LoadError that says what is wrong, and where."""
     config = config_of(path)
@@ -122,19 +115,14 @@ def describe_target(target: Target, name: str) -> dict[str, object]:
     }
 
 
-def token_ids(folder: Folder, name: str, vocab_size: int) -> Tensor:
-    """Read ascending ids of tokens (V',) int64. Raises LoadError."""
-    ids = folder.tensors[name]
-    return ascending(folder, name, ids, vocab_size)
-
-
 def untrained_tokens(vocab_size: int) -> Tensor | None:
     """List the tokens of an untrained network's head (V',) int64; None for all."""
     return None if vocab_size <= UNTRAINED_TOKENS else torch.arange(UNTRAINED_TOKENS)
 
 
-def ascending(folder: Folder, name: str, ids: Tensor, vocab_size: int) -> Tensor:
-    """Return the ids as int64. Raises LoadError, naming their tensor, if they are no ascending token ids."""
+def token_ids(folder: Folder, name: str, vocab_size: int, ids: Tensor | None = None) -> Tensor:
+    """Read ascending ids of tokens (V',) int64, or check those `ids` that were made of a tensor. Raises LoadError."""
+    ids = folder.tensors[name] if ids is None else ids
     is_right = ids.dim() == 1 and len(ids) > 0 and not ids.is_floating_point()
     if not is_right or ids[0] < 0 or ids[-1] >= vocab_size or bool((ids.diff() <= 0).any()):
         raise LoadError(
