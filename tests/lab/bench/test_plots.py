@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.lab.bench.plots import drafters, draw, draw_passes, draw_training
+from forerun.lab.bench.plots import drafters, draw, draw_passes, draw_run
 from forerun.lab.bench.plots.drafters import scaling, speedups
 from forerun.lab.bench.plots.passes import roofline
 from forerun.lab.bench.plots.style import looks
@@ -95,11 +95,11 @@ def test_pass_costs_are_drawn_with_the_peers(tmp_path):
 def test_a_training_run_is_drawn_with_or_without_a_measurement(tmp_path):
     pytest.importorskip("matplotlib")
     steps = [{"step": i, "tokens": 1000 * i, "loss": 9 / i} for i in range(1, 5)]
-    assert draw_training([], tmp_path, "toy") == {}
-    assert names_of(draw_training(steps[:1], tmp_path, "toy"), tmp_path) == ["training"]
+    assert draw_run("training", [], tmp_path, "toy") == {}
+    assert names_of(draw_run("training", steps[:1], tmp_path, "toy"), tmp_path) == ["training"]
     before = (tmp_path / "toy-training.svg").read_text()
     steps[-1] |= {"tau": 1.5, "tau_sampled": 1.4}
-    draw_training(steps, tmp_path, "toy")
+    draw_run("training", steps, tmp_path, "toy")
     assert (tmp_path / "toy-training.svg").read_text() != before
 
 

@@ -77,9 +77,9 @@ def command(
     document = {"provenance": origin, "summary": found, "requests": [*map(asdict, answered)]}
 
     def draw(folder: Path, stem: str) -> None:
-        from forerun.lab.bench.plots import draw_learning
+        from forerun.lab.bench.plots import draw_run
 
-        draw_learning(learning.moving(answered), folder, stem, title=str(origin["model"]))
+        draw_run("learning", learning.moving(answered), folder, stem, title=str(origin["model"]))
 
     publish(
         document,

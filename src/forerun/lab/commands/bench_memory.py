@@ -68,9 +68,9 @@ def command(
         document["batch"] = batches
 
     def draw(folder: Path, stem: str) -> None:
-        from forerun.lab.bench.plots import draw_memory
+        from forerun.lab.bench.plots import draw_run
 
-        draw_memory(rows, folder, stem, title=str(origin.get("model")))
+        draw_run("kept", rows, folder, stem, title=str(origin.get("model")))
 
     publish(
         document,

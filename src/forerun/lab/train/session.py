@@ -20,7 +20,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
-from forerun.lab.bench.plots import draw_training
+from forerun.lab.bench.plots import draw_run
 from forerun.lab.provenance import commit, now
 from forerun.lab.train import replies, sources
 from forerun.lab.train.answers import default_path, open_store
@@ -187,7 +187,8 @@ def record_of(
 def draw(trainer: Trainer, model: str) -> None:
     """Loss and accept length over the run, beside its metrics.csv; a line on stderr without matplotlib."""
     try:
-        draw_training(trainer.progress.history, trainer.folder, trainer.folder.name, title=model)
+        history, folder = trainer.progress.history, trainer.folder
+        draw_run("training", history, folder, folder.name, title=model)
     except (ConfigError, OSError) as error:
         console.stderr().print(f"no plot: {error}", style="dim")
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from threading import Timer
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +58,30 @@ class Setup:
     tell: Callable[[str], None] = lambda text: None
 
 
-def adapters() -> dict[str, ModuleType]:
+class Adapter(Protocol):
+    """What a peer's file says; `convert` is left out where `load` reads GGUF (see the package)."""
+
+    NAME: str
+    REQUIREMENTS: tuple[str, ...]
+    QUANT: str | None
+    KEEPS_PREFIXES: bool
+    WAYS: tuple[str, ...]
+    __file__: str
+
+    @staticmethod
+    def load(
+        model: str, way: str, num_threads: int, max_len: int, draft: str | None
+    ) -> Callable[..., Any]:
+        """Load a model, in the peer's environment; what it returns answers prompts, or runs passes."""
+
+
+def adapters() -> dict[str, Adapter]:
     """The files of all peers, by the peers' names."""
-    return {m.NAME: m for m in (registry.load(KIND, name) for name in registry.names(KIND))}
+    modules = [cast(Adapter, registry.load(KIND, name)) for name in registry.names(KIND)]
+    return {module.NAME: module for module in modules}
 
 
-def adapter(name: str) -> ModuleType:
+def adapter(name: str) -> Adapter:
     """A peer's file. Raises ConfigError with the closest name if there is none."""
     modules = adapters()
     if name not in modules:
@@ -101,7 +118,7 @@ def is_installed(name: str, folder: Path) -> bool:
 class PeerSystem(System):
     """One peer decoding in one way, one prompt at a time. Between its turns its process is stopped."""
 
-    def __init__(self, module: ModuleType, way: str, setup: Setup) -> None:
+    def __init__(self, module: Adapter, way: str, setup: Setup) -> None:
         self.name, self.peer, self.quant = f"{module.NAME} {way}", module.NAME, module.QUANT
         self._module, self._way, self._setup = module, way, setup
         self._home = setup.folder.absolute() / module.NAME
@@ -202,8 +219,13 @@ class PeerSystem(System):
         self._setup.tell(f"converting {model.name} for {self.peer}, once; its words are in {log}")
         with log.open("w", encoding="utf-8") as file:
             command = self._command(CONVERTER, model, target)
-            streams = {"stdout": file, "stderr": subprocess.STDOUT}
-            done = subprocess.run(command, env=self._environment(), check=False, **streams)
+            done = subprocess.run(
+                command,
+                env=self._environment(),
+                check=False,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
         if done.returncode != 0:
             last = _last_line(log.read_text(encoding="utf-8", errors="replace"))
             raise PeerError(f"cannot convert {model.name}: {last} (more in {log})")

@@ -1,4 +1,4 @@
-"""Pictures of a benchmark, as PNG and SVG: what drafters bring (`drafters.py`) and what passes cost (`passes.py`).
+"""Pictures of a benchmark, as PNG and SVG: what drafters bring, what passes cost, what runs came to.
 
 Needs matplotlib (`pip install 'forerun[plots]'`), which is imported only here and only when something is drawn.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forerun.core.errors import ConfigError
 from forerun.lab.bench.pass_costs import PassCosts
-from forerun.lab.bench.plots import drafters, learning, memory, passes, training
+from forerun.lab.bench.plots import drafters, passes, runs
 from forerun.lab.bench.plots.style import STYLE, Rows
 
 Picture = tuple[str, str, Callable[..., bool], tuple[object, ...]]
@@ -51,25 +51,18 @@ def draw_passes(
     )
 
 
-def draw_memory(rows: Rows, folder: Path, stem: str, *, title: str = "") -> dict[str, str]:
-    """The same for what is kept of the speed when memory is cut."""
-    picture = ("kept", "Speed kept when memory is cut", memory.kept, (rows,))
-    return _save(folder, stem, title, picture)
+RUNS: Mapping[str, tuple[str, Callable[..., bool]]] = {
+    "kept": ("Speed kept when memory is cut", runs.kept),
+    "training": ("Training", runs.training),
+    "learning": ("Learning while serving", runs.learning),
+}
 
 
-def draw_training(
-    history: Sequence[Mapping[str, float]], folder: Path, stem: str, *, title: str = ""
+def draw_run(
+    name: str, figures: Sequence[object], folder: Path, stem: str, *, title: str = ""
 ) -> dict[str, str]:
-    """The same for a training run, of the lines of its metrics.csv."""
-    return _save(folder, stem, title, ("training", "Training", training.run, (history,)))
-
-
-def draw_learning(
-    moving: Sequence[tuple[float, float]], folder: Path, stem: str, *, title: str = ""
-) -> dict[str, str]:
-    """The same for what a drafter gains by learning, of its moving tau without and with."""
-    picture = ("learning", "Learning while serving", learning.over_requests, (moving,))
-    return _save(folder, stem, title, picture)
+    """The same for a picture of `RUNS`: rows of points, lines of a metrics.csv, or pairs of moving taus."""
+    return _save(folder, stem, title, (name, *RUNS[name], (figures,)))
 
 
 def _save(folder: Path, stem: str, title: str, *pictures: Picture) -> dict[str, str]:
