@@ -3,7 +3,7 @@
 A trained network and `recycling` make it in one call (`Drafter.propose_with`): a node's chance is the mean of what both
 say, which is better than either. Over 1,854 passes of SmolLM2 the target's token was the likeliest of the table's in
 34 %, of a recurrent network's in 40 %, of the mean's in 47 %. The network is asked only where the tables are in doubt
-(`networks.best_first`); nodes, steps and the least chance are the network's options.
+(`best_first`); nodes, steps and the least chance are the network's options.
 
 Of other drafters the trees are united; that is faster than either only where rows are cheap and the two look at
 different things. Where both say what chance their nodes have, the tree is best first by them: a node that both
