@@ -175,6 +175,10 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path) -> None:
     run(new(tmp_path, settings=replace(SETTINGS, eval_every=20)), 5)
     with pytest.raises(ConfigError, match="of a run with another settings"):
         new(tmp_path, settings=replace(SETTINGS, lr=0.5)).resume()
+    held = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    torch.save(held | {"optimizer": {"adam": {}, "momenta": []}}, tmp_path / CHECKPOINT)
+    with pytest.raises(ConfigError, match="is damaged"):
+        new(tmp_path, settings=replace(SETTINGS, eval_every=20)).resume()
     (tmp_path / CHECKPOINT).write_bytes(b"no checkpoint")
     with pytest.raises(ConfigError, match="is damaged"):
         new(tmp_path).resume()

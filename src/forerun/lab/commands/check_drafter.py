@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from forerun.cli import options as opt
+from forerun.lab.commands._publish import publish
 
 
 def command(
@@ -27,7 +28,5 @@ def command(
             mark, why = ("holds ", "") if broken is None else ("BROKEN", f": {broken}")
             out.print(f"{mark} {what}{why}")
     holds = all(row["holds"] for row in rows)
-    if as_json:
-        console.print_json({"drafter": drafter, "holds": holds, "rows": rows})
-    if not holds:
-        raise typer.Exit(1)
+    document = {"drafter": drafter, "holds": holds, "rows": rows}
+    publish(document, lambda: None, as_json=as_json, fails=not holds)

@@ -11,6 +11,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
+from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
     from forerun.lab.contract.distribution import Report
@@ -56,13 +57,8 @@ def command(
     )
     watched = console.track(steps, "sampling", len(prompts) * len(settings))
     report = distribution.Report(tuple(c for checks in watched for c in checks), false_alarm)
-    if as_json:
-        named = console.environment(config.model, llm.drafter_spec.name)
-        console.print_json(named | report.document())
-    else:
-        _print(report)
-    if report.failed:
-        raise typer.Exit(1)
+    document = console.environment(config.model, llm.drafter_spec.name) | report.document()
+    publish(document, lambda: _print(report), as_json=as_json, fails=bool(report.failed))
 
 
 def _print(report: Report) -> None:

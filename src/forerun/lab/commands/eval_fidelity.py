@@ -13,6 +13,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.textfile import read_text
+from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
     from forerun.lab.eval.fidelity import Nearness, Read
@@ -52,15 +53,9 @@ def command(
         for found in console.track(steps, "comparing", len(pieces)):
             sums = [a + b for a, b in zip(sums, found, strict=True)]
     results = dict(zip([REFERENCE, *systems], sums, strict=True))
-    if as_json:
-        sizes = {"texts": len(texts), "tokens": sums[0].tokens, "window": window}
-        environment = console.environment(config.model, "none")
-        console.print_json(environment | sizes | {"rows": _rows(results)})
-        return
-    _print(results)
-    console.stderr().print(
-        f"{sums[0].tokens} tokens of {len(texts)} texts; KL in nats a token, from fp32", style="dim"
-    )
+    sizes = {"texts": len(texts), "tokens": sums[0].tokens, "window": window}
+    document = console.environment(config.model, "none") | sizes | {"rows": _rows(results)}
+    publish(document, lambda: _print(results, len(texts)), as_json=as_json)
 
 
 def _texts(files: list[Path] | None) -> list[str]:
@@ -110,7 +105,7 @@ def _rows(results: dict[str, Nearness]) -> list[dict[str, object]]:
     ]
 
 
-def _print(results: dict[str, Nearness]) -> None:
+def _print(results: dict[str, Nearness], num_texts: int) -> None:
     from forerun.cli import console
 
     lines = [
@@ -120,3 +115,7 @@ def _print(results: dict[str, Nearness]) -> None:
     lines[0] = (lines[0][0], "–", "–", lines[0][3])
     out = console.stdout()
     out.print(console.table(("system", "KL", "same likeliest token", "perplexity"), lines))
+    console.stderr().print(
+        f"{results[REFERENCE].tokens} tokens of {num_texts} texts; KL in nats a token, from fp32",
+        style="dim",
+    )

@@ -145,18 +145,18 @@ class Trainer:
             held: Any = torch.load(path, weights_only=True)
             origin, progress = held["origin"], Progress(**held["progress"])
         except Exception as error:  # torch raises what its unpickler meets
-            raise ConfigError(
-                f"{path} is damaged ({str(error).splitlines()[0]}): delete it, or choose another -o"
-            ) from error
+            raise _damaged(path, error) from error
         differing = [key for key in self.origin if origin.get(key) != self.origin[key]]
         if differing:
             raise ConfigError(
                 f"{path} is of a run with another {', '.join(differing)}: choose another -o, or delete it"
             )
-        self.learner.net.load_state_dict(held["net"])
-        self.best = held["best"]
-        self.optimizer.load(held["optimizer"])
-        self.progress = progress
+        try:
+            self.learner.net.load_state_dict(held["net"])
+            self.optimizer.load(held["optimizer"])
+        except Exception as error:  # of a version with another optimizer
+            raise _damaged(path, error) from error
+        self.best, self.progress = held["best"], progress
 
     def save(self) -> None:
         """Write the checkpoint, whole or not at all. Raises ForerunError if there is no room."""
@@ -290,6 +290,11 @@ class Trainer:
             f"the loss is not a number after {self.progress.tokens} tokens: start again with a smaller --lr and "
             f"another -o; {left}"
         )
+
+
+def _damaged(path: Path, error: Exception) -> ConfigError:
+    why = (str(error) or type(error).__name__).splitlines()[0]
+    return ConfigError(f"{path} is damaged ({why}): delete it, or choose another -o")
 
 
 def rank() -> int:
