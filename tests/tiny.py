@@ -1,7 +1,7 @@
 """Tiny random models, real in every part: the same decoder, cache and head as the large ones.
 
 They run on the native kernels where those are there, which is what users run and much faster; the torch decoder is
-held to the same laws in `tests/nn`.
+held to the same laws in `tests/model`.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import ForerunError
-from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, LoadedModel, Target
+from forerun.core.types import Draft, Seq
+from forerun.drafting.base import Drafter, LoadedModel, Target
 from forerun.drafting.find import method_of
 from forerun.drafting.rules import broken_rule
 from forerun.drafting.spec import DrafterSpec
@@ -77,6 +78,16 @@ def _with_examples(spec: DrafterSpec, target: Target) -> DrafterSpec:
     return replace(spec, options={**values, **spec.options})
 
 
+def _named(verb: str) -> Callable[..., Any]:
+    """Make a method that calls the drafter's own, and says in an error which it was."""
+
+    def call(self: Checked, *arguments: Any) -> Any:
+        with naming(verb):
+            return getattr(self.inner, verb)(*arguments)
+
+    return call
+
+
 class Checked(Drafter):
     """A drafter whose every call is checked: what it raises and what it returns becomes a ContractError."""
 
@@ -85,13 +96,10 @@ class Checked(Drafter):
         self.features, self.draws = drafter.features, drafter.draws
         self.proposed: list[Draft] = []
 
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Hand it on."""
-        with naming("begin"):
-            self.inner.begin(seq, outcome)
+    begin, observe, end, memory = map(_named, ("begin", "observe", "end", "memory"))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """Hand it on, and check the drafts."""
+        """Check the drafts. Raises ContractError."""
         with naming("propose"):
             drafts = self.inner.propose(seqs, budgets)
         if broken := broken_rule(drafts, budgets, self.vocab_size):
@@ -100,23 +108,6 @@ class Checked(Drafter):
             self._check(draft)
         self.proposed += drafts
         return drafts
-
-    def observe(
-        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
-    ) -> None:
-        """Hand it on."""
-        with naming("observe"):
-            self.inner.observe(seqs, drafts, outcomes)
-
-    def end(self, seq: Seq) -> None:
-        """Hand it on."""
-        with naming("end"):
-            self.inner.end(seq)
-
-    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Hand it on."""
-        with naming("memory"):
-            return self.inner.memory(num_seqs, max_len)
 
     def _check(self, draft: Draft) -> None:
         if any(not 0 <= chance <= 1 for chance in draft.confidence or ()):
