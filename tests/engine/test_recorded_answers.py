@@ -111,22 +111,6 @@ def test_all_prompts_in_one_order_are_about_as_fast(name, num_seqs, bound):
     assert not slower, f"was {bound}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("node", [0.05, 0.15, 0.3, 0.8])
-@pytest.mark.parametrize("passes", [AVX2, AVX512])
-def test_two_drafters_are_as_fast_as_the_better_one(passes, node):
-    alone = ("suffix:shared_tokens=0", "recorded")
-    first, second, both = (
-        _speedup(World(drafter, passes, node=node)) for drafter in (*alone, "+".join(alone))
-    )
-    assert both > max(first, second) - TOLERANCE
-
-
-def _speedup(world: World) -> float:
-    found = answers(0.0)
-    return sum(plain_costs(world, found, 1).values()) / sum(replay(found, world, 1).values())
-
-
 def test_every_world_and_batch_has_its_bounds():
     assert {(name, num_seqs) for name, num_seqs, _ in bounds()} == {
         (name, num_seqs) for name in WORLDS for num_seqs in BATCHES
