@@ -16,7 +16,7 @@ import pytest
 
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig
-from forerun.server.fleet import Fleet, Source
+from forerun.server.fleet import Fleet, ModelSource
 from forerun.server.run import Server, bind
 from forerun.server.service import Service
 
@@ -33,13 +33,13 @@ def llm(default_model) -> LLM:
 def running(load: Callable[[], LLM], **settings: object) -> Iterator[tuple[str, Service]]:
     """The address of a server, and its service; with the model loaded unless `wait` is false."""
     own = {"served_model_name": ("tiny",), "strict_model_name": True}
-    with running_fleet([Source("tiny", load)], **{**own, **settings}) as (url, fleet):
+    with running_fleet([ModelSource("tiny", load)], **{**own, **settings}) as (url, fleet):
         yield url, fleet.services[0]
 
 
 @contextmanager
 def running_fleet(
-    sources: Sequence[Source], *, budget: int | None = None, **settings: object
+    sources: Sequence[ModelSource], *, budget: int | None = None, **settings: object
 ) -> Iterator[tuple[str, Fleet]]:
     """The address of a server of models; with the first one loaded unless `wait` is false."""
     wait, sampling = settings.pop("wait", True), settings.pop("sampling", None)

@@ -17,7 +17,7 @@ from forerun import LLM, SamplingParams
 from forerun.core.errors import ConfigError, LoadError
 from forerun.engine.memory import SHARED_NBYTES, together
 from forerun.server.config import ServerConfig
-from forerun.server.fleet import Fleet, Source
+from forerun.server.fleet import Fleet, ModelSource
 from tests.model.test_lying_files import honest
 from tests.server.conftest import running_fleet
 from tests.server.test_bounds import wait_until
@@ -40,8 +40,8 @@ class Loads:
         for gate in self.gates.values():
             gate.set()
 
-    def sources(self, names: tuple[str, ...] = NAMES) -> list[Source]:
-        return [Source(name, lambda name=name: self(name), lambda: NBYTES) for name in names]
+    def sources(self, names: tuple[str, ...] = NAMES) -> list[ModelSource]:
+        return [ModelSource(name, lambda name=name: self(name), lambda: NBYTES) for name in names]
 
     def __call__(self, name: str) -> LLM:
         self.names.append(name)
@@ -319,7 +319,7 @@ def test_names_that_do_not_tell_models_apart_are_refused(tmp_path, models, given
     for model in models:
         (tmp_path / model).parent.mkdir(exist_ok=True)
         (tmp_path / model).touch()
-    sources = [Source(str(tmp_path / model), LLM) for model in models]
+    sources = [ModelSource(str(tmp_path / model), LLM) for model in models]
     with pytest.raises(ConfigError, match=message):
         Fleet(sources, ServerConfig(served_model_name=given))
     named = Fleet(sources, ServerConfig(served_model_name=("one,two",)))

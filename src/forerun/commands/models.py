@@ -13,7 +13,7 @@ from forerun.cli import options as opt
 
 if TYPE_CHECKING:
     from forerun.drafting import learned as learned_files
-    from forerun.model.packed_folder import Entry
+    from forerun.model.packed_folder import PackedCopy
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Row:
     licence: str
     path: Path | None
     here: str
-    copies: list[Entry]
+    copies: list[PackedCopy]
     """Its packed copies."""
     learned: list[learned_files.LearnedFile] = field(default_factory=list)
     """What drafters learned while it ran with --learn."""

@@ -24,7 +24,7 @@ from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
-    from forerun.server.fleet import Source
+    from forerun.server.fleet import ModelSource
 
 SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
@@ -69,7 +69,7 @@ def command(
     said = _whole(config.budget_nbytes)
     try:
         from forerun.engine.memory import DROPPED_NBYTES
-        from forerun.server.fleet import Source
+        from forerun.server.fleet import ModelSource
         from forerun.server.run import serve
         from forerun.server.sharing import without_sharing
     except ModuleNotFoundError as error:
@@ -93,7 +93,7 @@ def command(
         config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
     configs = [replace(config, model=model) for model in given]
     sources = [
-        Source(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
+        ModelSource(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
         for each in configs
     ]
     share_heaps()
@@ -123,7 +123,7 @@ def _nbytes(config: EngineConfig) -> int:
     return planner_of(config).fit(config.budget_nbytes).total
 
 
-def _check(sources: Sequence[Source], *, has_budget: bool) -> None:
+def _check(sources: Sequence[ModelSource], *, has_budget: bool) -> None:
     """Raise LoadError for a model that is none, CapacityError for one of several that no budget will hold."""
     from forerun.hub.names import resolve
     from forerun.weights.checkpoint import open_checkpoint

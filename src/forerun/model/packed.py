@@ -26,7 +26,7 @@ from forerun.core import sizes
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.files import open_to_read
 from forerun.hub.names import cache_root
-from forerun.model.packed_folder import SUFFIX, Entry, PackedFolder
+from forerun.model.packed_folder import SUFFIX, PackedCopy, PackedFolder
 
 MIN_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
@@ -85,7 +85,7 @@ def folder() -> PackedFolder:
     return PackedFolder(cache_root() / "packed", limit)
 
 
-def copies() -> list[tuple[Entry, Path | None]]:
+def copies() -> list[tuple[PackedCopy, Path | None]]:
     """The files in it, and the model each is of; None if that cannot be read. Raises LoadError."""
     try:
         entries = folder().entries()
@@ -94,13 +94,13 @@ def copies() -> list[tuple[Entry, Path | None]]:
     return [(entry, _model_of(entry.path)) for entry in entries]
 
 
-def of_model(model: Path) -> list[Entry]:
+def of_model(model: Path) -> list[PackedCopy]:
     """The packed copies of a GGUF file or a folder. Raises LoadError."""
     model = model.resolve()
     return [entry for entry, of in copies() if of == model]
 
 
-def remove(entries: Iterable[Entry]) -> int:
+def remove(entries: Iterable[PackedCopy]) -> int:
     """Delete packed copies; the bytes that were freed. Models that are running keep theirs. Raises LoadError."""
     try:
         return folder().remove([entry.path for entry in entries])

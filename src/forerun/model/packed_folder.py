@@ -24,7 +24,7 @@ SUFFIX = ".packed"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PackedCopy:
     """A file of the folder, and whether it is whole or (still, or for ever) unfinished."""
 
     path: Path
@@ -40,13 +40,15 @@ class PackedFolder:
     path: Path
     limit_nbytes: int
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PackedCopy]:
         """What lies in it, the file used longest ago first. Raises OSError."""
         found = []
         for path in self.path.glob(f"*{SUFFIX}*"):
             with suppress(FileNotFoundError):  # another start has deleted or renamed it meanwhile
                 stat = path.stat()
-                found.append(Entry(path, stat.st_size, stat.st_mtime_ns, path.suffix == SUFFIX))
+                found.append(
+                    PackedCopy(path, stat.st_size, stat.st_mtime_ns, path.suffix == SUFFIX)
+                )
         return sorted(found, key=lambda entry: (entry.used_ns, entry.path.name))
 
     def touch(self, path: Path) -> None:
@@ -113,7 +115,7 @@ class PackedFolder:
         _delete(going)
 
 
-def _delete(entries: Sequence[Entry]) -> int:
+def _delete(entries: Sequence[PackedCopy]) -> int:
     freed = 0
     for entry in entries:
         entry.path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ _log = logging.getLogger("forerun.requests")
 
 
 @dataclass(slots=True)
-class Entry:
+class LogEntry:
     """What is known of a request. `running` is what the engine answers, for those that come so far."""
 
     id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex[:16]}")
@@ -57,7 +57,7 @@ class AccessLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        entry = Entry()
+        entry = LogEntry()
         scope.setdefault("state", {})["entry"] = entry
 
         async def send_with_id(message: Message) -> None:

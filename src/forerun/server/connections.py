@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from forerun.server.errors import ApiError
 from forerun.server.http import to_json
 
-MOST = 4096
+MAX_CONNECTIONS = 4096
 """Connections where nothing else says how many."""
 RESERVED = 256
 """Descriptors for all else, and for connections that are accepted before the oldest one is closed."""
@@ -70,7 +70,7 @@ def most_connections() -> int:
     """As many as the system lets this process have, of which it asks for all it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        wanted = MOST + RESERVED
+        wanted = MAX_CONNECTIONS + RESERVED
         most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         if soft != resource.RLIM_INFINITY and soft < most:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -78,8 +78,8 @@ def most_connections() -> int:
     except (OSError, ValueError):
         pass  # it stays as it is
     if soft == resource.RLIM_INFINITY:
-        return MOST
-    return min(MOST, max(soft - RESERVED, soft // 2))
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(soft - RESERVED, soft // 2))
 
 
 def close_oldest(connections: Iterable[Any], number: int = 1) -> int:

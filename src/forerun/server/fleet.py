@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model to serve. `nbytes` is what it takes of a budget for all."""
 
     model: str
@@ -51,7 +51,7 @@ class Fleet:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[ModelSource],
         config: ServerConfig,
         sampling: Mapping[str, Any] | None = None,
         budget: int | None = None,
@@ -257,7 +257,7 @@ def public_name(model: str) -> str:
     return path.name.removesuffix(".gguf") if path.exists() else model
 
 
-def _configs(sources: Sequence[Source], config: ServerConfig) -> list[ServerConfig]:
+def _configs(sources: Sequence[ModelSource], config: ServerConfig) -> list[ServerConfig]:
     """The configuration of each model: one has all names, several have one each. Raises ConfigError."""
     given = config.served_model_name
     if len(sources) == 1:

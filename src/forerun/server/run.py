@@ -28,7 +28,7 @@ from forerun.server.connections import (
     close_idle,
     most_connections,
 )
-from forerun.server.fleet import Fleet, Source
+from forerun.server.fleet import Fleet, ModelSource
 from forerun.server.service import Service
 
 BACKLOG = 1024
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def serve(
-    sources: Sequence[Source],
+    sources: Sequence[ModelSource],
     config: ServerConfig,
     say: Callable[[str], object] = lambda line: None,
     sampling: Mapping[str, Any] | None = None,
