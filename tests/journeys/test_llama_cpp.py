@@ -155,3 +155,11 @@ def test_a_chat_begins_with_the_message_of_p(default_model) -> None:
     assert done.returncode == 0
     assert done.stdout.strip()
     assert "-ngl 0 has no effect" in done.stderr
+
+
+def test_llama_servers_present_names_are_read(forerun):
+    """They end at the missing file, not at an option."""
+    flags = ["--no-ui", "--spec-draft-n-max", 4, "--spec-draft-n-min", 1, "-np", 2, "-fa", "on"]
+    code, _, err = forerun("serve", "no-such.gguf", *flags)
+    assert code == 2
+    assert "no-such.gguf" in err

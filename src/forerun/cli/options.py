@@ -45,7 +45,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "drafter": ("-d", "--drafter", "--spec-type"),
     "draft_model": ("-md", "--draft-model", "--model-draft"),
     "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
-    "min_draft": ("--min-draft", "--draft-min"),
+    "min_draft": ("--min-draft", "--draft-min", "--spec-draft-n-min"),
     "threads": ("-t", "--threads"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
     "max_tokens": ("-n", "--max-tokens", "--n-predict", "--predict"),
@@ -57,7 +57,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "served_model_name": ("-a", "--served-model-name", "--alias"),
     "chat_template": ("--chat-template", "--chat-template-file"),
     "embeddings": ("--embeddings", "--embedding"),
-    "page": ("--page/--no-page", "--webui/--no-webui"),
+    "page": ("--page/--no-page", "--ui/--no-ui", "--webui/--no-webui"),
     "log_requests": ("--log-requests/--no-log-requests",),
 }
 """Of fields that have more spellings than their own name."""
