@@ -1,6 +1,6 @@
 """From a checkpoint to a model: find the family, read its config, fetch every weight by its canonical name.
 
-It knows the layout of no file format (`formats/`) and of no family (`arch/`); it checks that the two
+It knows the layout of no file format (`weights/`) and of no family (`model/arch/`); it checks that the two
 agree. What runs the model is a module of `model/backends`.
 """
 

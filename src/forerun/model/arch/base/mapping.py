@@ -1,6 +1,6 @@
 """What the families share: the protocol of an arch module, tensor names, and how fused tensors are cut.
 
-Metadata is read in `_settings.py`, rotary settings in `_rope.py`.
+Metadata is read in `settings.py`, rotary settings in `rope.py`.
 """
 
 from __future__ import annotations
