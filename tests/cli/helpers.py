@@ -3,8 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 
 
 def the_json(out: str) -> dict:
     """The document, beside which nothing was printed."""
     return json.loads(out)
+
+
+def check_help(shell, commands, columns: int) -> None:
+    """The help of each command fits the terminal, and nothing of it is cut."""
+    for command in commands:
+        code, out, _ = shell(f"forerun {command} --help", columns=columns)
+        assert code == 0, command
+        assert out.startswith("Usage: forerun")
+        assert max(map(len, out.splitlines())) <= columns, command
+        assert "…" not in out
+        assert "--help" in out
+
+
+def check_table(shell, line: str) -> None:
+    """What a command prints fits 60 columns, and tau is introduced."""
+    code, out, _ = shell(line, columns=60)
+    assert code == 0
+    assert max(len(text.rstrip()) for text in out.splitlines()) <= 60
+    assert "…" not in out
+    if re.search(r"\btau\b", out):
+        assert "tokens per pass" in " ".join(out.split())
+
+
+def one_line_of_mistake(shell, line: str) -> str:
+    """What a command says of a mistake, which is one line on stderr."""
+    code, out, err = shell(line)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err

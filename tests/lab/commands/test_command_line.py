@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from forerun.cli.main import app
+from tests.cli.helpers import check_help, check_table, one_line_of_mistake
 from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
@@ -21,13 +22,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_help_of_every_command_fits_and_is_whole(shell, columns):
-    for command in COMMANDS:
-        code, out, _ = shell(f"forerun {command} --help", columns=columns)
-        assert code == 0, command
-        assert out.startswith("Usage: forerun")
-        assert max(map(len, out.splitlines())) <= columns, command
-        assert "…" not in out
-        assert "--help" in out
+    check_help(shell, COMMANDS, columns)
 
 
 def test_forerun_alone_and_its_groups_list_their_commands(shell):
@@ -65,11 +60,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("line", "message"), MISTAKES, ids=lambda value: value[-40:])
 def test_a_mistake_is_one_line_and_exit_2(shell, line, message):
-    code, out, err = shell(line)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert message in err
+    assert message in one_line_of_mistake(shell, line)
 
 
 TABLES = (
@@ -81,12 +72,7 @@ TABLES = (
 
 @pytest.mark.parametrize("line", TABLES)
 def test_tables_fit_60_columns(shell, line):
-    code, out, _ = shell(line, columns=60)
-    assert code == 0
-    assert max(len(text.rstrip()) for text in out.splitlines()) <= 60
-    assert "…" not in out
-    if re.search(r"\btau\b", out):
-        assert "tokens per pass" in " ".join(out.split())
+    check_table(shell, line)
 
 
 def test_bench_prints_a_table_and_markdown_where_asked(shell):
