@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -44,8 +44,9 @@ def load(kind: str, name: str) -> ModuleType:
     return module
 
 
-def _modules(kind: str) -> dict[str, str]:
-    """Full names of the modules of both houses, by plug-in."""
+@cache
+def _modules(kind: str) -> Mapping[str, str]:
+    """List the full names of both houses' modules, by plug-in; once, as the command line asks for each command."""
     found: dict[str, str] = {}
     for package in (f"forerun.{kind}", f"forerun.lab.{kind}"):
         try:
