@@ -10,13 +10,16 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dev import spellings_page
-from forerun.cli.help import entries, usage
+from dev.markdown import WIDTH, item, wrapped
+from forerun.cli.help import HelpEntry, entries, usage
 from forerun.cli.main import app
 from forerun.core import options, registry
 
@@ -56,52 +59,107 @@ Fields of the documents of `generate`, `demo` and `verify`:
 [Benchmarks](benchmarks.md) and [evaluation](evaluation.md) describe those of `bench` and `eval`.
 """
 TABLE = re.compile(r"<!-- options -->.*?<!-- /options -->", re.DOTALL)
+SHARED_BY = 3
+"""Commands that describe an option alike, at least, for it to be described once."""
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 def cli_reference() -> str:
-    """Markdown of every command with its arguments and options."""
+    """Markdown of every command; an option that several describe alike is described once, above them."""
     group = typer.main.get_group(app())
-    parts = [HEAD]
+    found: dict[str, TyperCommand | TyperGroup] = {}
     for name, command in sorted(group.commands.items()):
         assert isinstance(command, TyperCommand | TyperGroup)
-        parts.append(_command(command, name))
+        found[name] = command
         for word, below in sorted(getattr(command, "commands", {}).items()):
             if not below.hidden:  # a former name
-                parts.append(_command(below, f"{name} {word}"))
+                found[f"{name} {word}"] = below
+    own = {name: _entries(command) for name, command in found.items()}
+    shared = _shared([entry for each in own.values() for entry in each])
+    parts = [HEAD, "## Shared options\n", "A command names those of them that it has.\n"]
+    parts += [f"**{title}**\n\n{_list(each)}\n" for title, each in _by_group(shared)]
+    parts += [_command(command, name, own[name], shared) for name, command in found.items()]
     return "\n".join(parts)
 
 
-def _command(command: TyperCommand | TyperGroup, name: str) -> str:
+def _entries(command: TyperCommand | TyperGroup) -> list[HelpEntry]:
+    """A command's arguments and options; the commands below it have sections of their own."""
+    below = getattr(command, "commands", {})
+    return [e for e in entries(command) if e.names != "-h, --help" and e.names not in below]
+
+
+def _shared(everything: list[HelpEntry]) -> list[HelpEntry]:
+    """The options that several commands describe alike, each with its most frequent default."""
+    defaults: dict[HelpEntry, list[str]] = {}
+    for entry in everything:
+        defaults.setdefault(replace(entry, default=""), []).append(entry.default)
+    return [
+        replace(entry, default=Counter(each).most_common(1)[0][0])
+        for entry, each in defaults.items()
+        if len(each) >= SHARED_BY
+    ]
+
+
+def _by_group(found: list[HelpEntry]) -> list[tuple[str, list[HelpEntry]]]:
+    groups = dict.fromkeys(entry.group for entry in found)
+    return [(group, [entry for entry in found if entry.group == group]) for group in groups]
+
+
+def _command(
+    command: TyperCommand | TyperGroup, name: str, own: list[HelpEntry], shared: list[HelpEntry]
+) -> str:
     context = command.make_context(f"forerun {name}", [], resilient_parsing=True)
-    lines = [f"## forerun {name}\n", f"{command.help}\n", f"```\n{usage(command, context)}\n```"]
-    group = None
-    for entry in entries(command):
-        if entry.names == "-h, --help":
-            continue
-        if entry.group != group:
-            group = entry.group
-            lines += [f"\n**{group}**\n", "| | default | meaning |", "|---|---|---|"]
-        names = f"`{entry.names} {entry.takes}".rstrip().replace("|", "\\|") + "`"
-        default = f"`{entry.default}`" if entry.default else ""
-        text = entry.text.replace("|", "\\|")
-        also = f" Also: {', '.join(f'`{each}`' for each in entry.also)}." if entry.also else ""
-        lines.append(f"| {names} | {default} | {text}{also} |")
+    about = "\n\n".join(map(wrapped, str(command.help).split("\n\n")))
+    lines = [f"## forerun {name}\n", f"{about}\n", f"```\n{usage(command, context)}\n```"]
+    known = {replace(entry, default=""): entry for entry in shared}
+    has = {key: entry for entry in own if (key := replace(entry, default="")) in known}
+    for group, each in _by_group([entry for entry in own if entry not in has.values()]):
+        title = [] if group in ("Arguments", "Options") else [f"\n**{group}**"]
+        lines += [*title, "", _list(each)]
+    named = [
+        item(group, _named(each, has))
+        for group, each in _by_group(shared)
+        if any(replace(entry, default="") in has for entry in each)
+    ]
+    if named:
+        lines += ["\n**Shared options**\n", *named]
     return "\n".join(lines) + "\n"
 
 
-def option_table(drafter: str) -> str:
-    """The table of a drafter's options."""
+def _named(group: list[HelpEntry], has: dict[HelpEntry, HelpEntry]) -> str:
+    """Which options of a shared group a command has, with defaults of its own."""
+    here, missing, differ = [], [], []
+    for entry in group:
+        name, own = f"`{entry.names.split(', ')[-1]}`", has.get(replace(entry, default=""))
+        (here if own else missing).append(name)
+        if own and own.default != entry.default:
+            differ.append(f"{name} is `{own.default}`" if own.default else f"{name} has no default")
+    text = f"all but {', '.join(missing)}" if len(missing) < len(here) else ", ".join(here)
+    text = text if missing else "all"
+    return "; ".join([text, *differ])
+
+
+def _list(found: list[HelpEntry]) -> str:
+    return "\n".join(
+        item(f"`{f'{e.names} {e.takes}'.rstrip()}`", e.text, e.default and f"default `{e.default}`")
+        for e in found
+    )
+
+
+def option_list(drafter: str) -> str:
+    """List a drafter's options."""
     described = options.describe(registry.load("drafters", drafter).Options)
     if not described:
         return "<!-- options -->\nNo options.\n<!-- /options -->"
-    rows = ["<!-- options -->", "| option | takes | default | meaning |", "|---|---|---|---|"]
+    rows = []
     for option in described:
-        default = "required" if option.default is None else option.default and f"`{option.default}`"
+        default = "required" if option.default is None else option.default
+        if option.default:
+            default = f"default `{option.default}`"
         rows.append(
-            f"| `{option.name}` | {option.type} | {default} | {' '.join(option.help.split())} |"
+            item(f"`{option.name}`", option.help, ", ".join(filter(None, [option.type, default])))
         )
-    return "\n".join([*rows, "<!-- /options -->"])
+    return "\n".join(["<!-- options -->", *rows, "<!-- /options -->"])
 
 
 def generated() -> dict[Path, str]:
@@ -110,7 +168,7 @@ def generated() -> dict[Path, str]:
     for name in registry.names("drafters"):
         path = DOCS / "drafters" / f"{name}.md"
         if path.exists():
-            table = option_table(name)
+            table = option_list(name)
             pages[path] = TABLE.sub(lambda _, t=table: t, path.read_text(encoding="utf-8"))
     return pages
 
@@ -128,6 +186,16 @@ def problems() -> list[str]:
         elif "<!-- options -->" not in path.read_text(encoding="utf-8"):
             found.append(f"docs/drafters/{name}.md has no <!-- options --> table")
     return found + _broken_links()
+
+
+def _long_lines() -> list[str]:
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    return [
+        f"{page.relative_to(ROOT)}:{number} has more than {WIDTH} characters"
+        for page in pages
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > WIDTH
+    ]
 
 
 def _broken_links() -> list[str]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dev.markdown import wrapped
 from forerun.drafting.parse import AUTO_CHOICE
 from forerun.lab.bench import measurement, summary
 from forerun.lab.bench.report import number, table
@@ -56,12 +57,13 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
     ]
     head = ["", "tok/s", "over our plain decode", "tokens per pass (tau)", "time to first token"]
     prompts = next(row["prompts"] for row in able)
-    told = (
+    measured = (
         f"{origin['model']} ({origin['quant']}), {prompts} prompts of `{origin['task']}`, greedy, "
         f"{origin['max_tokens']} new tokens, {origin['threads']} threads of {origin['cpu']} "
         f"({origin['isa']}), everybody taking turns in one run:"
     )
-    return "\n\n".join(filter(None, [told, table(head, lines), _by_kind(rows), _identical(able)]))
+    parts = [wrapped(measured), table(head, lines), wrapped(_by_kind(rows)), _identical(able)]
+    return "\n\n".join(filter(None, parts))
 
 
 def _by_kind(rows: list[Row]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from dev.markdown import codes, item
 from forerun.cli.options import FLAGS
 from forerun.spellings import engine, requests
 from forerun.spellings.engine import Spelling
@@ -21,52 +22,53 @@ line, which quotes what was typed; so is an unknown name, with the option of our
 
 def page() -> str:
     """Write the page as Markdown."""
-    parts = [HEAD, "## Of the engine\n"]
-    parts += ["`LLM(tensor_parallel_size=1, ...)`, `--tensor-parallel-size 1`.\n"]
-    parts += [_tables(engine.ENGINE), "## Of drafters\n"]
-    parts += ["In `speculative_config` and beside it.\n", _tables(engine.DRAFTING)]
-    parts += ["## Drafters\n", "After `method` and `-d`.\n"]
-    parts += [
-        _table(("method", "drafter"), ((_code(a), _code(b)) for a, b in engine.METHODS.items()))
-    ]
-    parts += ["## Flags\n", "Further names of options, and short ones of the names above.\n"]
     flags = [(flag, f"--{name.replace('_', '-')}") for name, own in FLAGS.items() for flag in own]
     flags = [(flag, own) for flag, own in flags if flag != own and "/" not in flag]
-    flags += [(flag, name) for flag, name in engine.SHORT.items()]
-    parts += [_table(("flag", "option or name"), ((_code(a), _code(b)) for a, b in flags))]
-    parts += ["## Of requests\n"]
+    parts = [
+        HEAD,
+        "## Engine\n",
+        "`LLM(tensor_parallel_size=1, ...)`, `--tensor-parallel-size 1`.\n",
+    ]
+    parts += [_of_engines(engine.ENGINE), "## Drafting\n"]
+    parts += ["In `speculative_config` and as options.\n", _of_engines(engine.DRAFTING)]
+    parts += ["Drafters, as `method` and after `-d`:\n", _named(engine.METHODS.items())]
+    parts += ["## Flags\n", "Further names of options, and short ones of the names above.\n"]
+    parts += [_named([*flags, *engine.SHORT.items()]), "## Requests\n"]
     parts += ["Fields of the JSON that `forerun serve` reads ([serving](serving.md)).\n"]
-    renamed = ((_code(a), _code(b)) for a, b in requests.RENAMED.items())
-    parts += [_table(("field", "here"), renamed), "Accepted with these values alone:\n"]
-    only = ((_code(a), _list(each), why) for a, (why, each) in requests.ONLY.items())
-    parts += [_table(("field", "values", "why"), only), "Of no effect:\n"]
-    parts += [_table(("fields", "why"), ((_list(a), why) for why, a in requests.NO_EFFECT.items()))]
+    parts += [_named(requests.RENAMED.items()), "Accepted with these values alone:\n"]
+    only = [
+        (f"`{name}` ({codes(values)})" if values else f"`{name}`", why)
+        for name, (why, values) in requests.ONLY.items()
+    ]
+    parts += [_grouped(only), "Of no effect:\n"]
+    parts += [_lines(item(codes(names), why) for why, names in requests.NO_EFFECT.items())]
     return "\n".join(parts)
 
 
-def _tables(engines: Mapping[str, Mapping[str, Spelling]]) -> str:
-    columns = ("name", "here", "values")
+def _of_engines(engines: Mapping[str, Mapping[str, Spelling]]) -> str:
     return "\n".join(
-        f"**{name}**\n\n" + _table(columns, ((_code(a), _meaning(b), _list(b.values or ())) for a, b in names.items()))
+        f"**{name}**\n\n" + _grouped((f"`{a}`", _meaning(b)) for a, b in names.items())
         for name, names in engines.items()
-    )  # fmt: skip
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [[*columns], *([*row] for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    )
 
 
 def _meaning(one: Spelling) -> str:
-    if one.becomes:
-        return f"{_code(one.becomes)}: {one.why}" if one.why else _code(one.becomes)
-    return f"no effect: {one.why}"
+    text = f"`{one.becomes}`" if one.becomes else "no effect"
+    text += f"; {one.why}" if one.why else ""
+    return f"{text} (values: {codes(one.values)})" if one.values else text
 
 
-def _list(values: Iterable[object]) -> str:
-    return ", ".join(map(_code, values))
+def _named(names: Iterable[tuple[str, str]]) -> str:
+    return _grouped((f"`{name}`", f"`{here}`") for name, here in names)
 
 
-def _code(value: object) -> str:
-    return f"`{value}`"
+def _grouped(names: Iterable[tuple[str, str]]) -> str:
+    """List names with their meanings, those of one meaning together."""
+    found: dict[str, list[str]] = {}
+    for name, meaning in names:
+        found.setdefault(meaning, []).append(name)
+    return _lines(item(", ".join(own), meaning) for meaning, own in found.items())
+
+
+def _lines(items: Iterable[str]) -> str:
+    return "\n".join(items) + "\n"
