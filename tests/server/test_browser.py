@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from forerun.hub.prompt_sets import read
+from forerun.llm import LLM
 from tests.server.conftest import running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -19,7 +20,6 @@ pytestmark = [
 ]
 ASKED = "One two three one two three one two"
 LOOPING = next(one.turns[0] for one in read() if one.id == "translate-2")
-LONG = "Count from one to five hundred."
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,20 @@ def browser():
         made = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield made
         made.close()
+
+
+@pytest.fixture(scope="module")
+def long_url(default_model) -> Iterator[str]:
+    """A server with room for an answer that no test waits out: it repeats itself, undrafted."""
+    with running(lambda: LLM(str(default_model), drafter="none", max_model_len=8192)) as (url, _):
+        yield url
+
+
+def send_endless(page) -> None:
+    """Ask for an answer that repeats itself to the end of the context, and wait for its first tokens."""
+    set_field(page, "temperature", "0")
+    send(page, LOOPING, wait=False)
+    page.locator(".meter .words").wait_for()
 
 
 @contextmanager
@@ -109,10 +123,9 @@ def test_a_reload_keeps_the_open_conversation_and_what_is_not_sent(browser, url)
         assert page.input_value("#prompt") == ""
 
 
-def test_enter_while_an_answer_comes_says_why_nothing_is_sent(browser, url):
-    with opened(browser, url) as page:
-        send(page, LONG, wait=False)
-        page.locator(".meter .words").wait_for()
+def test_enter_while_an_answer_comes_says_why_nothing_is_sent(browser, long_url):
+    with opened(browser, long_url) as page:
+        send_endless(page)
         page.fill("#prompt", "and then")
         page.press("#prompt", "Enter")
         assert "press Esc" in page.locator("#trouble").inner_text()
@@ -136,11 +149,10 @@ def test_an_answer_that_repeats_itself_says_so(browser, url):
         assert page.locator(".assistant .repeats").is_hidden()
 
 
-def test_stop_regenerate_edit_and_delete(browser, url):
-    with opened(browser, url) as page:
+def test_stop_regenerate_edit_and_delete(browser, long_url):
+    with opened(browser, long_url) as page:
         page.on("dialog", lambda dialog: dialog.accept())
-        send(page, LONG, wait=False)
-        page.locator(".meter .words").wait_for()
+        send_endless(page)
         page.keyboard.press("Escape")
         ended(page)
         assert page.locator(".assistant .note.why").inner_text() == "Stopped."
