@@ -176,7 +176,7 @@ def replay(
     engine.scheduler.reuse = False  # nothing is counted before all prompts have been read
     engine.timers.clock = clock
     model.running = engine.scheduler.running
-    engine.controller = controller or engine.controller
+    engine.proposer.controller = controller or engine.proposer.controller
     costs: dict[str, float] = defaultdict(float)
     for batch in batches(answers, num_seqs):
         costs[batch[0].category] += _decode(engine, batch, clock)
@@ -280,7 +280,7 @@ def record(path: Path, prompts: Sequence[str], model: str, guesser: str, length:
     found = [prompt for name in prompts for prompt in read_prompts(name)]
     with gzip.open(path, "wt", encoding="utf-8") as file:
         for temperature, (i, prompt) in ((t, p) for t in (0.0, 1.0) for p in enumerate(found)):
-            llm.engine.controller = listening = Listening()
+            llm.engine.proposer.controller = listening = Listening()
             params = SamplingParams(temperature=temperature, seed=i, max_tokens=length)
             (run,) = llm.submit([{"role": "user", "content": prompt.turns[0]}], params).runs
             while llm.engine.has_work:

@@ -124,8 +124,8 @@ def test_torch_and_its_drafts_say_what_plain_decoding_says(options):
 def test_behind_suffix_it_says_what_plain_decoding_says(temperature, monkeypatch):
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=40)
     engine = engine_of(spec="suffix++early_exit:exit=3,temperature=0")
-    assert isinstance(engine.drafter, Union)
-    second, asked = engine.drafter.second, []
+    assert isinstance(engine.proposer.drafter, Union)
+    second, asked = engine.proposer.drafter.second, []
     monkeypatch.setattr(
         second, "propose", lambda *given, of=second.propose: asked.append(given) or of(*given)
     )
@@ -146,7 +146,7 @@ def test_it_drafts_to_the_very_end_of_the_context():
 def test_nothing_is_read_twice_and_nothing_held():
     rows: list[tuple[int, bool]] = []
     engine = engine_of(exit=1, num_draft=3)
-    model, drafter = engine.model, engine.drafter
+    model, drafter = engine.model, engine.proposer.drafter
     drafter.model = _Noting(model, rows)
     complete(engine, LOOPING[:1], ANSWER)
     assert {num_rows for num_rows, _ in rows} == {1}
@@ -157,7 +157,7 @@ def test_nothing_is_read_twice_and_nothing_held():
         == drafter.memory(2, 128).total
         == 2 * drafter.memory(1, 64).total
     )
-    assert engine_of(exit=1, temperature=0).drafter.memory(8, 64).total == 0
+    assert engine_of(exit=1, temperature=0).proposer.drafter.memory(8, 64).total == 0
 
 
 class _Noting:
@@ -257,4 +257,4 @@ def test_a_real_model_says_the_same_with_it(default_model):
 def test_the_engine_uses_the_cache_it_is_given():
     engine = engine_of()
     assert isinstance(engine, Engine)
-    assert engine.drafter.cache is engine.cache is engine.scheduler.cache
+    assert engine.proposer.drafter.cache is engine.cache is engine.scheduler.cache

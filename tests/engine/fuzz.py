@@ -192,10 +192,10 @@ def run(program: Program, seen: Counter[str]) -> None:
         step += 1
         assert step < 20_000, "it does not end"
     for one in asked:
-        check(program, one, is_drawn=engine.drafter.draws)
+        check(program, one, is_drawn=engine.proposer.drafter.draws)
     for pool in engine.cache.pool.shared.pools:
         assert pool.num_used == 0, "blocks leak"
-    left = (*engine.requests, *llm.loop._handles, *engine.scheduler.waiting)
+    left = (*engine.sequences, *llm.loop._handles, *engine.scheduler.waiting)
     assert not left, "requests leak"
     stats = engine.stats
     assert stats.drafter_errors == 0

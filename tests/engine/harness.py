@@ -11,7 +11,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.drafting.base import Drafter
 from forerun.engine.engine import Engine
-from forerun.engine.request import RequestState
+from forerun.engine.sequence import SequenceState
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Hidden, Model
 
@@ -40,13 +40,13 @@ def engine_for(
     drafter = drafter or Drafter()
     engine = Engine(model, cache, drafter, config)
     if not controller:
-        engine.drafter = drafter
+        engine.proposer.drafter = drafter
     return engine
 
 
 def complete(
     engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
-) -> list[RequestState]:
+) -> list[SequenceState]:
     """Run prompts together to their ends."""
     runs = [engine.add(prompt, params) for prompt in prompts]
     drain(engine)

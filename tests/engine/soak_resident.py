@@ -89,7 +89,7 @@ def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
         if engine.scheduler.running and rng.random() < 0.02:
             engine.preempt(rng.choice(engine.scheduler.running).id)
         engine.step()
-        for i in [i for i, run in running.items() if run.seq.id not in engine.requests]:
+        for i in [i for i, run in running.items() if run.seq.id not in engine.sequences]:
             answers[i] = array("i", running.pop(i).seq.generated)
         most = max(most, resident() - bare)
     taken = dict(engine.pressure.taken)
@@ -113,7 +113,7 @@ def num_different(
         while roomy.has_work:
             roomy.step()
         for i, run in enumerate(part, start):
-            if llm.engine.drafter.draws and asked[i].temperature:
+            if llm.engine.proposer.drafter.draws and asked[i].temperature:
                 continue  # draws keep the distribution only
             got, wanted = [*answers[i]], run.seq.generated
             different += got != (wanted[: len(got)] if i in aborted else wanted)

@@ -182,14 +182,14 @@ class Replay:
 @settings(max_examples=20)
 def test_no_sequence_of_budgets_changes_a_token(budgets):
     engine = engine_for(MODEL, Scripted(ANSWERS, lambda step: step % 5))
-    engine.controller = Replay(budgets)
+    engine.proposer.controller = Replay(budgets)
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(ANSWERS.values())
 
 
 def test_a_budget_is_a_bound_for_each_sequence():
     engine = engine_for(MODEL, Scripted(ANSWERS, lambda step: 4))
-    engine.controller = Replay([0, 1, 3] * 40)
+    engine.proposer.controller = Replay([0, 1, 3] * 40)
     runs = complete(engine, LOOPING, GREEDY)
     assert all(run.stats.drafted <= 3 * run.stats.passes for run in runs)
     assert engine.stats.accepted > 0

@@ -102,7 +102,7 @@ def test_every_sequence_is_ended_once_or_more_and_nothing_is_left():
     engine = engine_for(MODEL, drafter)
     complete(engine, LOOPING, GREEDY)
     assert set(drafter.ended) == {0, 1, 2}
-    assert not engine.requests
+    assert not engine.sequences
     assert not engine.scheduler.running
     assert engine.step() == []
 

@@ -69,8 +69,8 @@ def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
         running = [seq.id for seq in tight.scheduler.running]
         if running and rng.random() < 0.01:
             tight.preempt(rng.choice(running))
-        if tight.requests and rng.random() < 0.01:
-            aborted.add(chosen := rng.choice([*tight.requests]))
+        if tight.sequences and rng.random() < 0.01:
+            aborted.add(chosen := rng.choice([*tight.sequences]))
             tight.abort(chosen)
         tight.step()
         assert held_nbytes(tight) == num_blocks * pool.block_nbytes
@@ -79,7 +79,7 @@ def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
     for run, prompt, params in pairs:
         expected = roomy.add(prompt, params)
         drain(roomy)
-        if tight.drafter.draws and params.temperature:
+        if tight.proposer.drafter.draws and params.temperature:
             continue  # draws keep the distribution only
         got, wanted = run.seq.generated, expected.seq.generated
         assert got == (wanted[: len(got)] if run.seq.id in aborted else wanted)

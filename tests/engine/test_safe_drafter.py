@@ -57,7 +57,7 @@ class Failing(Scripted):
 def guarded_engine(drafter):
     """An engine that drafts in every step, so that nothing depends on the clock."""
     engine = engine_for(MODEL, drafter, controller=True)
-    engine.controller = Fixed(8)
+    engine.proposer.controller = Fixed(8)
     return engine
 
 

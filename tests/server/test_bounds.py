@@ -201,7 +201,7 @@ def test_a_client_that_vanishes_frees_its_place(served, llm, stream):
     head = f"{HEAD}content-length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
         client.sendall(head.encode() + body)
-        wait_until(lambda: llm.engine.requests)
+        wait_until(lambda: llm.engine.sequences)
     wait_until(lambda: not service.num_running)
     assert not llm.engine.has_work
     assert llm.loop.served.finished["abort"] == aborted + 1

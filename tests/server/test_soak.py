@@ -85,7 +85,7 @@ def nothing_is_left(service, llm):
         time.sleep(0.02)
     assert service.num_running == 0
     engine = llm.engine
-    assert not engine.requests
+    assert not engine.sequences
     assert not engine.scheduler.running
     assert not engine.scheduler.waiting
     assert engine.cache.pool.num_used == 0

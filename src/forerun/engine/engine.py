@@ -23,15 +23,15 @@ from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import Prediction
-from forerun.engine.additions import extended, fitting
 from forerun.engine.batch import Pass, SequenceRows, pack
-from forerun.engine.controller import Controller, DraftResult, Fixed, Prior
+from forerun.engine.controller import Controller, Fixed, Prior
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.policy import Policy
 from forerun.engine.pressure import MemoryPressure, Need
-from forerun.engine.request import RequestState, StepResult
+from forerun.engine.proposer import Proposer
 from forerun.engine.safe_drafter import SafeDrafter
 from forerun.engine.scheduler import Scheduler
+from forerun.engine.sequence import SequenceState, StepResult
 from forerun.engine.stats import SpecStats, Timers
 from forerun.engine.trace import Trace
 from forerun.model.cache.base import KVCache
@@ -65,21 +65,20 @@ class Engine:
         """
         self.model = model
         self.stats = SpecStats()
-        self.drafter: Drafter = SafeDrafter(drafter, self.stats, model.config.vocab_size)
-        self.controller: Controller = Fixed(config.draft_budget)
+        controller: Controller = Fixed(config.draft_budget)
         if config.controller:
-            self.controller = Policy(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
+            controller = Policy(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
+        safe = SafeDrafter(drafter, self.stats, model.config.vocab_size)
+        self.proposer = Proposer(safe, controller, config, cache.max_len, draft_forced=draft_forced)
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache
-        self._grammars, self._draft_forced, self._encode = grammars, draft_forced, encode
-        self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
+        self._grammars, self._encode = grammars, encode
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         self.pressure = MemoryPressure(self.cache, self.scheduler, self.stats)
         self.timers = Timers()
         self.trace: Trace | None = None
-        self._granted = 0
-        self.requests: dict[int, RequestState] = {}
+        self.sequences: dict[int, SequenceState] = {}
         self._logits: Tensor | None = None
         self._logit_rows = logit_rows
         self._next_id = 0
@@ -87,7 +86,7 @@ class Engine:
 
     def add(
         self, prompt: Sequence[int], params: SamplingParams, detokenizer: Detokenizer | None = None
-    ) -> RequestState:
+    ) -> SequenceState:
         """Queue a prompt; `detokenizer` turns its tokens into text. Raises RequestError and CapacityError."""
         self._check(prompt, params)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
@@ -97,16 +96,16 @@ class Engine:
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
         grammar = self._grammar(params)
         pipeline = LogitsPipeline(params, prompt, seed=seed, eos_ids=self.eos_ids, grammar=grammar)
-        request = RequestState(seq, stops, pipeline, self._prediction(params))
+        state = SequenceState(seq, stops, pipeline, self._prediction(params))
         self._next_id += 1
-        self.requests[seq.id] = request
+        self.sequences[seq.id] = state
         self.scheduler.add(seq)
-        return request
+        return state
 
     @property
     def has_work(self) -> bool:
         """True while a sequence runs or waits."""
-        return bool(self.requests)
+        return bool(self.sequences)
 
     def step(self) -> list[Event]:
         """One pass of the target for all running sequences; what it made final."""
@@ -115,37 +114,39 @@ class Engine:
             return []
         draft_s, verify_s = self.timers.draft_s, self.timers.verify_s
         with self.timers("propose"):
-            drafts = self._propose()
+            drafts = self.proposer.propose(self.sequences[seq.id] for seq in self.scheduler.running)
         with self.timers("pack"):
             work = self._pack(drafts)
         with self.timers("forward"):
-            hidden = self.model.forward(work.batch, self.cache, self.drafter.features.layers)
+            hidden = self.model.forward(
+                work.batch, self.cache, self.proposer.drafter.features.layers
+            )
         results = self._verify(work, hidden)
         with self.timers("keep"):
             self._keep(work, results)
         with self.timers("emit"):
-            events = [result.request.take(result) for result in results]
+            events = [result.state.take(result) for result in results]
         with self.timers("observe"):
             self._observe(results)
         self._learn(work, results, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
         if self.trace is not None:
-            self.trace.end_step(work, results, self._granted)
+            self.trace.end_step(work, results, self.proposer.num_granted)
         return events
 
     def idle(self) -> bool:
         """A small step of the drafter's own while there is nothing to do; whether there is more."""
-        return not self.has_work and self.drafter.idle()
+        return not self.has_work and self.proposer.drafter.idle()
 
     def abort(self, seq_id: int) -> Event | None:
         """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""
-        request = self.requests.get(seq_id)
-        if request is None:
+        state = self.sequences.get(seq_id)
+        if state is None:
             return None
-        request.seq.finish_reason = FinishReason.ABORT
-        text = request.stops.close()
-        request.text += text
+        state.seq.finish_reason = FinishReason.ABORT
+        text = state.stops.close()
+        state.text += text
         pieces = (TextPiece(text, from_draft=False),) if text else ()
-        self._forget(request)
+        self._forget(state)
         return Event(seq_id, (), pieces, None, FinishReason.ABORT)
 
     def start_trace(self) -> Trace:
@@ -155,9 +156,9 @@ class Engine:
 
     def preempt(self, seq_id: int) -> None:
         """Take a running sequence's slot away; it goes on later, exactly where it was."""
-        request = self.requests[seq_id]
-        self._end_drafting(request)
-        self.scheduler.preempt(request.seq)
+        state = self.sequences[seq_id]
+        self._end_drafting(state)
+        self.scheduler.preempt(state.seq)
 
     def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:
         vocab_size, max_len = self.model.config.vocab_size, self.cache.max_len
@@ -188,48 +189,12 @@ class Engine:
             raise RequestError("prediction must be none: this engine has no tokenizer")
         return Prediction(self._encode(params.prediction))
 
-    def _propose(self) -> dict[int, Draft]:
-        """A draft for every sequence that decodes: the drafter's within its budget, and what is known without it."""
-        running = [seq for seq in self.scheduler.running if self.requests[seq.id].has_begun]
-        seqs = [seq for seq in running if seq.params.max_draft != 0]
-        drafts = self._ask(seqs)
-        self._num_proposed = {seq_id: len(draft) for seq_id, draft in drafts.items()}
-        for seq in seqs:
-            request, draft = self.requests[seq.id], drafts.get(seq.id, EMPTY_DRAFT)
-            room = self._room(seq, self.config.draft_budget)
-            drafts[seq.id] = extended(request, draft, room, with_grammar=self._draft_forced)
-        return drafts
-
-    def _room(self, seq: Seq, budget: int) -> int:
-        """Nodes that a sequence may draft, with what it asked for and what is left of the context."""
-        asked = seq.params.max_draft
-        return min(
-            budget if asked is None else min(budget, asked), self.cache.max_len - len(seq.tokens)
-        )
-
-    def _ask(self, seqs: list[Seq]) -> dict[int, Draft]:
-        """What the drafter proposes for sequences with a budget, cut to what is allowed and has room."""
-        budgets = self.controller.budgets(seqs) if seqs else {}
-        self._granted = sum(budgets.values())
-        least = self.config.min_draft
-        seqs = [seq for seq in seqs if budgets[seq.id] >= max(least, 1)]
-        if not seqs:
-            return {}
-        rooms = [self._room(seq, budgets[seq.id]) for seq in seqs]
-        drafts = self.drafter.propose(seqs, rooms)
-        drafted = {
-            seq.id: fitting(self.requests[seq.id], draft)
-            for seq, draft in zip(seqs, drafts, strict=True)
-            if len(draft) >= least or draft.probs is not None  # dropping what was drawn would bias
-        }
-        return self.controller.trim(drafted)
-
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Pending tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
         needs, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
             pending = self.scheduler.pending(seq)
-            if not self.requests[seq.id].has_begun:
+            if not self.sequences[seq.id].has_begun:
                 pending = pending[:room]
                 room -= len(pending)
             if pending:
@@ -264,12 +229,12 @@ class Engine:
 
         As many sequences at a time as there are rows of logits for, where they are needed.
         """
-        wanted = [*hidden.taps, *([hidden.last] if self.drafter.features.last else [])]
+        wanted = [*hidden.taps, *([hidden.last] if self.proposer.drafter.features.last else [])]
         features = None  # what the drafter asked to see
         if wanted:
             features = wanted[0] if len(wanted) == 1 else torch.cat(wanted, dim=-1)
-        requests = [self.requests[one.seq.id] for one in work.seq_rows]
-        writes = not all(r.needs_only_argmax for r in requests)
+        states = (self.sequences[one.seq.id] for one in work.seq_rows)
+        writes = not all(state.needs_only_argmax for state in states)
         results: list[StepResult] = []
         for group in work.groups(self._logit_rows if writes else None):
             results = [result.without_logits() for result in results]  # their memory is used again
@@ -287,7 +252,7 @@ class Engine:
         All come out of one read of the weights. The next call overwrites the logits.
         """
         vocab_size = self.model.config.vocab_size
-        k = min(self.drafter.features.top_k, vocab_size)
+        k = min(self.proposer.drafter.features.top_k, vocab_size)
         if writes and (self._logits is None or len(self._logits) < len(rows)):
             self._logits = None  # freed before the larger one is there
             self._logits = torch.empty(len(rows), vocab_size, device=rows.device)
@@ -308,29 +273,29 @@ class Engine:
         """One sequence's result, none while its prompt is read; `logits` begin with row `first`."""
         seq_rows, rows, logit_rows = span
         logit_rows = range(logit_rows.start - first, logit_rows.stop - first)
-        request = self.requests[seq_rows.seq.id]
+        state = self.sequences[seq_rows.seq.id]
         own = features
         if features is not None and len(rows) < len(features):
             own = features[rows.start : rows.stop]
-        if own is not None and not request.has_begun:
-            request.prompt_features.append(own)
-        if request.scores_prompt:
-            states = hidden.last[rows.start : rows.stop]
-            request.score_prompt(seq_rows.segment.base, states, self.model.head)
-        if request.seq.params.pooling is not None and not request.has_begun:
-            request.pool(seq_rows.segment.base, hidden.last[rows.start : rows.stop])
+        if own is not None and not state.has_begun:
+            state.prompt_features.append(own)
+        if state.scores_prompt:
+            last = hidden.last[rows.start : rows.stop]
+            state.score_prompt(seq_rows.segment.base, last, self.model.head)
+        if state.seq.params.pooling is not None and not state.has_begun:
+            state.pool(seq_rows.segment.base, hidden.last[rows.start : rows.stop])
         if not seq_rows.is_complete:
             return []
         outcome = verify(
             seq_rows.seq,
             seq_rows.draft,
             logits[logit_rows.start : logit_rows.stop],
-            request.pipeline,
+            state.pipeline,
             hidden=own,
             top=None if top is None else top.part(logit_rows),
             timers=self.timers,
         )
-        return [StepResult.of(request, seq_rows, outcome)]
+        return [StepResult.of(state, seq_rows, outcome)]
 
     def _keep(self, work: Pass, results: list[StepResult]) -> None:
         """Commit what was fed and what was accepted; the other scratch rows are forgotten."""
@@ -344,52 +309,44 @@ class Engine:
         """Tell the drafter who began, what became of its drafts, and who has ended."""
         observed: list[StepResult] = []
         for result in results:
-            request = result.request
-            if request.has_begun:
-                if request.prediction is not None:
-                    request.prediction.learn(result.rows.draft, result.outcome.path)
-                request.stats.record(result.rows.draft, result.outcome)
+            state = result.state
+            if state.has_begun:
+                if state.prediction is not None:
+                    state.prediction.learn(result.rows.draft, result.outcome.path)
+                state.stats.record(result.rows.draft, result.outcome)
                 self.stats.record(result.rows.draft, result.outcome)
             if result.finish_reason is not None:
-                self._forget(request)
-            elif request.has_begun:
+                self._forget(state)
+            elif state.has_begun:
                 observed.append(result)
             else:
-                request.has_begun = True
-                prompt = torch.cat(request.prompt_features) if request.prompt_features else None
-                request.prompt_features.clear()
-                self.drafter.begin(request.seq, replace(result.outcome, hidden=prompt))
+                state.has_begun = True
+                prompt = torch.cat(state.prompt_features) if state.prompt_features else None
+                state.prompt_features.clear()
+                self.proposer.drafter.begin(state.seq, replace(result.outcome, hidden=prompt))
         if observed:
-            each = ((r.request.seq, r.rows.draft, r.outcome) for r in observed)
-            self.drafter.observe(*map(list, zip(*each, strict=True)))
+            each = ((r.state.seq, r.rows.draft, r.outcome) for r in observed)
+            self.proposer.drafter.observe(*map(list, zip(*each, strict=True)))
 
     def _learn(
         self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
     ) -> None:
         """Tell the controller what the step brought and cost."""
-        trials = [
-            DraftResult(
-                r.rows.seq.id,
-                min(self._num_proposed.get(r.rows.seq.id, 0), len(r.rows.draft)),
-                r.outcome.path,
-                r.outcome.emitted,
-            )
-            for r in results
-        ]
         read = sum(one.num_pending for one in work.seq_rows) if not work.is_decoding else 0
         emitted = sum(len(r.outcome.emitted) for r in results)
         self.pressure.learn(draft_s + verify_s, emitted, read)
         num_rows = work.batch.num_rows if work.is_decoding else None
-        self.controller.learn(trials, num_rows, draft_s, verify_s)
+        controller = self.proposer.controller
+        controller.learn(self.proposer.results(results), num_rows, draft_s, verify_s)
 
-    def _end_drafting(self, request: RequestState) -> None:
-        self.drafter.end(request.seq)
-        request.has_begun = False
-        request.prompt_features.clear()
+    def _end_drafting(self, state: SequenceState) -> None:
+        self.proposer.drafter.end(state.seq)
+        state.has_begun = False
+        state.prompt_features.clear()
 
-    def _forget(self, request: RequestState) -> None:
+    def _forget(self, state: SequenceState) -> None:
         try:
-            self._end_drafting(request)
+            self._end_drafting(state)
         finally:
-            self.scheduler.release(request.seq)
-            del self.requests[request.seq.id]
+            self.scheduler.release(state.seq)
+            del self.sequences[state.seq.id]

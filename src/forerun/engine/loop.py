@@ -28,7 +28,7 @@ from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_token
-from forerun.engine.request import RequestState
+from forerun.engine.sequence import SequenceState
 
 MAX_LEARN_S = 1.0
 """Time to learn that is saved up."""
@@ -226,7 +226,7 @@ class RequestHandle:
     id: str
     prompt: str | None
     """The prompt's text, if it is known."""
-    runs: tuple[RequestState, ...]
+    runs: tuple[SequenceState, ...]
     news: deque[Event]
     sink: Sink
     error: BaseException | None = None

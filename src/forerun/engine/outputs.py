@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from forerun.core.types import FinishReason, TokenLogprob
-from forerun.engine.request import RequestState
+from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
 
 Spell = Callable[[int], str | None]
@@ -42,7 +42,7 @@ class CompletionOutput:
     """The stop string, or the token of `stop_token_ids`, that ended it."""
 
     @classmethod
-    def of(cls, index: int, run: RequestState, spell: Spell) -> CompletionOutput:
+    def of(cls, index: int, run: SequenceState, spell: Spell) -> CompletionOutput:
         """What a sequence has so far."""
         wanted = run.seq.params.logprobs is not None
         return cls(

@@ -58,7 +58,7 @@ _id = attrgetter("seq_id")
 
 
 @dataclass(slots=True)
-class SequenceState:
+class SequenceEstimate:
     """What is known of one sequence; tokens and time in plain steps."""
 
     values: Means = field(default_factory=Means)
@@ -105,7 +105,7 @@ class Policy(Controller):
         self._acceptance = AcceptanceModel(prior.nodes)
         row = MARGIN * (self.pass_cost.v(2) - 1)
         self._value = NodeValue([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
-        self._states: dict[int, SequenceState] = {}
+        self._states: dict[int, SequenceEstimate] = {}
         self._bound: frozenset[int] = frozenset()
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}
@@ -119,7 +119,7 @@ class Policy(Controller):
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """The best questions, or a trial; all for requests whose seed binds them."""
         before = self._states
-        self._states = {seq.id: before.get(seq.id) or SequenceState() for seq in seqs}
+        self._states = {seq.id: before.get(seq.id) or SequenceEstimate() for seq in seqs}
         lost = sum(state.speedup * state.weight for state in self._states.values())
         self._time = lost / self.pass_cost.predict(len(seqs))
         if self.keeps_seeds:
@@ -164,7 +164,7 @@ class Policy(Controller):
         self._asked_before = frozenset(result.seq_id for result in asked)
         self._granted, self._drafts = {}, {}
 
-    def _best_question(self, state: SequenceState) -> int:
+    def _best_question(self, state: SequenceEstimate) -> int:
         """As many nodes as add most, less what asking for them costs; none while that is unknown."""
         if not self._knows_asking:
             return 0

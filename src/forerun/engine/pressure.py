@@ -32,7 +32,6 @@ from forerun.engine.scheduler import Scheduler
 from forerun.engine.stats import SpecStats
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
-from forerun.model.cache.paged import PagedCache
 
 SMALLER_TREES = "smaller_trees"
 SHORTER_DRAFTS = "shorter_drafts"
@@ -74,8 +73,7 @@ class MemoryPressure:
     """Shares the blocks of a cache among drafts, prefixes and sequences; `taken` counts the steps."""
 
     def __init__(self, cache: KVCache, scheduler: Scheduler, stats: SpecStats) -> None:
-        self.cache = cache if isinstance(cache, PagedCache) else None
-        self.scheduler, self.stats = scheduler, stats
+        self.cache, self.scheduler, self.stats = cache, scheduler, stats
         self.taken: Counter[str] = Counter(dict.fromkeys(PRESSURE_STEPS, 0))
         self._token_s, self._prompt_row_s = DecayedMean(COST_MEMORY), DecayedMean(COST_MEMORY)
 
@@ -84,9 +82,8 @@ class MemoryPressure:
 
         What the cache and the scheduler did by themselves is counted.
         """
-        if self.cache is not None:
-            evicted = sum(pool.num_evicted for pool in self.cache.pool.shared.pools)
-            self.note(EVICTED, evicted - self.taken[EVICTED])
+        evicted = sum(pool.num_evicted for pool in self.cache.pool.shared.pools)
+        self.note(EVICTED, evicted - self.taken[EVICTED])
         self.note(PREEMPTED, self.scheduler.num_preempted - self.taken[PREEMPTED])
         self.note(QUEUED, self.scheduler.num_queued - self.taken[QUEUED])
         if num_prompt_rows:
@@ -96,9 +93,7 @@ class MemoryPressure:
 
     def fit(self, needs: Sequence[Need]) -> list[Draft]:
         """Their drafts, cut where there are no blocks for them."""
-        drafts = [need.draft for need in needs]
-        if (cache := self.cache) is None:
-            return drafts
+        cache, drafts = self.cache, [need.draft for need in needs]
         least = [cache.lacking(need.seq.slot, need.pending) for need in needs]
         extra = [
             cache.lacking(need.seq.slot, need.pending + len(need.draft)) - must
@@ -124,7 +119,7 @@ class MemoryPressure:
 
     def take_back(self) -> bool:
         """Whether a draft model's rows of a sequence were freed, which is decoded without drafts from here on."""
-        found = self.cache is not None and self.cache.pool.shared.take_back()
+        found = self.cache.pool.shared.take_back()
         self.note(UNDRAFTED, found)
         return found
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forerun.engine.batch import Pass
-from forerun.engine.request import StepResult
+from forerun.engine.sequence import StepResult
 from forerun.engine.stats import PHASES, Timers
 
 

@@ -33,11 +33,7 @@ class NativeCache(PagedCache):
         form = "fp16" if kv == "auto" else kv
         with memory_refused(f"{self.pool.num_blocks} blocks of keys and values"):
             self.native = _native.Cache(*shape, form, self.pool.num_blocks)
-
-    @property
-    def block_nbytes(self) -> int:
-        """Bytes of one block: keys and values of BLOCK_ROWS rows of all layers."""
-        return self.native.block_nbytes
+        self.pool.block_nbytes, self.pool.drop = self.native.block_nbytes, self.native.drop_block
 
     def _place(self, slot: int, index: int, block: int) -> None:
         super()._place(slot, index, block)
@@ -48,6 +44,3 @@ class NativeCache(PagedCache):
 
     def _copy_block(self, source: int, target: int) -> None:
         self.native.copy_block(source, target)
-
-    def _drop_block(self, block: int) -> None:
-        self.native.drop_block(block)

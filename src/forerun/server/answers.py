@@ -15,7 +15,7 @@ from typing import Any
 from forerun.core.repetition import is_much
 from forerun.core.types import TokenLogprob
 from forerun.engine.outputs import Logprob
-from forerun.engine.request import RequestState
+from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
 from forerun.server.parts import Call, CallDelta, Delta, TextDelta
 from forerun.server.worker import AsyncRequest
@@ -214,7 +214,7 @@ def _by_id(found: Mapping[int, Logprob]) -> Document:
     return {str(token): dataclasses.asdict(entry) for token, entry in found.items()}
 
 
-def _runs(request: AsyncRequest) -> list[RequestState]:
+def _runs(request: AsyncRequest) -> list[SequenceState]:
     return [run for handle in request.handles for run in handle.runs]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
-from forerun.engine.request import RequestState
+from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
 from forerun.server.answers import Document, timings
 from forerun.server.errors import of_stream
@@ -107,7 +107,7 @@ class NativeWriter:
         self.observe(news)
         self._end_s = news.time_s
 
-    def _runs(self) -> list[RequestState]:
+    def _runs(self) -> list[SequenceState]:
         return [run for handle in self.request.handles for run in handle.runs]
 
     def _chunks(self, news: StreamEvent) -> list[bytes]:
@@ -123,7 +123,7 @@ class NativeWriter:
     def _chunk(
         self,
         index: int,
-        run: RequestState,
+        run: SequenceState,
         text: str,
         tokens: tuple[int, ...],
         scored: tuple[TokenLogprob, ...],
@@ -207,7 +207,7 @@ def _probability(one: TokenLogprob, tokenizer: Tokenizer) -> Document:
     return entry(one.token_id, one.logprob) | {"top_logprobs": top}
 
 
-def _stop_type(run: RequestState) -> str:
+def _stop_type(run: SequenceState) -> str:
     match run.seq.finish_reason:
         case FinishReason.LENGTH:
             return "limit"
@@ -217,7 +217,7 @@ def _stop_type(run: RequestState) -> str:
             return "none"
 
 
-def _fills_context(run: RequestState, llm: LLM) -> bool:
+def _fills_context(run: SequenceState, llm: LLM) -> bool:
     """True if the answer ended where the context does."""
     is_full = len(run.seq.tokens) >= llm.max_len
     return is_full and run.seq.finish_reason is FinishReason.LENGTH

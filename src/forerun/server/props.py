@@ -80,7 +80,7 @@ def _slots(llm: LLM) -> list[Document]:
     with llm.loop.turns():
         engine = llm.engine
         for seq in engine.scheduler.running:
-            run = engine.requests[seq.id]
+            run = engine.sequences[seq.id]
             next_token = {
                 "has_next_token": True,
                 "has_new_line": "\n" in run.text,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.outputs import RequestOutput
-from forerun.engine.request import RequestState
+from forerun.engine.sequence import SequenceState
 from forerun.server.answers import Document, DocumentHead, Words, prompt_logprobs, timings, usage
 from forerun.server.errors import of_stream
 from forerun.server.http import to_json
@@ -116,7 +116,7 @@ class Writer:
                 choice["prompt_token_ids"] = seq.tokens[: seq.num_prompt]
         return choice
 
-    def _run(self, index: int) -> RequestState:
+    def _run(self, index: int) -> SequenceState:
         return [run for handle in self.request.handles for run in handle.runs][index]
 
     def _is_finished(self) -> bool:

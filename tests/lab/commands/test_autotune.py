@@ -54,7 +54,9 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     llm = LLM(str(default_model), max_model_len=256, threads=1)
     assert llm.profile is not None
     assert llm.drafter_spec.text() == SPELLED
-    assert llm.engine.controller.pass_cost.predict(4) == llm.profile.passes.costs(8).predict(4)
+    assert llm.engine.proposer.controller.pass_cost.predict(4) == llm.profile.passes.costs(
+        8
+    ).predict(4)
     assert llm.with_drafter("auto").drafter_spec.text() == SPELLED
     assert llm.with_drafter("none").drafter_spec.name == "none"
     assert llm.with_drafter("auto", num_draft=3).drafter_spec.text() == "recycling:num_draft=3"

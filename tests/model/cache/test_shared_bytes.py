@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import settings
@@ -23,11 +25,13 @@ from tests.model.cache.test_caches import (
 TEXTS = [[i % n for i in range(MAX_LEN)] for n in (2, 3)]
 
 
-def new_pair(kind: str, kv: str, num_blocks: int) -> tuple[PagedCache, PagedCache]:
+def new_pair(
+    kind: str, kv: str, num_blocks: int, take_back: Callable[[], bool] = lambda: False
+) -> tuple[PagedCache, PagedCache]:
     """A cache of so many blocks, and one whose blocks are half or twice as large."""
     host = new_cache(kind, kv, num_blocks)
     guest = new_cache(kind, "fp16" if kv == "fp32" else "fp32")
-    guest.join(host)
+    guest.join(host, take_back)
     return host, guest
 
 
@@ -40,10 +44,9 @@ class SharedBytesMachine(RuleBasedStateMachine):
         num_blocks=st.integers(2 * BLOCKS, 12),
     )
     def start(self, kind: str, kv: str, num_blocks: int) -> None:
-        self.caches = new_pair(kind, kv, num_blocks)
+        self.caches = new_pair(kind, kv, num_blocks, self.let_go)
         self.total = num_blocks * self.caches[0].block_nbytes
         self.held: dict[tuple[int, int], list[int]] = {}
-        self.caches[0].pool.shared.lenders.append(self.let_go)
 
     def let_go(self) -> bool:
         found = [slot for which, slot in self.held if which]

@@ -39,7 +39,6 @@ from forerun.drafting.draft_builder import (
 )
 from forerun.drafting.vocabulary import vocabulary_difference
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
-from forerun.model.cache.paged import PagedCache
 from forerun.model.model import Model
 from forerun.weights.rtn import Scheme
 
@@ -141,9 +140,8 @@ class DraftModel(ModelDrafter):
         self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
         self.cache = model.new_cache(target.max_num_seqs, max_len)
-        if isinstance(target.cache, PagedCache) and target.cache.is_limited:
-            self.cache.join(target.cache)
-            self.cache.pool.shared.lenders.append(self._let_go)
+        if target.cache is not None and target.cache.is_limited:
+            self.cache.join(target.cache, self._let_go)
         self.kv_block_nbytes = self.cache.block_nbytes
         self._slots: dict[int, Slot] = {}
 

@@ -62,7 +62,7 @@ class Candidate:
         config = EngineConfig(controller=False)
         checked = Checked(drafter, vocab_size)
         engine = Engine(model, cache, checked, config, grammars=ToyGrammar.start)
-        engine.drafter = checked  # an error must be seen, not isolated
+        engine.proposer.drafter = checked  # an error must be seen, not isolated
         return engine
 
 

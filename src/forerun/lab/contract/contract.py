@@ -21,7 +21,7 @@ from forerun.drafting.base import Drafter
 from forerun.drafting.held import held_nbytes
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.request import RequestState
+from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
 from forerun.lab.contract import distribution
 from forerun.lab.contract.candidate import (
@@ -70,7 +70,7 @@ def check_batch_acceptance(candidate: Candidate) -> None:
         _complete(engine, [prompt], params)
         alone.add(engine.stats)
         together.add(prompt, params)
-    while len(together.requests) == 3:  # not longer, or the last of them would be alone
+    while len(together.sequences) == 3:  # not longer, or the last of them would be alone
         together.step()
     _expect_busy(alone)
     if together.stats.tau - 1 < (alone.tau - 1) / 2:
@@ -106,7 +106,7 @@ def check_preemption(candidate: Candidate) -> None:
 def check_seed(candidate: Candidate) -> None:
     """A seed says what it says in plain sampling, unless drafts are drawn: those keep the distribution only."""
     engine = candidate.engine()
-    if engine.drafter.draws:
+    if engine.proposer.drafter.draws:
         return
     params = SamplingParams(temperature=0.9, top_p=0.9, seed=11, max_tokens=40)
     _expect_plain(engine, _complete(engine, PROMPTS, params))
@@ -118,7 +118,7 @@ def check_grammar(candidate: Candidate) -> None:
     form = StructuredOutputsParams(regex=str(VOCAB_SIZE))
     settings = [replace(GREEDY, structured_outputs=form)]
     engine = candidate.engine()
-    if not engine.drafter.draws:
+    if not engine.proposer.drafter.draws:
         settings.append(replace(settings[0], temperature=0.9, seed=11))
     for params in settings:
         runs = _complete(engine, PROMPTS, params)
@@ -152,13 +152,13 @@ def check_budgets(candidate: Candidate) -> None:
     `Checked` looks at every draft; here the budgets differ by sequence and step, 0 included.
     """
     engine = candidate.engine()
-    engine.controller = _Varying(12)
+    engine.proposer.controller = _Varying(12)
     runs = [engine.add(prompt, GREEDY) for prompt in PROMPTS]
     while engine.has_work:
         engine.step()
         begun = [run.seq for run in runs if run.has_begun]
-        engine.drafter.propose(begun, [0] * len(begun))
-    engine.drafter.propose([], [])
+        engine.proposer.drafter.propose(begun, [0] * len(begun))
+    engine.proposer.drafter.propose([], [])
     _expect_plain(engine, runs)
     _expect_busy(engine.stats)
 
@@ -173,15 +173,15 @@ def check_end(candidate: Candidate) -> None:
     for num_skipped in (0, 7):
         engine = candidate.engine()
         (ended,) = _complete(engine, [[1, 2, 1, 2, 1]], _only(0, 12))
-        assert isinstance(engine.drafter, Checked)
-        engine.drafter.end(ended.seq)
-        engine.drafter.proposed.clear()
-        second = Engine(engine.model, engine.cache, engine.drafter, engine.config)
-        second.drafter = engine.drafter
+        assert isinstance(engine.proposer.drafter, Checked)
+        engine.proposer.drafter.end(ended.seq)
+        engine.proposer.drafter.proposed.clear()
+        second = Engine(engine.model, engine.cache, engine.proposer.drafter, engine.config)
+        second.proposer.drafter = engine.proposer.drafter
         for _ in range(num_skipped):
             second.abort(second.add([1], GREEDY).seq.id)
         _complete(second, [[15, 16, 17, 15, 16, 17, 15]], _only(12, 12))
-        found.append([(draft.tokens, draft.parents) for draft in engine.drafter.proposed])
+        found.append([(draft.tokens, draft.parents) for draft in engine.proposer.drafter.proposed])
     if found[0] != found[1]:
         raise ContractError(
             "a new sequence with the id of an ended one gets other drafts than one with an id of its own: "
@@ -199,7 +199,7 @@ def check_memory(candidate: Candidate) -> None:
     ]
     while all(len(run.seq.tokens) < MAX_LEN - 32 for run in runs):
         engine.step()
-    held, promised = _held(engine), engine.drafter.memory(len(runs), MAX_LEN).total
+    held, promised = _held(engine), engine.proposer.drafter.memory(len(runs), MAX_LEN).total
     if held > promised + OVERHEAD_NBYTES:
         raise ContractError(
             f"{held} bytes are held for {len(runs)} sequences of {MAX_LEN} tokens, `memory` says {promised}"
@@ -242,7 +242,7 @@ def run(candidate: Candidate) -> Iterator[tuple[str, str | None]]:
 
 def _complete(
     engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
-) -> list[RequestState]:
+) -> list[SequenceState]:
     runs = [engine.add(prompt, params) for prompt in prompts]
     while engine.has_work:
         engine.step()
@@ -255,7 +255,7 @@ def _only(first: int, size: int) -> SamplingParams:
     return replace(GREEDY, seed=5, logit_bias=dict.fromkeys(others, -100.0))
 
 
-def _expect_plain(engine: Engine, runs: Sequence[RequestState]) -> None:
+def _expect_plain(engine: Engine, runs: Sequence[SequenceState]) -> None:
     """The same tokens as every prompt alone without drafting."""
     cache = engine.model.new_cache(1, MAX_LEN)
     plain = Engine(
@@ -275,7 +275,7 @@ def _expect_plain(engine: Engine, runs: Sequence[RequestState]) -> None:
             )
 
 
-def _expect_allowed(runs: Sequence[RequestState]) -> None:
+def _expect_allowed(runs: Sequence[SequenceState]) -> None:
     for run in runs:
         state: ToyGrammar | None = ToyGrammar(VOCAB_SIZE)
         for token in run.seq.generated:
@@ -297,7 +297,9 @@ def _expect_no_growth(candidate: Candidate) -> None:
         for _ in range(NUM_ENDED):
             _complete(engine, PROMPTS[:1], replace(GREEDY, seed=5, max_tokens=16))
         held.append(_held(engine))
-    allowed = engine.drafter.memory(1, 64).total - engine.drafter.memory(0, 64).total
+    allowed = (
+        engine.proposer.drafter.memory(1, 64).total - engine.proposer.drafter.memory(0, 64).total
+    )
     if held[1] - held[0] > allowed:
         raise ContractError(
             f"after {NUM_ENDED} sequences {held[0]} bytes are held, after {2 * NUM_ENDED} {held[1]}, though none runs "
@@ -307,6 +309,6 @@ def _expect_no_growth(candidate: Candidate) -> None:
 
 def _held(engine: Engine) -> int:
     """Bytes the drafter holds, without the target's."""
-    assert isinstance(engine.drafter, Checked)
-    seqs = [run.seq for run in engine.requests.values()]
-    return held_nbytes(engine.drafter.inner, without=(engine.model, engine.cache, *seqs))
+    assert isinstance(engine.proposer.drafter, Checked)
+    seqs = [run.seq for run in engine.sequences.values()]
+    return held_nbytes(engine.proposer.drafter.inner, without=(engine.model, engine.cache, *seqs))

@@ -184,7 +184,7 @@ class Autotune:
 
     def _measure(self, drafter: str) -> DrafterFigures:
         engine = self.new_engine(drafter)
-        engine.controller = recorder = Recorder(engine.config.draft_budget)
+        engine.proposer.controller = recorder = Recorder(engine.config.draft_budget)
         num_prompts, num_tried = len(self.prompts), len(self.tried)
         # The seed: lookahead draws its first window.
         params = SamplingParams(temperature=0, max_tokens=self.max_tokens, seed=0)

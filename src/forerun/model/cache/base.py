@@ -14,6 +14,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from forerun.core.errors import CapacityError
+from forerun.model.cache.blocks import BlockPool
 
 
 class KVCache(ABC):
@@ -22,9 +23,14 @@ class KVCache(ABC):
     Each slot has a committed length; a model writes scratch rows above it (row r of a segment at
     `length + r`), and `keep` commits the accepted ones. Rows that are not kept are overwritten by
     the next pass. How rows are stored, and whether sequences share them, is the subclass's affair.
+    `pool` counts the blocks of those that have blocks; it is empty for others.
     """
 
+    is_limited: bool = False
+    """Whether it has fewer or more blocks than its slots can fill."""
+
     def __init__(self, num_slots: int, max_len: int) -> None:
+        self.pool = BlockPool(0)
         self.num_slots = num_slots
         self.max_len = max_len
         self._lengths = [0] * num_slots
@@ -54,6 +60,14 @@ class KVCache(ABC):
     def reserve(self, slot: int, rows: int) -> bool:
         """Whether so many rows fit above the committed ones; if so, they may be written."""
         return self._lengths[slot] + rows <= self.max_len
+
+    def lacking(self, slot: int, rows: int) -> int:
+        """Blocks that `reserve` of so many rows would take from the pool."""
+        return 0
+
+    def room(self, slot: int, more: int = 0) -> int:
+        """Rows above the committed ones that a slot's blocks have, with so many blocks more."""
+        return self.max_len - self._lengths[slot]
 
     def length(self, slot: int) -> int:
         """Committed rows of a slot."""
@@ -86,6 +100,11 @@ class KVCache(ABC):
     def usage(self) -> float:
         """Share of the memory that open slots hold."""
         return sum(self._lengths) / (self.num_slots * self.max_len)
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of one block: keys and values of its rows of all layers."""
+        return self.pool.block_nbytes
 
     @abstractmethod
     def nbytes(self) -> int:

@@ -12,7 +12,7 @@ Where the memory comes from and how rows lie in a block is the subclass's affair
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS, BlockPool, Node, blocks_of, common_prefix
@@ -31,7 +31,6 @@ class PagedCache(KVCache):
         super().__init__(num_slots, max_len)
         self.blocks_per_slot = blocks_of(max_len)
         self.is_limited = num_blocks is not None
-        """Whether it has fewer or more blocks than its slots can fill."""
         if num_blocks is None:
             num_blocks = num_slots * self.blocks_per_slot
         if num_blocks < self.blocks_per_slot:
@@ -43,15 +42,12 @@ class PagedCache(KVCache):
         self._tokens: list[list[int]] = [[] for _ in range(num_slots)]
         """What the slots' first rows are computed from, as far as it is known before they are closed."""
 
-    @property
-    @abstractmethod
-    def block_nbytes(self) -> int:
-        """Bytes of one block: keys and values of BLOCK_ROWS rows of all layers."""
+    def join(self, host: KVCache, take_back: Callable[[], bool]) -> None:
+        """Have no memory but that of another cache's pool, whose blocks may have another size. None is in use yet.
 
-    def join(self, host: PagedCache) -> None:
-        """Have no memory but that of another cache's pool, whose blocks may have another size. None is in use yet."""
-        for cache in (self, host):
-            cache.pool.block_nbytes, cache.pool.drop = cache.block_nbytes, cache._drop_block
+        `take_back` frees rows that can be done without, and says whether there were any.
+        """
+        host.pool.shared.lenders.append(take_back)
         self.pool.join(host.pool)
 
     def nbytes(self) -> int:
@@ -214,9 +210,6 @@ class PagedCache(KVCache):
     def _place(self, slot: int, index: int, block: int) -> None:
         """Make a block the one at `index` of a slot's table."""
         self._tables[slot][index] = block
-
-    def _drop_block(self, block: int) -> None:
-        """Give the memory of a block that holds nothing back to the system, where that can be done."""
 
     @abstractmethod
     def _copy_block(self, source: int, target: int) -> None:

@@ -40,11 +40,8 @@ class TensorCache(PagedCache, RowCache):
             tuple(part.new_zeros(*shape, len(part)) for part in form.encode(row))
             for form in self._forms
         )
-
-    @property
-    def block_nbytes(self) -> int:
-        """Bytes of one block: keys and values of BLOCK_ROWS rows of all layers."""
-        return sum(part.nbytes for part in self._parts()) // self.pool.num_blocks
+        nbytes = sum(part.nbytes for part in self._parts())
+        self.pool.block_nbytes = nbytes // self.pool.num_blocks
 
     def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
         """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E)."""

@@ -23,7 +23,7 @@ SCORED_ROWS = 32
 
 
 @dataclass(slots=True)
-class RequestState:
+class SequenceState:
     """A sequence with its text, counts and clocks."""
 
     seq: Seq
@@ -113,7 +113,7 @@ class RequestState:
 class StepResult:
     """What one pass made final for one sequence: the outcome, cut where the sequence ends, and its text."""
 
-    request: RequestState
+    state: SequenceState
     rows: SequenceRows
     outcome: Outcome
     pieces: tuple[TextPiece, ...]
@@ -122,19 +122,19 @@ class StepResult:
     """Log-probabilities of the emitted tokens, if the request asked for them."""
 
     @classmethod
-    def of(cls, request: RequestState, rows: SequenceRows, outcome: Outcome) -> StepResult:
+    def of(cls, state: SequenceState, rows: SequenceRows, outcome: Outcome) -> StepResult:
         """Show the emitted tokens to the stop checker one by one, and cut the outcome at the end."""
         pieces = []
         for count, token in enumerate(outcome.emitted, 1):
-            if text := request.stops.push(token):
+            if text := state.stops.push(token):
                 pieces.append(TextPiece(text, from_draft=count <= len(outcome.path)))
-            if request.stops.finish_reason is not None:
+            if state.stops.finish_reason is not None:
                 break
         if count < len(outcome.emitted):
             emitted, path = outcome.emitted[:count], outcome.path[:count]
             outcome = replace(outcome, emitted=emitted, path=path)
-        found = _logprobs(outcome, request.seq.params.logprobs)
-        return cls(request, rows, outcome, tuple(pieces), request.stops.finish_reason, found)
+        found = _logprobs(outcome, state.seq.params.logprobs)
+        return cls(state, rows, outcome, tuple(pieces), state.stops.finish_reason, found)
 
     def without_logits(self) -> StepResult:
         """The same where only the likeliest tokens of the rows are kept."""
