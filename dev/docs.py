@@ -56,7 +56,7 @@ Fields of the documents of `generate`, `demo` and `verify`:
 | `draft_ms`, `verify_ms` | time in the drafter and in passes of the model |
 | `identical`, `different`, `prompts`, `speedup` | `verify`, `demo`: whether no token changed, where one did |
 
-[Benchmarks](benchmarks.md) and [evaluation](evaluation.md) describe those of `bench` and `eval`.
+[Measuring](measuring.md) describes those of `bench` and `eval`.
 """
 TABLE = re.compile(r"<!-- options -->.*?<!-- /options -->", re.DOTALL)
 SHARED_BY = 3
@@ -185,7 +185,7 @@ def problems() -> list[str]:
             found.append(f"drafter {name} has no page docs/drafters/{name}.md")
         elif "<!-- options -->" not in path.read_text(encoding="utf-8"):
             found.append(f"docs/drafters/{name}.md has no <!-- options --> table")
-    return found + _broken_links()
+    return found + _long_lines() + _broken_links()
 
 
 def _long_lines() -> list[str]:

@@ -16,7 +16,7 @@ Everything over what Python and torch take by themselves is counted, native allo
 `plan` adds them up, `fit` chooses what a budget allows. Who gathers the numbers is `engine/planner.py`.
 
 Source of the sum: SpecMemo (arXiv 2506.01986) models the footprint of speculative decoding and trims what is allocated
-for candidates that will be rejected; the terms here are those of this engine, measured (docs/memory-budget.md).
+for candidates that will be rejected; the terms here are those of this engine, measured (docs/memory.md).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(
     config: EngineConfig,
     task: str = typer.Option("gsm8k", help="gsm8k or humaneval (with --run-code)."),
-    tasks_dir: Path = typer.Option(Path(), help="Folder with TASK.jsonl; see docs/evaluation.md."),
+    tasks_dir: Path = typer.Option(Path(), help="Folder with TASK.jsonl; see docs/measuring.md."),
     limit: int | None = typer.Option(None, help="Only the first prompts."),
     max_tokens: int | None = typer.Option(
         None, "-n", "--max-tokens", help="Of an answer; default: the task's."
