@@ -11,7 +11,7 @@ import pytest
 
 from forerun.core import params
 from forerun.core.params import MAX_N, SamplingParams
-from forerun.server import generation
+from forerun.server import openai
 from forerun.server.config import DEFAULT_MAX_TOKENS, ServerConfig
 from tests.server.conftest import running
 
@@ -131,7 +131,7 @@ def test_minus_one_is_until_the_end_of_the_context_everywhere(url, llm):
 def test_an_answer_without_max_tokens_ends(url, monkeypatch):
     body = {"messages": SAID, "ignore_eos": True, "temperature": 0}
     assert DEFAULT_MAX_TOKENS == 2048
-    monkeypatch.setattr(generation, "DEFAULT_MAX_TOKENS", 9)
+    monkeypatch.setattr(openai, "DEFAULT_MAX_TOKENS", 9)
     found = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
     assert found["usage"]["completion_tokens"] == 9
     assert found["choices"][0]["finish_reason"] == "length"

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from forerun.server.browsers import OriginCheck
+from forerun.server.guards import OriginCheck
 from forerun.server.config import ServerConfig
 from tests.server.conftest import running
 

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from forerun.core.params import MAX_IDS
-from forerun.server import texts
+from forerun.server import bodies, prompts
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.http import PART_NBYTES, answer, to_json, to_object
-from forerun.server.texts import LARGE, READ_AT_ONCE, BodyQueue
+from forerun.server.http import PART_NBYTES, answer, to_json
+from forerun.server.bodies import LARGE, READ_AT_ONCE, BodyQueue, to_object
 
 WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
 
@@ -33,13 +33,14 @@ def test_a_text_that_cannot_fit_is_not_encoded_whole(llm, monkeypatch, text):
         lambda given, **more: lengths.append(len(given)) or encode(given, **more),
     )
     with pytest.raises(ApiError, match="more than"):
-        texts.encoded(text, llm.tokenizer, 100, 512, "prompt")
-    assert all(length <= texts.HEAD * 100 for length in lengths)
+        prompts.check_fits(text, llm.tokenizer, 100, 512, "prompt")
+    assert all(length <= prompts.HEAD * 100 for length in lengths)
 
 
 @pytest.mark.parametrize("text", [WORDS * 7, "", " " * 5000, "a" * 300, "=" * 7000])
-def test_a_text_that_fits_has_the_tokens_that_it_has(llm, text):
-    found = texts.encoded(text, llm.tokenizer, 100, 512, "prompt")
+def test_a_text_that_fits_has_the_tokens_that_it_has(served, llm, text):
+    prompts.check_fits(text, llm.tokenizer, 100, 512, "prompt")
+    found = served[1].read_text(text, "prompt")
     assert found.token_ids == llm.tokenizer.encode(text)
     assert found.text == text
 
@@ -168,19 +169,19 @@ def test_few_large_bodies_are_received_at_once_and_slow_ones_stop_no_other(monke
         return 0
 
     async def all_of_them() -> None:
-        bodies = BodyQueue()
-        found = await asyncio.gather(*(bodies.receive(read, LARGE) for _ in range(20)))
+        queue = BodyQueue()
+        found = await asyncio.gather(*(queue.receive(read, LARGE) for _ in range(20)))
         assert (sum(found), most) == (20, READ_AT_ONCE)
-        monkeypatch.setattr(texts, "READ_S", 0.05)
-        slow = [asyncio.create_task(bodies.receive(forever, LARGE)) for _ in range(9)]
+        monkeypatch.setattr(bodies, "READ_S", 0.05)
+        slow = [asyncio.create_task(queue.receive(forever, LARGE)) for _ in range(9)]
         await asyncio.sleep(0)
         async with asyncio.timeout(10):
-            assert await bodies.receive(read, LARGE) == 1
-            assert await bodies.receive(read, 10) == 1
+            assert await queue.receive(read, LARGE) == 1
+            assert await queue.receive(read, 10) == 1
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
         async with asyncio.timeout(10):
-            assert await bodies.receive(read, LARGE) == 1
+            assert await queue.receive(read, LARGE) == 1
 
     asyncio.run(all_of_them())

@@ -83,6 +83,5 @@ def _plain(path: str) -> str:
 
 def _reasons(running: AsyncRequest) -> str:
     """Why its completions ended, each reason once."""
-    runs = [run for handle in running.handles for run in handle.runs]
-    found = [run.seq.finish_reason for run in runs]
+    found = [run.seq.finish_reason for run in running.runs]
     return "+".join(dict.fromkeys("abort" if one is None else one.value for one in found))

@@ -1,166 +1,110 @@
-"""What the API answers: OpenAI's documents, with vLLM's and llama-server's additions.
-
-One `Style` a route says what its objects are called and where the text stands; all else is the same.
-"""
+"""What all forms of an answer share: how it is written, whole or as server-sent events, and its figures."""
 
 from __future__ import annotations
 
-import dataclasses
-import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from starlette.responses import Response
+
 from forerun.core.repetition import is_much
-from forerun.core.types import TokenLogprob
-from forerun.engine.outputs import Logprob
-from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
-from forerun.server.parts import Call, CallDelta, Delta, TextDelta
-from forerun.server.worker import AsyncRequest
+from forerun.server.bodies import JsonRequest
+from forerun.server.errors import ApiError, of_stream
+from forerun.server.http import EventStream, answer, to_json, watched
+from forerun.server.service import Service
+from forerun.server.worker import AsyncRequest, StreamEvent
 
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What text and log-probabilities need of the tokenizer: a token's text and its bytes."""
+class Writer(ABC):
+    """Write the answer to a request. The subclasses are the forms that APIs give it."""
 
-    text: Callable[[int], str]
-    nbytes: Callable[[int], bytes | None]
+    def __init__(self, service: Service, running: AsyncRequest, model: str) -> None:
+        """`model` is the name under which the request is answered."""
+        self.running, self.model, self.llm = running, model, service.llm()
+        self.end_s = 0.0
+        """When the last step ended that told something."""
+        self._observe = service.metrics.follow(running)
 
+    @abstractmethod
+    def document(self) -> Any:
+        """Write an answer that is complete."""
 
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How a route writes its answers."""
+    @abstractmethod
+    def events(self, news: Sequence[StreamEvent]) -> bytes:
+        """Write what came since the last call; empty if there is nothing to show."""
 
-    prefix: str
-    whole: str
-    chunk: str
-    is_chat: bool
+    @abstractmethod
+    def fail(self, error: ApiError) -> bytes:
+        """Write what went wrong after the first event, which ends the stream."""
 
-    def choice(
-        self, index: int, text: str, calls: Sequence[Call], logprobs: object, reason: str | None
-    ) -> Document:
-        """A whole choice."""
-        message: Document = {"role": "assistant", "content": text, "refusal": None}
-        if calls:
-            message["content"] = text or None
-            message["tool_calls"] = [
-                _call(one.name, one.arguments, id=one.id, type="function") for one in calls
-            ]
-        said = {"message": message} if self.is_chat else {"text": text}
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
+    def begin(self) -> bytes:
+        """Write the first events, when what was cached is known."""
+        return b""
 
-    def delta(
-        self, index: int, deltas: Sequence[Delta], logprobs: object, reason: str | None
-    ) -> Document:
-        """What a chunk adds to a choice."""
-        text = "".join(one.text for one in deltas if isinstance(one, TextDelta))
-        said: Document = {"text": text}
-        if self.is_chat:
-            more = _call_deltas(one for one in deltas if isinstance(one, CallDelta))
-            content = {"content": text} if text else {}
-            said = {"delta": content | ({"tool_calls": more} if more else {})}
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
+    def end(self) -> bytes:
+        """Write the last events."""
+        return b""
 
-    def logprobs(self, found: Sequence[TokenLogprob], words: Words, offset: int) -> Document:
-        """Log-probabilities of some tokens; `offset` is where their text begins in the answer."""
-        if self.is_chat:
-            return {"content": [_chat_logprob(one, words) for one in found]}
-        texts = [words.text(one.token_id) for one in found]
-        starts = [offset + sum(map(len, texts[:i])) for i in range(len(texts))]
-        tops = [{words.text(token): value for token, value in one.top} for one in found]
-        for one, text, top in zip(found, texts, tops, strict=True):
-            top.setdefault(text, one.logprob)
-        return {
-            "tokens": texts,
-            "token_logprobs": [one.logprob for one in found],
-            "top_logprobs": tops,
-            "text_offset": starts,
-        }
+    def timings(self) -> Document:
+        """Write the figures so far."""
+        return timings(self.running, self.end_s, self.llm.drafter_spec.name)
 
+    async def reply(self, request: JsonRequest, *, stream: bool) -> Response:
+        """Answer, as a stream or when all is there; a client that goes away ends the request."""
+        request.state.entry.running = self.running
+        if stream:
+            return EventStream(self._stream(), self.running.cancel)
+        async with watched(request.receive, self.running.cancel):
+            async for _ in self._news():
+                pass
+            return answer(self.document())
 
-CHAT = Style("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
-COMPLETION = Style("cmpl-", "text_completion", "text_completion", is_chat=False)
+    async def _stream(self) -> AsyncIterator[bytes]:
+        has_begun = False
+        try:
+            async for news in self._news():
+                chunks = (b"" if has_begun else self.begin()) + self.events(news)
+                has_begun = True
+                if chunks:
+                    yield chunks
+            last = self.end()
+        except Exception as error:
+            last = self.fail(of_stream(error))
+        if last:
+            yield last
 
-
-def _call(name: str, arguments: str, **others: object) -> Document:
-    return {**others, "function": {"name": name, "arguments": arguments}}
-
-
-def _call_deltas(deltas: Iterable[CallDelta]) -> list[Document]:
-    """One entry a call: clients do not look for a second one in a chunk."""
-    found: dict[int, Document] = {}
-    for one in deltas:
-        if one.index in found:
-            found[one.index]["function"]["arguments"] += one.arguments
-        elif one.name is None:
-            found[one.index] = {"index": one.index, "function": {"arguments": one.arguments}}
-        else:
-            call = _call(one.name, one.arguments, index=one.index, id=one.id, type="function")
-            found[one.index] = call
-    return [*found.values()]
+    async def _news(self) -> AsyncIterator[list[StreamEvent]]:
+        """Follow the request. Raises what ended it."""
+        async for news in self.running.news():
+            for one in news:
+                self._observe(one)
+            self.end_s = news[-1].time_s
+            yield news
 
 
-def _chat_logprob(one: TokenLogprob, words: Words) -> Document:
-    def entry(token: int, value: float) -> Document:
-        spelled = words.nbytes(token)
-        return {
-            "token": words.text(token),
-            "logprob": value,
-            "bytes": None if spelled is None else [*spelled],
-        }
-
-    top = [entry(token, value) for token, value in one.top]
-    return entry(one.token_id, one.logprob) | {"top_logprobs": top}
-
-
-@dataclass(slots=True)
-class DocumentHead:
-    """The fields that every document of an answer begins with."""
-
-    style: Style
-    model: str
-    version: str
-    id: str = field(init=False)
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def __post_init__(self) -> None:
-        self.id = self.style.prefix + uuid.uuid4().hex
-
-    def whole(self, choices: list[Document]) -> Document:
-        """The document of a whole answer."""
-        return self._document(self.style.whole, choices)
-
-    def chunk(self, choices: list[Document]) -> Document:
-        """The document of a chunk."""
-        return self._document(self.style.chunk, choices)
-
-    def _document(self, kind: str, choices: list[Document]) -> Document:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": f"forerun-{self.version}",
-            "choices": choices,
-        }
+def event(document: Document) -> bytes:
+    """Write a server-sent event; one that has a `type` is named by it."""
+    kind = document.get("type")
+    name = f"event: {kind}\n".encode() if kind else b""
+    return b"%sdata: %s\n\n" % (name, to_json(document))
 
 
 def usage(request: AsyncRequest) -> Document:
     """Tokens read and written so far; a prompt counts once, whatever n is."""
     firsts = [handle.runs[0].seq for handle in request.handles]
     num_prompt = sum(seq.num_prompt for seq in firsts)
-    num_new = sum(len(run.seq.tokens) - run.seq.num_prompt for run in _runs(request))
+    num_new = sum(len(run.seq.tokens) - run.seq.num_prompt for run in request.runs)
     found: Document = {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_new,
         "total_tokens": num_prompt + num_new,
         "prompt_tokens_details": {"cached_tokens": sum(seq.num_reused for seq in firsts)},
     }
-    predictions = [run.prediction for run in _runs(request) if run.prediction is not None]
+    predictions = [run.prediction for run in request.runs if run.prediction is not None]
     if predictions:
         found["completion_tokens_details"] = {
             "accepted_prediction_tokens": sum(one.accepted for one in predictions),
@@ -175,7 +119,7 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
     The prompt's time is the time to the first token, waiting included. The answer's time begins with that token, and
     `predicted_per_second` counts those after it: the speed of decoding.
     """
-    counts, runs = usage(request), _runs(request)
+    counts, runs = usage(request), request.runs
     stats = SpecStats.total(run.stats for run in runs)
     firsts = [run.first_token_s for run in runs if run.first_token_s is not None]
     first_s = min(firsts, default=end_s)
@@ -203,19 +147,6 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
         "passes": stats.passes,
         "tokens_per_pass": round(stats.tau, 3),
     }
-
-
-def prompt_logprobs(found: Sequence[Mapping[int, Logprob] | None]) -> list[Document | None]:
-    """The prompt's log-probabilities in vLLM's form."""
-    return [None if one is None else _by_id(one) for one in found]
-
-
-def _by_id(found: Mapping[int, Logprob]) -> Document:
-    return {str(token): dataclasses.asdict(entry) for token, entry in found.items()}
-
-
-def _runs(request: AsyncRequest) -> list[SequenceState]:
-    return [run for handle in request.handles for run in handle.runs]
 
 
 def _rate(count: int, ms: float) -> float:

@@ -1,20 +1,25 @@
-"""Answers as a list of blocks, a text or a call each: what OpenAI's responses and Anthropic's messages have in common.
-
-A `Dialect` writes the documents; which block begins, grows and ends is found here.
-"""
+"""Answers as a list of blocks, a text or a call each, as OpenAI's responses and Anthropic's messages have them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from starlette.responses import Response
 
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document
-from forerun.server.errors import ApiError, of_stream
-from forerun.server.http import to_json
+from forerun.server.answers import Document, Writer, event
+from forerun.server.bodies import JsonRequest
+from forerun.server.errors import ApiError, renamed
+from forerun.server.openai import submit
 from forerun.server.parts import CallDelta, Delta, Reader, TextDelta
+from forerun.server.schema import ChatRequest, OpenBody
+from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
+
+ONLY_CHAT = ("n", "logprobs", "top_logprobs", "prompt_logprobs")
+"""Fields that such an answer has no place for."""
 
 
 @dataclass(slots=True)
@@ -32,125 +37,117 @@ class ContentBlock:
         return self.call_id is not None
 
 
-@dataclass(slots=True)
-class BlockAnswer:
-    """What is known of an answer: its blocks, and why it ended once it has."""
+class BlockWriter(Writer):
+    """Write the answer of one completion as blocks. Events are documents with a `type`."""
 
-    request: AsyncRequest
-    blocks: list[ContentBlock] = field(default_factory=list)
-    reason: FinishReason | None = None
-    stop: str | int | None = None
-    """The stop string, or the token of `stop_token_ids`, that ended it."""
-    end_s: float = 0.0
+    def __init__(
+        self, service: Service, running: AsyncRequest, body: OpenBody, *, with_tools: bool
+    ) -> None:
+        """`with_tools`: calls in the text are blocks of their own."""
+        super().__init__(service, running, service.name(body.model))
+        self.body, self.reader = body, Reader(with_tools=with_tools)
+        self.blocks: list[ContentBlock] = []
+
+    @abstractmethod
+    def whole(self) -> Document:
+        """Write the document of an answer that is complete."""
+
+    @abstractmethod
+    def first(self) -> Iterator[Document]:
+        """Write the first events."""
+
+    @abstractmethod
+    def open(self, block: ContentBlock) -> Iterator[Document]:
+        """Begin a block; it has no text yet."""
+
+    @abstractmethod
+    def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
+        """Add to its text, or to its arguments."""
+
+    @abstractmethod
+    def close(self, block: ContentBlock) -> Iterator[Document]:
+        """End a block."""
+
+    @abstractmethod
+    def last(self) -> Iterator[Document]:
+        """Write the last events."""
 
     @property
-    def has_calls(self) -> bool:
-        """True if there is a call among its blocks."""
-        return any(block.is_call for block in self.blocks)
+    def reason(self) -> FinishReason | None:
+        """Why the answer ended."""
+        return self.running.runs[0].seq.finish_reason
 
+    def document(self) -> Document:
+        """Write the whole answer."""
+        for _ in self._read(self.running.runs[0].text, is_last=True):
+            pass
+        return self.whole()
 
-class Dialect(Protocol):
-    """How an API writes such an answer. Events are documents with a `type`."""
+    def begin(self) -> bytes:
+        """Write the first events."""
+        return _events(self.first())
 
-    def whole(self, answer: BlockAnswer) -> Document:
-        """The document of an answer that is complete."""
-        ...
+    def events(self, news: Sequence[StreamEvent]) -> bytes:
+        """Write what became of the blocks."""
+        each = (
+            self._read(one.event.text, is_last=one.event.finish_reason is not None) for one in news
+        )
+        return b"".join(map(_events, each))
 
-    def begin(self, answer: BlockAnswer) -> Iterator[Document]:
-        """The first events."""
-        ...
+    def end(self) -> bytes:
+        """Write the last events."""
+        return _events(self.last())
 
-    def open(self, block: ContentBlock) -> Iterator[Document]:
-        """A block begins; it has no text yet."""
-        ...
-
-    def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
-        """More of its text, or of its arguments."""
-        ...
-
-    def close(self, block: ContentBlock) -> Iterator[Document]:
-        """A block is complete."""
-        ...
-
-    def end(self, answer: BlockAnswer) -> Iterator[Document]:
-        """The last events."""
-        ...
-
-    def fail(self, error: ApiError) -> Document:
-        """What went wrong after the first event."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class BlockWriter:
-    """One request's answer, of one completion, in a dialect. `observe` is called with all that comes."""
-
-    request: AsyncRequest
-    dialect: Dialect
-    observe: Callable[[StreamEvent], object]
-    reader: Reader
-    _answer: BlockAnswer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._answer = BlockAnswer(self.request)
-
-    async def whole(self) -> Document:
-        """The document, when the answer is complete. Raises what ended the request."""
-        async for found in self.request.news():
-            for news in found:
-                for _ in self._take(news):
-                    pass
-        return self.dialect.whole(self._answer)
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        """The events, and what went wrong if anything did."""
-        has_begun = False
-        try:
-            async for found in self.request.news():
-                if not has_begun:  # what was cached is known now
-                    yield _events(self.dialect.begin(self._answer))
-                    has_begun = True
-                if events := b"".join(_events(self._take(news)) for news in found):
-                    yield events
-            yield _events(self.dialect.end(self._answer))
-        except Exception as error:
-            yield _events(iter([self.dialect.fail(of_stream(error))]))
-
-    def _take(self, news: StreamEvent) -> Iterator[Document]:
-        self.observe(news)
-        answer, event = self._answer, news.event
-        answer.end_s, answer.reason = news.time_s, event.finish_reason
-        for delta in self.reader.read(event.text, is_last=event.finish_reason is not None):
+    def _read(self, text: str, *, is_last: bool) -> Iterator[Document]:
+        for delta in self.reader.read(text, is_last=is_last):
             yield from self._grow(delta)
-        if event.finish_reason is not None:
-            answer.stop = self.request.handles[0].runs[0].stops.stop_reason
+        if is_last:
             yield from self._close()
 
     def _grow(self, delta: Delta) -> Iterator[Document]:
-        blocks = self._answer.blocks
         match delta:
             case TextDelta(text):
-                if not blocks or blocks[-1].is_call:
-                    yield from self._open(ContentBlock(len(blocks)))
+                if not self.blocks or self.blocks[-1].is_call:
+                    yield from self._open(ContentBlock(len(self.blocks)))
             case CallDelta(_, call_id, name, text):
                 if name is not None:
-                    yield from self._open(ContentBlock(len(blocks), call_id, name))
+                    yield from self._open(ContentBlock(len(self.blocks), call_id, name))
         if text:
-            blocks[-1].text += text
-            yield from self.dialect.grow(blocks[-1], text)
+            self.blocks[-1].text += text
+            yield from self.grow(self.blocks[-1], text)
 
     def _open(self, block: ContentBlock) -> Iterator[Document]:
         yield from self._close()
-        self._answer.blocks.append(block)
-        yield from self.dialect.open(block)
+        self.blocks.append(block)
+        yield from self.open(block)
 
     def _close(self) -> Iterator[Document]:
-        if self._answer.blocks:
-            yield from self.dialect.close(self._answer.blocks[-1])
+        if self.blocks:
+            yield from self.close(self.blocks[-1])
 
 
-def _events(documents: Iterator[Document]) -> bytes:
-    return b"".join(
-        b"event: %s\ndata: %s\n\n" % (document["type"].encode(), to_json(document))
-        for document in documents
-    )
+async def reply(
+    service: Service,
+    request: JsonRequest,
+    body: OpenBody,
+    writer: type[BlockWriter],
+) -> Response:
+    """Answer a conversation as `writer` writes it. Raises ApiError, with fields named as the client calls them."""
+    service.name(body.model)
+    try:
+        chat = ChatRequest.model_validate(body.as_chat())
+        for name in ONLY_CHAT:
+            if getattr(chat, name) not in (None, 0, 1, False):
+                raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
+        if chat.timings_per_token:
+            name = "timings_per_token"
+            raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
+        running, has_tools = await submit(service, request, chat)
+    except ApiError as error:
+        raise renamed(error, body.theirs) from error
+    made = writer(service, running, body, with_tools=has_tools)
+    return await made.reply(request, stream=chat.stream)
+
+
+def _events(documents: Iterable[Document]) -> bytes:
+    return b"".join(map(event, documents))

@@ -8,34 +8,62 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from fastapi import APIRouter
 from numpy.typing import NDArray
-from starlette.requests import Request
 from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.params import SamplingParams
 from forerun.server import prompts
 from forerun.server.answers import Document
+from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.dependencies import Asked
 from forerun.server.errors import ApiError
-from forerun.server.http import answer, body_nbytes, watched
-from forerun.server.native_schema import EmbeddingRequest
+from forerun.server.http import answer, watched
+from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
+from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.text.prompt import Encoded
 
+router = APIRouter(route_class=JsonRoute)
 Vectors = NDArray[np.float32]
 _FORMATS = ("float", "base64")
 
 
-async def embeddings(service: Service, request: Request) -> Response:
+class EmbeddingRequest(RequestBody):
+    """Texts of which vectors are wanted."""
+
+    input: Any = None
+    """A text, token ids, or a list of either."""
+    content: Any = None
+    """The same, as llama-server's own route calls it."""
+    encoding_format: str = "float"
+    """`float`, or `base64`: the bytes of little-endian float32."""
+    dimensions: int | None = None
+    """Only as many as the model has."""
+    embd_normalize: int = 2
+    """The norm that vectors are divided by: 2, or -1 for none."""
+    user: str | None = None
+    """Requests are not told apart."""
+
+
+@router.post(
+    "/v1/embeddings",
+    responses=answers(
+        object_of(object={"const": "list"}, data=list_of(OBJECT), model=TEXT, usage=OBJECT)
+    ),
+)
+async def embeddings(service: Asked, request: JsonRequest, body: EmbeddingRequest) -> Response:
     """Vectors of texts, in OpenAI's form."""
     if service.config.pooling == "none":
         message = (
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
         )
         raise ApiError(400, message, param="input")
-    body, found, num_tokens = await _read(service, request)
+    found, num_tokens = await _vectors(service, request, body)
     data = [
         {"object": "embedding", "index": i, "embedding": _written(one[0], body.encoding_format)}
         for i, one in enumerate(found)
@@ -45,9 +73,13 @@ async def embeddings(service: Service, request: Request) -> Response:
     return answer({"object": "list", "data": data, "model": name, "usage": usage})
 
 
-async def native_embeddings(service: Service, request: Request) -> Response:
+@router.post("/embedding", responses=answers(list_of(object_of(index=COUNT))))
+@router.post("/embeddings", include_in_schema=False)
+async def native_embeddings(
+    service: Asked, request: JsonRequest, body: EmbeddingRequest
+) -> Response:
     """Vectors of texts, in llama-server's form: a list of vectors for each text."""
-    body, found, _ = await _read(service, request)
+    found, _ = await _vectors(service, request, body)
     documents: list[Document] = [
         {"index": i, "embedding": [_written(row, body.encoding_format) for row in one]}
         for i, one in enumerate(found)
@@ -55,26 +87,30 @@ async def native_embeddings(service: Service, request: Request) -> Response:
     return answer(documents)
 
 
-async def _read(service: Service, request: Request) -> tuple[EmbeddingRequest, list[Vectors], int]:
-    """The request, the vectors of each text, and the number of their tokens. Raises ApiError."""
-    _check_served(service)
-    body, _ = await service.read(request, EmbeddingRequest)
+async def _vectors(
+    service: Service, request: JsonRequest, body: EmbeddingRequest
+) -> tuple[list[Vectors], int]:
+    """Compute the vectors of each text, and count their tokens. Raises ApiError."""
+    if not service.config.embeddings:
+        raise ApiError(
+            501,
+            "this server answers no embeddings: start it with --embeddings",
+            type="not_supported_error",
+        )
     field, given = _check(body, service)
     parts = prompts.split(given, field)
 
     def encode() -> list[Encoded]:
-        return [prompts.encode(one, service.read_text, field) for one in parts]
+        return [service.read_parts(one, field) for one in parts]
 
-    encoded = await service.encode(encode, body_nbytes(request))
+    encoded = await service.encode(encode, request.nbytes)
     for number, one in enumerate(encoded):
         if not one.token_ids:
             raise ApiError(400, f"{field} {number} has no tokens: give some text", param=field)
     params = SamplingParams(
         temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
     )
-    running = await service.submit(
-        encoded, params, stream=False, sent={"prompt": field, "form": ""}
-    )
+    running = await service.submit(encoded, params, field=field)
     request.state.entry.running = running
     async with watched(request.receive, running.cancel):
         async for _ in running.news():
@@ -83,16 +119,7 @@ async def _read(service: Service, request: Request) -> tuple[EmbeddingRequest, l
     vectors = [_normalized(one) if body.embd_normalize == 2 else one for one in found]
     if service.config.pooling == "none":
         vectors = found
-    return body, vectors, sum(len(one.token_ids) for one in encoded)
-
-
-def _check_served(service: Service) -> None:
-    if not service.config.embeddings:
-        raise ApiError(
-            501,
-            "this server answers no embeddings: start it with --embeddings",
-            type="not_supported_error",
-        )
+    return vectors, sum(len(one.token_ids) for one in encoded)
 
 
 def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:

@@ -13,25 +13,23 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, ForerunError, short_repr
 from forerun.engine.memory import together
 from forerun.llm import LLM
+from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, loading, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
-from forerun.server.texts import BodyQueue
 from forerun.server.worker import Closed
 
 _log = logging.getLogger(__name__)
@@ -58,9 +56,11 @@ class Fleet:
     ) -> None:
         """`sampling` is that of `Service`, `budget` bytes of all models that are loaded. Raises ConfigError."""
         self.config, self.budget = config, budget
-        self.metrics, bodies = ServerMetrics(), BodyQueue()
+        self.metrics, self.bodies = ServerMetrics(), BodyQueue()
         self.services = tuple(
-            Service(source.load, own, sampling, self.metrics.of(own.served_model_name[0]), bodies)
+            Service(
+                source.load, own, sampling, self.metrics.of(own.served_model_name[0]), self.bodies
+            )
             for source, own in zip(sources, _configs(sources, config), strict=True)
         )
         self.on_loaded: Callable[[Service], object] = lambda service: None
@@ -128,35 +128,27 @@ class Fleet:
             code="model_not_found",
         )
 
-    async def answered(
-        self, request: Request, handler: Callable[[Service, Request], Awaitable[Response]]
-    ) -> Response:
-        """What the model that a request names answers. It is not dropped before the answer is sent. Raises ApiError."""
+    @asynccontextmanager
+    async def leased(self, request: Request, asked: object) -> AsyncIterator[Service]:
+        """Give the model of that name once it is loaded; it is not dropped meanwhile. Raises ApiError."""
         if self.is_one:
-            return await handler(self.services[0], request)
-        service = self.named(await self._asked(request))
+            yield self.services[0]
+            return
+        if not isinstance(asked, str | None):
+            raise ApiError(400, f"model must be a text, got {short_repr(asked)}", param="model")
+        service = self.named(asked)
         request.state.entry.model = service.names[0]
         self._leases[service] += 1
         try:
             await self._ready(service)
-            return Leased(await handler(service, request), lambda: self._release(service))
-        except BaseException:
+            yield service
+        finally:
             self._release(service)
-            raise
 
     def _release(self, service: Service) -> None:
         self._leases[service] -= 1
         self._used_s[service] = time.monotonic()
         self._released.set()
-
-    async def _asked(self, request: Request) -> str | None:
-        """The name in a request's body, or in its query where it has none."""
-        if request.method != "POST":
-            return request.query_params.get("model")
-        name = (await self.services[0].read_object(request)).get("model")
-        if not isinstance(name, str | None):
-            raise ApiError(400, f"model must be a text, got {short_repr(name)}", param="model")
-        return name
 
     async def _ready(self, service: Service) -> None:
         """Wait until a model is loaded. Raises ApiError where that takes too long or cannot be."""
@@ -235,20 +227,6 @@ class Fleet:
         if self.budget is None or not there:
             return True
         return together(self._sources[one].nbytes() for one in (*there, service)) <= self.budget
-
-
-class Leased(Response):
-    """An answer after which the model that gives it may be dropped."""
-
-    def __init__(self, response: Response, release: Callable[[], object]) -> None:
-        self.response, self.release, self.background = response, release, None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
-        try:
-            await self.response(scope, receive, send)
-        finally:
-            self.release()
 
 
 def public_name(model: str) -> str:

@@ -8,40 +8,97 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from fastapi import APIRouter
+from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, timings, usage
-from forerun.server.blocks import BlockAnswer, ContentBlock
-from forerun.server.conversations import ANTHROPIC_ROLES
+from forerun.server.answers import Document, event, usage
+from forerun.server.blocks import BlockWriter, ContentBlock, reply
+from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.dependencies import Asked
 from forerun.server.errors import ApiError
-from forerun.server.schema import CountTokensRequest
+from forerun.server.http import answer
+from forerun.server.openai import count
+from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
+from forerun.server.schema import TEXT_OR_PARTS, ChatRequest, OpenBody, listed
+from forerun.server.worker import AsyncRequest
 
-NAMES = {
-    "response_format.json_schema": "output_config.format",
-    "response_format": "output_config.format",
-}
-"""What our fields are called here."""
+router = APIRouter(route_class=JsonRoute)
+ERROR = object_of(type={"const": "error"}, error=object_of(type=TEXT, message=TEXT))
+"""What errors look like here."""
+ROLES = ("user", "assistant", "system")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _SILENT = ("thinking", "redacted_thinking")
 """Blocks of earlier answers that models here have no use for."""
+_TURN = {
+    "type": "object",
+    "properties": {"role": {"enum": [*ROLES]}, "content": {"anyOf": [*TEXT_OR_PARTS]}},
+    "required": ["role", "content"],
+}
+AnthropicMessages = Annotated[list[dict[str, Any]], listed(_TURN)]
+_MESSAGE = object_of(
+    id=TEXT,
+    type={"const": "message"},
+    role={"const": "assistant"},
+    content=list_of(object_of(type=TEXT)),
+    stop_reason=TEXT,
+    usage=object_of(input_tokens=COUNT, output_tokens=COUNT),
+)
 
 
-def as_chat(body: CountTokensRequest) -> dict[str, Any]:
-    """The fields of the chat request that says the same. Raises ApiError."""
-    own = {"system", "messages", "tools", "tool_choice", "output_config"}
-    fields = {name: value for name, value in body.model_dump().items() if name not in own}
-    fields["messages"] = _messages(body)
-    if body.tools:
-        fields["tools"] = [_tool(number, tool) for number, tool in enumerate(body.tools)]
-    if body.tool_choice is not None:
-        fields |= _choice(body.tool_choice)
-    form = (body.output_config or {}).get("format")
-    if form is not None:
-        fields["response_format"] = _response_format(form)
-    return fields
+class CountTokensRequest(OpenBody):
+    """A conversation in Anthropic's form."""
+
+    messages: AnthropicMessages
+    """The turns so far, of text, calls and results."""
+    system: str | list[dict[str, Any]] | None = None
+    """A system message."""
+    tool_choice: dict[str, Any] | None = None
+    """auto, any, none, or one of the tools."""
+    output_config: dict[str, Any] | None = None
+    """`format`: the form of the answer."""
+
+    theirs: ClassVar = {
+        "response_format.json_schema": "output_config.format",
+        "response_format": "output_config.format",
+    }
+
+    def as_chat(self) -> dict[str, Any]:
+        """Write the fields of the chat request that says the same. Raises ApiError."""
+        own = {"system", "messages", "tools", "tool_choice", "output_config"}
+        fields = {name: value for name, value in self.model_dump().items() if name not in own}
+        fields["messages"] = _messages(self)
+        if self.tools:
+            fields["tools"] = [_tool(number, tool) for number, tool in enumerate(self.tools)]
+        if self.tool_choice is not None:
+            fields |= _choice(self.tool_choice)
+        form = (self.output_config or {}).get("format")
+        if form is not None:
+            fields["response_format"] = _response_format(form)
+        return fields
+
+
+class MessagesRequest(CountTokensRequest):
+    """A conversation to answer, in Anthropic's form."""
+
+    max_tokens: int
+    """Tokens of the answer, at most."""
+
+
+@router.post("/v1/messages", responses=answers(_MESSAGE, streams=True))
+async def messages(service: Asked, request: JsonRequest, body: MessagesRequest) -> Response:
+    """Answer in Anthropic's form."""
+    return await reply(service, request, body, MessagesWriter)
+
+
+@router.post("/v1/messages/count_tokens", responses=answers(object_of(input_tokens=COUNT)))
+async def count_tokens(service: Asked, request: JsonRequest, body: CountTokensRequest) -> Response:
+    """Count the tokens of a prompt in Anthropic's form."""
+    chat = ChatRequest.model_validate(body.as_chat())
+    return answer({"input_tokens": await count(service, request, chat)})
 
 
 def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
@@ -50,7 +107,7 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
         messages.append({"role": "system", "content": body.system})
     for number, message in enumerate(body.messages):
         role, content = message.get("role"), message.get("content")
-        if role not in ANTHROPIC_ROLES:
+        if role not in ROLES:
             what = (
                 f"messages[{number}].role must be user, assistant or system, got {short_repr(role)}"
             )
@@ -120,51 +177,57 @@ def _response_format(form: object) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
 
 
-@dataclass(slots=True)
-class MessagesDialect:
-    """Writes the events and the document."""
+class MessagesWriter(BlockWriter):
+    """Write the events and the document."""
 
-    model: str
-    drafter: str
-    _id: str = field(default_factory=lambda: f"msg_{uuid.uuid4().hex}")
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._id = f"msg_{uuid.uuid4().hex}"
 
-    def whole(self, answer: BlockAnswer) -> Document:
-        """The message."""
-        found = timings(answer.request, answer.end_s, self.drafter)
-        content = [_block(block) for block in answer.blocks]
-        return self._message(answer, content) | _stop(answer) | {"timings": found}
+    def whole(self) -> Document:
+        """Write the message."""
+        content = [_block(block) for block in self.blocks]
+        return self._message(content) | self._stop() | {"timings": self.timings()}
 
-    def begin(self, answer: BlockAnswer) -> Iterator[Document]:
-        """The message without its content."""
-        yield {"type": "message_start", "message": self._message(answer, [])}
+    def first(self) -> Iterator[Document]:
+        """Write the message without its content."""
+        yield {"type": "message_start", "message": self._message([])}
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
-        """A block without its text."""
+        """Write a block without its text."""
         yield {"type": "content_block_start", "index": block.index, "content_block": _block(block)}
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
-        """A delta."""
+        """Write a delta."""
         delta = {"type": "text_delta", "text": text}
         if block.is_call:
             delta = {"type": "input_json_delta", "partial_json": text}
         yield {"type": "content_block_delta", "index": block.index, "delta": delta}
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
-        """The block is complete."""
+        """End the block."""
         yield {"type": "content_block_stop", "index": block.index}
 
-    def end(self, answer: BlockAnswer) -> Iterator[Document]:
-        """Why it ended, and what it took."""
-        found = timings(answer.request, answer.end_s, self.drafter)
-        delta = {"delta": _stop(answer), "usage": _usage(answer), "timings": found}
-        yield {"type": "message_delta", **delta}
+    def last(self) -> Iterator[Document]:
+        """Write why it ended, and what it took."""
+        figures = {"usage": _usage(self.running), "timings": self.timings()}
+        yield {"type": "message_delta", "delta": self._stop(), **figures}
         yield {"type": "message_stop"}
 
-    def fail(self, error: ApiError) -> Document:
-        """An error."""
-        return error.anthropic()
+    def fail(self, error: ApiError) -> bytes:
+        """Write an error."""
+        return event(error.anthropic())
 
-    def _message(self, answer: BlockAnswer, content: list[Document]) -> Document:
+    def _stop(self) -> Document:
+        stop = self.running.runs[0].stops.stop_reason
+        if self.reason is FinishReason.LENGTH:
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        if isinstance(stop, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        has_calls = any(block.is_call for block in self.blocks)
+        return {"stop_reason": "tool_use" if has_calls else "end_turn", "stop_sequence": None}
+
+    def _message(self, content: list[Document]) -> Document:
         return {
             "id": self._id,
             "type": "message",
@@ -173,7 +236,7 @@ class MessagesDialect:
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _usage(answer),
+            "usage": _usage(self.running),
         }
 
 
@@ -187,17 +250,9 @@ def _block(block: ContentBlock) -> Document:
     return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": given}
 
 
-def _stop(answer: BlockAnswer) -> Document:
-    if answer.reason is FinishReason.LENGTH:
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if isinstance(answer.stop, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop}
-    return {"stop_reason": "tool_use" if answer.has_calls else "end_turn", "stop_sequence": None}
-
-
-def _usage(answer: BlockAnswer) -> Document:
+def _usage(running: AsyncRequest) -> Document:
     """Anthropic counts cached tokens apart."""
-    found = usage(answer.request)
+    found = usage(running)
     cached = found["prompt_tokens_details"]["cached_tokens"]
     return {
         "input_tokens": found["prompt_tokens"] - cached,

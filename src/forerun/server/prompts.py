@@ -1,25 +1,25 @@
-"""Prompts as llama-server takes them: texts, token ids, both in one list, objects with a text, or lists of these."""
+"""Prompts as llama-server takes them, and the bounds of texts: what cannot fit is refused before it is encoded.
+
+To encode takes a core for seconds a megabyte, and a hundred times the text's memory: `BodyQueue` runs it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from forerun.core.errors import short_repr
-from forerun.server.errors import ApiError
-from forerun.text.prompt import Encoded
+from forerun.server.errors import ApiError, too_long
+from forerun.text.tokenizer import Tokenizer
 
 Part = str | int
 
-
-class ReadText(Protocol):
-    """Makes a text token ids; None for `bos` is as the model wants it."""
-
-    def __call__(self, text: str, param: str, *, bos: bool | None = None) -> Encoded:
-        """The token ids of a text that the field `param` holds."""
-        ...
-
-
+HEAD = 12
+"""Letters for each token that may be: if so much of a long text is too long, all of it is."""
+MARGIN = 16
+"""Tokens by which the cut itself may change their number."""
+COUNTED_NBYTES = 1_000_000
+"""Bytes of a text that is only counted or taken apart, at most: it may be longer than the context."""
 _FORMS = (
     "a text, token ids, a list of texts and ids, "
     '{"prompt_string": TEXT}, {"content": [{"type": "text", "text": TEXT}]}, or a list of these'
@@ -27,7 +27,7 @@ _FORMS = (
 
 
 def split(given: object, field: str) -> list[list[Part]]:
-    """The single prompts, each as texts and token ids in their order. Raises ApiError.
+    """Split a field into prompts, each as texts and token ids in their order. Raises ApiError.
 
     A list with a token id in it is one prompt, a list without one is a list of prompts.
     """
@@ -36,19 +36,6 @@ def split(given: object, field: str) -> list[list[Part]]:
             raise ApiError(400, f"{field} is empty: it must be {_FORMS}", param=field)
         return [_one(each, field) for each in given]
     return [_one(given, field)]
-
-
-def encode(parts: list[Part], read_text: ReadText, field: str) -> Encoded:
-    """The token ids of one prompt, after a BOS token before a text at its beginning if the model wants one."""
-    if len(parts) == 1 and isinstance(text := parts[0], str):
-        return read_text(text, field)
-    ids: list[int] = []
-    for number, part in enumerate(parts):
-        if isinstance(part, int):
-            ids.append(part)
-        else:
-            ids += read_text(part, field, bos=False if number else None).token_ids
-    return Encoded(ids)
 
 
 def _one(given: object, field: str) -> list[Part]:
@@ -93,3 +80,27 @@ def _part(given: object, field: str) -> str:
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_fits(text: str, tokenizer: Tokenizer, limit: int, context: int, param: str) -> None:
+    """Raise ApiError if the text has too many bytes for `limit` tokens, or if its beginning has too many tokens."""
+    if len(text) <= HEAD * limit:
+        return
+    nbytes = len(text.encode("utf-8", "surrogatepass"))
+    num_least = nbytes // tokenizer.longest
+    if num_least <= limit:
+        num_least = len(tokenizer.encode(text[: HEAD * limit], bos=False)) - MARGIN
+    if num_least > limit:
+        raise too_long(num_least, limit, context, param, is_least=True)
+
+
+def check_counted(text: str, param: str) -> None:
+    """Raise ApiError for a text that is too long even to be counted."""
+    nbytes = len(text.encode("utf-8", "surrogatepass"))
+    if nbytes > COUNTED_NBYTES:
+        raise ApiError(
+            400,
+            f"the text has {nbytes} bytes, at most {COUNTED_NBYTES} are counted at once: "
+            "send it in parts",
+            param=param,
+        )

@@ -8,17 +8,30 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from fastapi import APIRouter
+from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, timings, usage
-from forerun.server.blocks import BlockAnswer, ContentBlock
-from forerun.server.conversations import check_roles
+from forerun.server.answers import Document, event, usage
+from forerun.server.blocks import BlockWriter, ContentBlock, reply
+from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.dependencies import Asked
 from forerun.server.errors import ApiError
-from forerun.server.schema import ResponsesRequest
+from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
+from forerun.server.schema import OpenBody, check_roles
+from forerun.server.worker import AsyncRequest
 
+router = APIRouter(route_class=JsonRoute)
+_RESPONSE = object_of(
+    id=TEXT,
+    object={"const": "response"},
+    status={"enum": ["completed", "incomplete"]},
+    output=list_of(object_of(type=TEXT, id=TEXT)),
+    usage=object_of(input_tokens=COUNT, output_tokens=COUNT),
+)
 _ECHOED = (
     *("instructions", "max_output_tokens", "metadata", "temperature", "top_p"),
     *("tools", "tool_choice", "parallel_tool_calls", "text"),
@@ -26,28 +39,45 @@ _ECHOED = (
 """Fields of the request that the response repeats."""
 
 
-NAMES = {
-    "messages": "input",
-    "response_format.json_schema": "text.format",
-    "response_format": "text.format",
-}
-"""What our fields are called here."""
+class ResponsesRequest(OpenBody):
+    """A conversation as a list of items. Nothing is stored: all of it comes with every request."""
+
+    input: str | list[dict[str, Any]]
+    """The user's text, or the items so far: messages, function calls and their outputs."""
+    instructions: str | None = None
+    """A system message."""
+    text: dict[str, Any] | None = None
+    """`format`: the form of the answer."""
+    tool_choice: str | dict[str, Any] | None = None
+    """none, auto, required, or one of the tools."""
+
+    theirs: ClassVar = {
+        "messages": "input",
+        "response_format.json_schema": "text.format",
+        "response_format": "text.format",
+    }
+
+    def as_chat(self) -> dict[str, Any]:
+        """Write the fields of the chat request that says the same. Raises ApiError."""
+        own = {"input", "instructions", "text", "tools", "tool_choice"}
+        fields = {name: value for name, value in self.model_dump().items() if name not in own}
+        fields["messages"] = _messages(self)
+        if self.text is not None:
+            fields["response_format"] = _response_format(self.text)
+        if self.tools:
+            fields["tools"] = [_tool(tool) for tool in self.tools]
+        choice = self.tool_choice
+        if isinstance(choice, Mapping) and "name" in choice:
+            choice = {"type": "function", "function": {"name": choice["name"]}}
+        fields["tool_choice"] = choice
+        return fields
 
 
-def as_chat(body: ResponsesRequest) -> dict[str, Any]:
-    """The fields of the chat request that says the same. Raises ApiError."""
-    own = {"input", "instructions", "text", "tools", "tool_choice"}
-    fields = {name: value for name, value in body.model_dump().items() if name not in own}
-    fields["messages"] = _messages(body)
-    if body.text is not None:
-        fields["response_format"] = _response_format(body.text)
-    if body.tools:
-        fields["tools"] = [_tool(tool) for tool in body.tools]
-    choice = body.tool_choice
-    if isinstance(choice, Mapping) and "name" in choice:
-        choice = {"type": "function", "function": {"name": choice["name"]}}
-    fields["tool_choice"] = choice
-    return fields
+@router.post("/v1/responses", responses=answers(_RESPONSE, streams=True))
+@router.post("/responses", include_in_schema=False)
+async def responses(service: Asked, request: JsonRequest, body: ResponsesRequest) -> Response:
+    """Answer in OpenAI's newer form; nothing is stored."""
+    return await reply(service, request, body, ResponsesWriter)
 
 
 def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
@@ -92,37 +122,34 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": tool.get("type"), "function": known}
 
 
-@dataclass(slots=True)
-class ResponsesDialect:
-    """Writes the events and the document."""
+class ResponsesWriter(BlockWriter):
+    """Write the events and the document."""
 
-    model: str
-    drafter: str
-    body: ResponsesRequest
-    _id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
-    _created: int = field(default_factory=lambda: int(time.time()))
-    _number: int = -1
-    _ids: dict[int, str] = field(default_factory=dict)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._id, self._created = f"resp_{uuid.uuid4().hex}", int(time.time())
+        self._number = -1
+        self._ids: dict[int, str] = {}
 
-    def whole(self, answer: BlockAnswer) -> Document:
-        """The response."""
-        is_cut = answer.reason is FinishReason.LENGTH
+    def whole(self) -> Document:
+        """Write the response."""
+        is_cut = self.reason is FinishReason.LENGTH
         document = self._response("incomplete" if is_cut else "completed")
-        document["output"] = [self._item(block, "completed") for block in answer.blocks]
+        document["output"] = [self._item(block, "completed") for block in self.blocks]
         if is_cut:
             document["incomplete_details"] = {"reason": "max_output_tokens"}
             if document["output"]:
                 document["output"][-1]["status"] = "incomplete"
-        document["timings"] = timings(answer.request, answer.end_s, self.drafter)
-        return document | {"usage": _usage(answer)}
+        document["timings"] = self.timings()
+        return document | {"usage": _usage(self.running)}
 
-    def begin(self, answer: BlockAnswer) -> Iterator[Document]:
-        """The response without its output."""
+    def first(self) -> Iterator[Document]:
+        """Write the response without its output."""
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
-        """An item, and for a text its only part."""
+        """Write an item, and for a text its only part."""
         item = self._item(block, "in_progress")
         where = {"output_index": block.index}
         if block.is_call:
@@ -134,11 +161,11 @@ class ResponsesDialect:
         yield self._event("response.content_part.added", part=part, **where)
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
-        """A delta."""
+        """Write a delta."""
         yield self._event(f"response.{_kind(block)}.delta", delta=text, **self._where(block))
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
-        """The whole text, part and item once more."""
+        """Write the whole text, part and item once more."""
         item, where = self._item(block, "completed"), self._where(block)
         said = (
             {"arguments": block.text, "name": block.name} if block.is_call else {"text": block.text}
@@ -149,14 +176,15 @@ class ResponsesDialect:
             yield self._event("response.content_part.done", part=item["content"][0], **where)
         yield self._event("response.output_item.done", item=item, output_index=block.index)
 
-    def end(self, answer: BlockAnswer) -> Iterator[Document]:
-        """The whole response."""
-        document = self.whole(answer)
+    def last(self) -> Iterator[Document]:
+        """Write the whole response."""
+        document = self.whole()
         yield self._event(f"response.{document['status']}", response=document)
 
-    def fail(self, error: ApiError) -> Document:
-        """An error."""
-        return self._event("error", code=error.code, message=error.message, param=error.param)
+    def fail(self, error: ApiError) -> bytes:
+        """Write an error."""
+        said = {"code": error.code, "message": error.message, "param": error.param}
+        return event(self._event("error", **said))
 
     def _event(self, kind: str, **fields: object) -> Document:
         self._number += 1
@@ -208,8 +236,8 @@ def _kind(block: ContentBlock) -> str:
     return "function_call_arguments" if block.is_call else "output_text"
 
 
-def _usage(answer: BlockAnswer) -> Document:
-    found = usage(answer.request)
+def _usage(running: AsyncRequest) -> Document:
+    found = usage(running)
     return {
         "input_tokens": found["prompt_tokens"],
         "input_tokens_details": found["prompt_tokens_details"],

@@ -9,36 +9,68 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import typing
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PlainValidator,
+    PrivateAttr,
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
     create_model,
+    model_validator,
 )
 
 from forerun.core import options
 from forerun.core.errors import RequestError, given_as, short_repr, unknown
 from forerun.core.params import MAX_IDS, SamplingParams
 from forerun.server import forms
-from forerun.server.conversations import AnthropicMessages, ChatMessages
 from forerun.server.errors import ApiError, of_exception
 from forerun.server.tools import CHOICES
 from forerun.spellings import requests as spellings
-
-Body = TypeVar("Body", bound=BaseModel)
 
 PROMPT = str | list[str] | list[int] | list[list[int]]
 MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
 """The same of a conversation."""
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+TEXT_OR_PARTS = (
+    {"type": "string"},
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"type": {"type": "string"}},
+            "required": ["type"],
+        },
+    },
+)
+_CALLS = {"type": "array", "items": {"type": "object"}}
+_CHAT_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": [*ROLES]},
+        "content": {"anyOf": [{"type": "null"}, *TEXT_OR_PARTS]},
+        "tool_calls": _CALLS,
+    },
+    "required": ["role"],
+    "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}],
+}
+
+
+def listed(message: dict[str, Any]) -> WithJsonSchema:
+    """Describe a list of messages of one schema."""
+    return WithJsonSchema({"type": "array", "items": message, "minItems": 1})
+
+
+ChatMessages = Annotated[list[dict[str, Any]], listed(_CHAT_MESSAGE)]
 
 
 def _one_kind(prompt: object) -> object:
@@ -78,14 +110,10 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-class Strict(BaseModel):
-    """Convert no value to another type, and refuse unknown fields."""
+class StreamOptions(BaseModel):
+    """What a stream tells besides the text."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class StreamOptions(Strict):
-    """What a stream tells besides the text."""
 
     include_usage: bool = False
     """A last chunk with the usage of the whole request."""
@@ -109,11 +137,45 @@ def _sampling_fields() -> dict[str, Any]:
     }
 
 
-class AnswerRequest(Strict):
-    """What every route that answers takes."""
+class RequestBody(BaseModel):
+    """What a route reads. To validate one raises ApiError that names the first wrong field."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
     """One of /v1/models; left out, the one that is served."""
+
+    _typed: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def typed(self) -> Mapping[str, str]:
+        """By field of ours: what the client called it, where that is another name."""
+        return self._typed
+
+    @classmethod
+    def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
+        """Read the fields by our names, and say what they were called. Raises RequestError."""
+        return given, {}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, given: dict[str, object], validate: ModelWrapValidatorHandler[Self]) -> Self:
+        typed: dict[str, str] = {}
+        try:
+            fields, typed = cls.rename(given)
+            _check_sizes(fields, typed)
+            found = validate(fields)
+        except RequestError as error:
+            raise of_exception(error) from error
+        except ValidationError as error:
+            raise _told(error, cls, typed) from None
+        found._typed = typed
+        return found
+
+
+class AnswerRequest(RequestBody):
+    """What every route that answers takes."""
+
     stream: bool = False
     """Send the answer as it comes, as server-sent events."""
     stream_options: StreamOptions | None = None
@@ -128,8 +190,13 @@ class AnswerRequest(Strict):
     speculative: dict[str, Any] | None = None
     """How this request is drafted: `drafter` (`none`, `auto` or the one that is loaded), `max_draft`."""
 
-    def params(self, defaults: SamplingParams, typed: Mapping[str, str]) -> SamplingParams:
-        """The parameters, those that are not given from `defaults`. Raises ApiError."""
+    @classmethod
+    def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
+        """Read other engines' names. Raises RequestError."""
+        return spellings.read(given)
+
+    def params(self, defaults: SamplingParams) -> SamplingParams:
+        """Make the parameters, those that are not given from `defaults`. Raises ApiError."""
         names = {field.name for field in dataclasses.fields(SamplingParams)}
         given = {
             name: getattr(self, name)
@@ -144,7 +211,7 @@ class AnswerRequest(Strict):
                 raise ApiError(400, "give response_format or structured_outputs, not both")
             given["structured_outputs"] = form
         try:
-            with given_as(typed):
+            with given_as(self.typed):
                 return dataclasses.replace(defaults, **given)
         except RequestError as error:
             raise of_exception(error) from error
@@ -152,13 +219,14 @@ class AnswerRequest(Strict):
             message = f"logit_bias must be {_WORDS['logit_bias']}"
             raise ApiError(400, message, param="logit_bias") from error
 
-    def form_field(self, typed: Mapping[str, str]) -> str:
+    @property
+    def form_field(self) -> str:
         """The field that says what form the answer has."""
         if self.response_format is not None:
             return "response_format"
         if getattr(self, "structured_outputs", None) is None and getattr(self, "tools", None):
             return "tools"
-        return typed.get("structured_outputs", "structured_outputs")
+        return self.typed.get("structured_outputs", "structured_outputs")
 
     def scores(self) -> dict[str, int | None]:
         """The log-probabilities that are asked for, as fields of SamplingParams."""
@@ -226,88 +294,20 @@ class ChatRequest(SampledAnswer):
         return {"logprobs": self.top_logprobs or 0}
 
 
-class _Open(BaseModel):
-    """Fields that are not named here are read as those of a chat request."""
+class OpenBody(RequestBody):
+    """A conversation of another API. Fields that are not named are read as those of a chat request."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    model: str | None = None
-    """One of /v1/models; left out, the one that is served."""
     tools: list[dict[str, Any]] | None = None
     """Functions that the answer may call."""
 
+    theirs: ClassVar[Mapping[str, str]] = {}
+    """What the fields of a chat request are called there."""
 
-class ResponsesRequest(_Open):
-    """A conversation as a list of items. Nothing is stored: all of it comes with every request."""
-
-    input: str | list[dict[str, Any]]
-    """The user's text, or the items so far: messages, function calls and their outputs."""
-    instructions: str | None = None
-    """A system message."""
-    text: dict[str, Any] | None = None
-    """`format`: the form of the answer."""
-    tool_choice: str | dict[str, Any] | None = None
-    """none, auto, required, or one of the tools."""
-
-
-class CountTokensRequest(_Open):
-    """A conversation in Anthropic's form."""
-
-    messages: AnthropicMessages
-    """The turns so far, of text, calls and results."""
-    system: str | list[dict[str, Any]] | None = None
-    """A system message."""
-    tool_choice: dict[str, Any] | None = None
-    """auto, any, none, or one of the tools."""
-    output_config: dict[str, Any] | None = None
-    """`format`: the form of the answer."""
-
-
-class MessagesRequest(CountTokensRequest):
-    """A conversation to answer, in Anthropic's form."""
-
-    max_tokens: int
-    """Tokens of the answer, at most."""
-
-
-class TokenizeRequest(Strict):
-    """A text or a conversation to take apart: vLLM's fields, and llama-server's `content`."""
-
-    model: str | None = None
-    prompt: str | None = None
-    content: str | None = None
-    messages: ChatMessages | None = None
-    add_special_tokens: bool = True
-    """Begin with the model's BOS token, if it wants one."""
-    add_special: bool = False
-    """The same, for `content`."""
-    add_generation_prompt: bool = True
-    return_token_strs: bool = False
-    """Add the tokens' texts."""
-    with_pieces: bool = False
-    """Tokens as objects of `id` and `piece`, as llama-server has them."""
-
-
-class DetokenizeRequest(Strict):
-    """Token ids to put together."""
-
-    model: str | None = None
-    tokens: list[int]
-
-
-def read(body: type[Body], given: Mapping[str, object]) -> tuple[Body, dict[str, str]]:
-    """A request, and what its fields were called. Raises ApiError that names the first wrong one."""
-    typed: dict[str, str] = {}
-    fields = {**given}
-    try:
-        if issubclass(body, AnswerRequest):
-            fields, typed = spellings.read(given)
-        _check_sizes(fields, typed)
-        return body.model_validate(fields), typed
-    except RequestError as error:
-        raise of_exception(error) from error
-    except ValidationError as error:
-        raise _told(error, body, typed) from None
+    def as_chat(self) -> dict[str, Any]:
+        """Write the fields of the chat request that says the same. Raises ApiError."""
+        raise NotImplementedError
 
 
 def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:
@@ -320,7 +320,7 @@ def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None
         raise ApiError(400, f"{own} has {len(value)} entries, at most {most} are allowed", own)
 
 
-def _told(error: ValidationError, body: type[BaseModel], typed: Mapping[str, str]) -> ApiError:
+def _told(error: ValidationError, body: type[RequestBody], typed: Mapping[str, str]) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     path = [part for part in first["loc"] if not _is_alternative(part)]
     field = str(path[0]) if path else ""
@@ -341,3 +341,13 @@ def _told(error: ValidationError, body: type[BaseModel], typed: Mapping[str, str
 def _is_alternative(part: int | str) -> bool:
     """True for what pydantic calls the member of a union, which is no part of the path."""
     return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+
+
+def check_roles(messages: Sequence[Mapping[str, Any]], field: str = "messages") -> None:
+    """Raise ApiError for a role that there is not. One that is missing is told with what else is."""
+    for number, message in enumerate(messages):
+        role = message.get("role", "user")
+        if role not in ROLES:
+            allowed = f"{', '.join(ROLES[:-1])} or {ROLES[-1]}"
+            what = f"{field}[{number}].role must be {allowed}, got {short_repr(role)}"
+            raise ApiError(400, what, param=field)

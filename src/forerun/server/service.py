@@ -9,20 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from starlette.requests import Request
-
 from forerun.core.errors import RequestError, short_repr
 from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.llm import LLM
+from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, loading, too_long
 from forerun.server.forms import check_bounds, max_draft
-from forerun.server.http import body_nbytes, read_bytes, stated_nbytes, to_object
 from forerun.server.metrics import ModelMetrics
-from forerun.server.schema import AnswerRequest, Body, read
-from forerun.server.texts import LARGE, BodyQueue, check_fits, encoded
+from forerun.server.prompts import Part, check_fits
+from forerun.server.schema import AnswerRequest
 from forerun.server.worker import AsyncRequest, Closed, Worker
 from forerun.text.prompt import Encoded
 
@@ -116,41 +114,15 @@ class Service:
         """What a request leaves out: the server's options, then `own`, then the model's."""
         return replace(self.llm().default_params(), **{**own, **self.sampling})
 
-    def params(
-        self, body: AnswerRequest, typed: Mapping[str, str], defaults: SamplingParams | None = None
-    ) -> SamplingParams:
-        """A request's parameters, what it leaves out from `defaults`. Raises ApiError."""
-        llm = self.llm()
-        params = body.params(defaults or self.defaults(), typed)
+    def params(self, body: AnswerRequest, **own: Any) -> SamplingParams:
+        """Make a request's parameters; what it leaves out is as in `defaults`. Raises ApiError."""
+        params = body.params(self.defaults(**own))
         if body.speculative is not None:
-            params.max_draft = max_draft(body.speculative, llm.drafter_spec.name)
+            params.max_draft = max_draft(body.speculative, self.llm().drafter_spec.name)
         return params
 
-    async def read(self, request: Request, kind: type[Body]) -> tuple[Body, dict[str, str]]:
-        """A request's body, and what its fields were called. Raises ApiError."""
-        found = await self.read_object(request)
-        del request.state.object  # it may be large
-        nbytes = body_nbytes(request)
-        if nbytes < LARGE:
-            return read(kind, found)
-        return await self._bodies.run(lambda: read(kind, found), nbytes)
-
-    async def read_object(self, request: Request) -> dict[str, Any]:
-        """The JSON object in a request's body, which is read once. Raises ApiError."""
-        known: dict[str, Any] | None = getattr(request.state, "object", None)
-        if known is None:
-            body = await self._bodies.receive(
-                lambda: read_bytes(request, self.config), stated_nbytes(request)
-            )
-            if len(body) < LARGE:
-                known = to_object(body, self.config)
-            else:
-                known = await self._bodies.run(lambda: to_object(body, self.config), len(body))
-            request.state.object = known
-        return known
-
     async def encode(self, encode: Callable[[], T], nbytes: int) -> T:
-        """What is made of a body of so many bytes, in another thread: a long text would keep all others waiting."""
+        """Run what is made of a body of so many bytes in another thread: a long text would keep all others waiting."""
         return await self._bodies.run(encode, nbytes)
 
     def check_fits(self, text: str, param: str) -> None:
@@ -159,27 +131,40 @@ class Service:
         check_fits(text, llm.tokenizer, self._limit(), llm.max_len, param)
 
     def read_text(self, text: str, param: str, *, bos: bool | None = None) -> Encoded:
-        """A text as token ids. Raises ApiError for one that cannot fit."""
-        llm = self.llm()
-        return encoded(text, llm.tokenizer, self._limit(), llm.max_len, param, bos=bos)
+        """Encode a text, after a BOS token as the model wants it for None. Raises ApiError for one that cannot fit."""
+        self.check_fits(text, param)
+        return Encoded(self.llm().tokenizer.encode(text, bos=bos), text)
+
+    def read_parts(self, parts: Sequence[Part], param: str) -> Encoded:
+        """Encode a prompt of texts and token ids; only a text at its beginning gets a BOS token."""
+        if len(parts) == 1 and isinstance(text := parts[0], str):
+            return self.read_text(text, param)
+        ids: list[int] = []
+        for number, part in enumerate(parts):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self.read_text(part, param, bos=False if number else None).token_ids
+        return Encoded(ids)
 
     async def submit(
         self,
         prompts: Sequence[Encoded],
         params: SamplingParams,
         *,
-        stream: bool,
-        sent: Mapping[str, str],
+        field: str,
+        form_field: str = "",
+        stream: bool = False,
     ) -> AsyncRequest:
-        """Hand prompts to the engine; `sent` is what the client calls our fields, `prompt` and `form` among them.
+        """Hand prompts to the engine; the fields are what the client calls the prompt and the form of the answer.
 
         Raises ApiError for what is out of bounds, RequestError for what is wrong.
         """
-        self._check(prompts, params, sent["prompt"])
+        self._check(prompts, params, field)
         if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
             params.prediction = await self._predicted(params.prediction)
         if params.structured_outputs is not None:
-            await self._compile(params.structured_outputs, sent["form"])
+            await self._compile(params.structured_outputs, form_field)
         interval_s = self.config.stream_interval if stream else math.inf
         request = self.worker.submit(prompts, params, self._ended, interval_s)
         self._running[request] = len(prompts) * params.n

@@ -20,6 +20,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.repetition import Repeats
 from forerun.core.types import Event
 from forerun.engine.loop import RequestHandle
+from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
 from forerun.text.prompt import Encoded
 
@@ -72,10 +73,15 @@ class AsyncRequest:
         self._repeats: dict[int, Repeats] = {}
 
     @property
+    def runs(self) -> list[SequenceState]:
+        """Its completions, those of the first prompt first."""
+        return [run for handle in self.handles for run in handle.runs]
+
+    @property
     def num_repeated(self) -> int:
         """Tokens so far that say again what stood in their completion before."""
         found = 0
-        for run in (run for handle in self.handles for run in handle.runs):
+        for run in self.runs:
             repeats = self._repeats.setdefault(run.seq.id, Repeats(run.seq.num_prompt))
             found += repeats.count(run.seq.tokens)
         return found

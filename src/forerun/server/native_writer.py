@@ -1,19 +1,18 @@
-"""Writes answers in llama-server's own form."""
+"""llama-server's own form of an answer."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
-from forerun.server.answers import Document, timings
-from forerun.server.errors import of_stream
-from forerun.server.http import to_json
-from forerun.server.native_schema import NativeRequest
+from forerun.server.answers import Document, Writer, event, timings
+from forerun.server.errors import ApiError
+from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
 from forerun.text.tokenizer import Tokenizer
 
@@ -68,88 +67,80 @@ def settings(params: SamplingParams, eos_ids: list[int], seed: int | None) -> Do
     }
 
 
-@dataclass(slots=True, kw_only=True)
-class NativeWriter:
-    """One request's answer. `observe` is called with all that comes."""
+class NativeWriter(Writer):
+    """Write an answer as llama-server does: a chunk a token, and the figures at the end."""
 
-    request: AsyncRequest
-    model: str
-    llm: LLM
-    body: NativeRequest
-    observe: Callable[[StreamEvent], object]
-    is_one: bool
-    """The answer is an object; else it is a list, also of one."""
-    _end_s: float = 0.0
-    _counts: dict[int, int] = field(default_factory=dict)
-    """By completion: tokens that were sent."""
+    def __init__(
+        self,
+        service: Service,
+        running: AsyncRequest,
+        model: str,
+        *,
+        is_one: bool,
+        is_stream: bool,
+        with_tokens: bool,
+        with_timings: bool,
+        wanted: Sequence[str],
+    ) -> None:
+        """`is_one`: the answer is an object; else it is a list, also of one. `wanted` are its fields, if not all."""
+        super().__init__(service, running, model)
+        self.is_one, self.is_stream, self.wanted = is_one, is_stream, wanted
+        self.with_tokens, self.with_timings = with_tokens, with_timings
+        self._counts: Counter[int] = Counter()
+        """By completion: tokens that were sent."""
 
-    async def whole(self) -> Document | list[Document]:
-        """The answer, when it is complete. Raises what ended the request."""
-        async for found in self.request.news():
-            for news in found:
-                self._take(news)
-        wanted = self.body.response_fields
-        documents = [_only(self._final(i, run.text), wanted) for i, run in enumerate(self._runs())]
+    def document(self) -> Document | list[Document]:
+        """Write the whole answer."""
+        documents = [
+            self._only(self._final(i, run.text)) for i, run in enumerate(self.running.runs)
+        ]
         return documents[0] if self.is_one else documents
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        """The events: a chunk a token, the figures at the end, or what went wrong."""
-        try:
-            async for found in self.request.news():
-                for news in found:
-                    self._take(news)
-                if chunks := b"".join(chunk for news in found for chunk in self._chunks(news)):
-                    yield chunks
-        except Exception as error:
-            yield _event(of_stream(error).document())
+    def events(self, news: Sequence[StreamEvent]) -> bytes:
+        """Write a chunk for each token, and the whole of a completion without its text where it ends."""
+        return b"".join(event(self._only(one)) for each in news for one in self._chunks(each))
 
-    def _take(self, news: StreamEvent) -> None:
-        self.observe(news)
-        self._end_s = news.time_s
+    def fail(self, error: ApiError) -> bytes:
+        """Write the error."""
+        return event(error.document())
 
-    def _runs(self) -> list[SequenceState]:
-        return [run for handle in self.request.handles for run in handle.runs]
-
-    def _chunks(self, news: StreamEvent) -> list[bytes]:
-        event, index = news.event, news.completion
-        run = self._runs()[index]
-        documents = [
-            self._chunk(index, run, *part, news.time_s) for part in _by_token(event) if part[1]
-        ]
-        if event.finish_reason is not None:
-            documents.append(self._final(index, ""))
-        return [_event(_only(one, self.body.response_fields)) for one in documents]
+    def _chunks(self, news: StreamEvent) -> Iterator[Document]:
+        for text, tokens, scored in _by_token(news.event):
+            if tokens:
+                yield self._chunk(news, text, tokens, scored)
+        if news.event.finish_reason is not None:
+            yield self._final(news.completion, "")
 
     def _chunk(
         self,
-        index: int,
-        run: SequenceState,
+        news: StreamEvent,
         text: str,
         tokens: tuple[int, ...],
         scored: tuple[TokenLogprob, ...],
-        time_s: float,
     ) -> Document:
-        self._counts[index] = self._counts.get(index, 0) + len(tokens)
+        index = news.completion
+        seq = self.running.runs[index].seq
+        self._counts[index] += len(tokens)
         document: Document = {
             "index": index,
             "content": text,
             "tokens": [*tokens],
             "stop": False,
-            "id_slot": run.seq.slot,
+            "id_slot": seq.slot,
             "tokens_predicted": self._counts[index],
-            "tokens_evaluated": run.seq.num_prompt,
+            "tokens_evaluated": seq.num_prompt,
         }
         if scored:
             document["completion_probabilities"] = self._probabilities(scored)
-        if self.body.timings_per_token:
-            document["timings"] = self._timings(time_s)
+        if self.with_timings:
+            document["timings"] = timings(self.running, news.time_s, self.llm.drafter_spec.name)
         return document
 
     def _final(self, index: int, text: str) -> Document:
         """The whole of a completion, or the last chunk of one whose text was sent."""
-        run = self._runs()[index]
+        run = self.running.runs[index]
         seq, tokenizer = run.seq, self.llm.tokenizer
-        with_tokens = self.body.return_tokens and not self.body.stream
+        with_tokens = self.with_tokens and not self.is_stream
         document: Document = {
             "index": index,
             "content": text,
@@ -162,21 +153,31 @@ class NativeWriter:
             "tokens_cached": len(seq.tokens) - 1,
             "generation_settings": {
                 **settings(seq.params, sorted(tokenizer.eos_ids), seq.seed),
-                "stream": self.body.stream,
+                "stream": self.is_stream,
             },
             "prompt": tokenizer.decode(seq.tokens[: seq.num_prompt], skip_special=False),
             "has_new_line": "\n" in run.text,
             "truncated": _fills_context(run, self.llm),
             "stop_type": _stop_type(run),
             "stopping_word": run.stops.stop_reason if _stop_type(run) == "word" else "",
-            "timings": self._timings(self._end_s),
+            "timings": self.timings(),
         }
-        if seq.params.logprobs is not None and not self.body.stream:
+        if seq.params.logprobs is not None and not self.is_stream:
             document["completion_probabilities"] = self._probabilities(run.logprobs)
         return document
 
-    def _timings(self, end_s: float) -> Document:
-        return timings(self.request, end_s, self.llm.drafter_spec.name)
+    def _only(self, document: Document) -> Document:
+        """Keep the fields that were asked for, all if none were."""
+        if not self.wanted:
+            return document
+        found: Document = {}
+        for path in self.wanted:
+            value: Any = document
+            for part in path.split("/"):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                found[path] = value
+        return found
 
     def _probabilities(self, found: Any) -> list[Document]:
         return [_probability(one, self.llm.tokenizer) for one in found]
@@ -221,21 +222,3 @@ def _fills_context(run: SequenceState, llm: LLM) -> bool:
     """True if the answer ended where the context does."""
     is_full = len(run.seq.tokens) >= llm.max_len
     return is_full and run.seq.finish_reason is FinishReason.LENGTH
-
-
-def _only(document: Document, wanted: list[str] | None) -> Document:
-    """The fields that were asked for, all if none were."""
-    if not wanted:
-        return document
-    found: Document = {}
-    for path in wanted:
-        value: Any = document
-        for part in path.split("/"):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None:
-            found[path] = value
-    return found
-
-
-def _event(document: Document) -> bytes:
-    return b"data: " + to_json(document) + b"\n\n"

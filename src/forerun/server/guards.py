@@ -1,14 +1,15 @@
-"""What web pages may do: a browser sends requests of any page to any address, also to one on the user's own machine.
+"""Who may ask: those with the key, and which web pages, whose requests a browser sends to any address.
 
 A page of elsewhere is told by `Origin`, or, where its name has been made to lead here (DNS rebinding), by `Host`.
-Bodies must be JSON by name (`http.read_bytes`), which a page may not send elsewhere without asking first.
+Bodies must be JSON by name (`bodies.received`), which a page may not send elsewhere without asking first.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,6 +20,8 @@ from forerun.server.errors import ApiError
 from forerun.server.http import refusal
 
 ANY = "*"
+OPEN_ROUTES = frozenset({"/health", "/v1/health"})
+"""Routes that need no key."""
 _PRIVATE = (".local", ".internal", ".home.arpa", ".lan")
 """Ends of names that no one outside of a network can own."""
 
@@ -90,3 +93,32 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class Guarded:
+    """Lets only those in who send the key, `Authorization: Bearer KEY` or `X-Api-Key: KEY`."""
+
+    def __init__(self, app: ASGIApp, api_key: str, opened: Collection[str] = OPEN_ROUTES) -> None:
+        """`opened` are the paths that need no key."""
+        self.app, self.api_key, self.opened = app, api_key.strip().encode(), opened
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] != "http" or scope["path"] in self.opened or self._knows(scope):
+            await self.app(scope, receive, send)
+            return
+        error = ApiError(
+            401,
+            "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+            type="authentication_error",
+            headers={"www-authenticate": "Bearer"},
+        )
+        await refusal(error, scope["path"])(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        given = dict(scope["headers"])
+        word, _, key = given.get(b"authorization", b"").partition(b" ")
+        keys = [key.strip()] if word.lower() == b"bearer" else []
+        keys.append(given.get(b"x-api-key", b""))
+        return any([hmac.compare_digest(key, self.api_key) for key in keys])  # noqa: C419  # all

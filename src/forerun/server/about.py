@@ -1,0 +1,169 @@
+"""Routes about the server: whether it answers, what it serves and counts, what each place for a sequence does."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+from starlette.responses import PlainTextResponse, Response
+
+import forerun
+from forerun.llm import LLM
+from forerun.server.answers import Document
+from forerun.server.dependencies import All, AskedByQuery
+from forerun.server.errors import ApiError, loading
+from forerun.server.fleet import Fleet
+from forerun.server.http import answer
+from forerun.server.native_writer import settings
+from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
+from forerun.server.service import Service
+
+router, open_router = APIRouter(), APIRouter()
+"""Open routes need no key."""
+
+_MODEL = object_of(
+    id=TEXT,
+    object={"const": "model"},
+    created=COUNT,
+    max_model_len={"type": ["integer", "null"]},
+    status=object_of(value={"enum": ["loaded", "loading", "unloaded"]}),
+)
+
+
+@open_router.get("/health", responses=answers(object_of(status={"const": "ok"})))
+@open_router.get("/v1/health", include_in_schema=False)
+async def health(fleet: All) -> Response:
+    """200 when requests are answered, 503 while the first model loads."""
+    _check_ready(fleet)
+    return answer({"status": "ok"})
+
+
+@router.get("/version", responses=answers(object_of(version=TEXT)))
+async def version() -> Response:
+    """Which forerun this is."""
+    return answer({"version": forerun.__version__})
+
+
+@router.get(
+    "/v1/models", responses=answers(object_of(object={"const": "list"}, data=list_of(_MODEL)))
+)
+@router.get("/models", include_in_schema=False)
+async def models(fleet: All) -> Response:
+    """What is served."""
+    _check_ready(fleet)
+    data = [_model(service, name) for service in fleet.services for name in service.names]
+    return answer({"object": "list", "data": data})
+
+
+@router.get("/v1/models/{name:path}", responses=answers(_MODEL))
+async def model(name: str, fleet: All) -> Response:
+    """One of the served names."""
+    service = fleet.named(name)
+    served = service.name(name)
+    _check_ready(fleet)
+    return answer(_model(service, served))
+
+
+def _model(service: Service, name: str) -> dict[str, object]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "forerun",
+        **service.facts,
+        "status": {"value": service.state},
+    }
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(fleet: All) -> Response:
+    """Counts and histograms for Prometheus."""
+    _check_ready(fleet)
+    there = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
+    found = {name: await asyncio.to_thread(llm.get_metrics) for name, llm in there.items()}
+    kind = "text/plain; version=0.0.4; charset=utf-8"
+    return Response(fleet.metrics.page(found), headers={"content-type": kind})
+
+
+def _check_ready(fleet: Fleet) -> None:
+    if not fleet.is_ready:
+        raise loading()
+
+
+@router.get(
+    "/props",
+    responses=answers(
+        object_of(default_generation_settings=OBJECT, total_slots=COUNT, model_path=TEXT)
+    ),
+)
+async def props(service: AskedByQuery) -> Response:
+    """What the server runs with."""
+    llm = service.llm()
+    tokenizer, params = llm.tokenizer, service.defaults(max_tokens=None)
+    eos_ids = sorted(tokenizer.eos_ids)
+    return answer(
+        {
+            "default_generation_settings": {
+                "id": 0,
+                "n_ctx": llm.max_len,
+                "speculative": llm.drafter_spec.name != "none",
+                "is_processing": False,
+                "params": settings(params, eos_ids, params.seed),
+            },
+            "total_slots": llm.config.max_num_seqs,
+            "model_alias": service.names[0],
+            "model_path": llm.path.name,
+            "modalities": {"vision": False, "audio": False},
+            "endpoint_slots": service.config.slots,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
+            "chat_template": tokenizer.chat_template or "",
+            "bos_token": tokenizer.text_of(tokenizer.bos_id),
+            "eos_token": tokenizer.text_of(tokenizer.eos_id),
+            "build_info": f"forerun-{forerun.__version__}",
+            "is_sleeping": False,
+        }
+    )
+
+
+@router.get("/slots", responses=answers(list_of(object_of(id=COUNT, n_ctx=COUNT))))
+async def slots(service: AskedByQuery, fail_on_no_slot: str = "") -> Response:
+    """What each place for a sequence does; with `?fail_on_no_slot=1` 503 if none is free."""
+    if not service.config.slots:
+        raise ApiError(
+            501,
+            "this server does not answer /slots: start it with --slots",
+            type="not_supported_error",
+        )
+    found = await asyncio.to_thread(_slots, service.llm())
+    if fail_on_no_slot and all(one["is_processing"] for one in found):
+        raise ApiError(503, "no slot available", type="unavailable_error")
+    return answer(found)
+
+
+def _slots(llm: LLM) -> list[Document]:
+    is_drafting = llm.drafter_spec.name != "none"
+    found: list[Document] = [
+        {
+            "id": place,
+            "n_ctx": llm.max_len,
+            "speculative": is_drafting,
+            "is_processing": False,
+            "id_task": -1,
+            "next_token": [{"has_next_token": False, "n_remain": -1, "n_decoded": 0}],
+        }
+        for place in range(llm.engine.cache.num_slots)
+    ]
+    with llm.loop.turns():
+        engine = llm.engine
+        for seq in engine.scheduler.running:
+            run = engine.sequences[seq.id]
+            next_token = {
+                "has_next_token": True,
+                "has_new_line": "\n" in run.text,
+                "n_remain": run.stops.tokens_left,
+                "n_decoded": len(seq.generated),
+            }
+            own = {"is_processing": True, "id_task": seq.id, "next_token": [next_token]}
+            found[seq.slot] |= own
+    return found

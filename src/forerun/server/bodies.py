@@ -1,0 +1,173 @@
+"""Bodies of requests: received within bounds and parsed, large ones one after the other and off the event loop.
+
+FastAPI checks and documents them (`schema.py`); a route of `JsonRoute` hands it what was parsed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import numpy as np
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from forerun.core.device import trim_heap
+from forerun.core.errors import short_repr
+from forerun.server.config import ServerConfig
+from forerun.server.errors import ApiError
+
+T = TypeVar("T")
+
+LARGE = 1 << 16
+"""Bytes of a body from which only one is worked on at a time."""
+READ_AT_ONCE, READ_S = 2, 1.0
+"""Large bodies that are received at once, and how long others wait for that: a slow client must not stop them."""
+MIN_VALUES, VALUE_NBYTES = 10_000, 40
+"""A body may have one value for so many of the bytes that it may have, and so many in any case."""
+_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
+"""A page of elsewhere may send texts and forms without asking, but not this."""
+
+
+class JsonRequest(Request):
+    """A request whose body was received and parsed: `document`, of `nbytes` bytes."""
+
+    document: dict[str, Any]
+    nbytes: int
+
+    async def load(self, bodies: BodyQueue, config: ServerConfig) -> None:
+        """Receive and parse it. Raises ApiError."""
+        body = await bodies.receive(lambda: received(self, config), stated_nbytes(self))
+        self.nbytes = len(body)
+        if self.nbytes < LARGE:
+            self.document = to_object(body, config)
+        else:
+            self.document = await bodies.run(lambda: to_object(body, config), self.nbytes)
+
+    async def body(self) -> bytes:
+        """Return a body that is not empty, for FastAPI to ask for `json`."""
+        return b"{}"
+
+    async def json(self) -> dict[str, Any]:
+        """Return what was parsed."""
+        return self.document
+
+
+class JsonRoute(APIRoute):
+    """A route that reads a JSON object."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Receive and parse the body before FastAPI checks it. The handler raises ApiError."""
+        handle = super().get_route_handler()
+
+        async def read(plain: Request) -> Response:
+            fleet, request = plain.app.state.fleet, JsonRequest(plain.scope, plain.receive)
+            await request.load(fleet.bodies, fleet.config)
+            return await handle(request)
+
+        return read
+
+
+class BodyQueue:
+    """Runs what reads requests in other threads: what is large one after the other."""
+
+    def __init__(self) -> None:
+        self._large = asyncio.Semaphore(1)
+        self._num_large = 0
+        self._received = asyncio.Semaphore(READ_AT_ONCE)
+
+    async def receive(self, read: Callable[[], Awaitable[T]], nbytes: int) -> T:
+        """A body of so many bytes: where many large ones come, each part of each costs the event loop a turn."""
+        if nbytes < LARGE:
+            return await read()
+        has_turn = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_S):
+                has_turn = await self._received.acquire()
+        try:
+            return await read()
+        finally:
+            if has_turn:
+                self._received.release()
+
+    async def run(self, work: Callable[[], T], nbytes: int) -> T:
+        """The result of work on so many bytes."""
+        if nbytes < LARGE:
+            return await asyncio.to_thread(work)
+        self._num_large += 1
+        try:
+            async with self._large:
+                return await asyncio.to_thread(work)
+        finally:
+            self._num_large -= 1
+            if not self._num_large:  # what the last one leaves; it takes its time
+                await asyncio.to_thread(trim_heap)
+
+
+async def received(request: Request, config: ServerConfig) -> bytes:
+    """Receive a body. Raises ApiError for one that is not called JSON, too large or too slow."""
+    kind = request.headers.get("content-type", "")
+    if not _JSON.fullmatch(kind.partition(";")[0].strip().lower()):
+        raise ApiError(
+            415,
+            f"the body is sent as {short_repr(kind) if kind else 'of no type'}, it must be JSON: add the header "
+            "'content-type: application/json' (curl: -H 'content-type: application/json')",
+        )
+    try:
+        async with asyncio.timeout(config.body_timeout):
+            return await _received(request, config.max_body_nbytes)
+    except TimeoutError:
+        message = f"the body did not arrive within {config.body_timeout:g} s"
+        raise ApiError(408, message, headers={"connection": "close"}) from None
+
+
+async def _received(request: Request, limit: int) -> bytes:
+    too_large = ApiError(
+        413,
+        f"the body is larger than {limit / 1e6:g} MB, which this server allows (--max-body-mb)",
+    )  # the connection stays, and takes the rest of the body: a client may read only when it has sent all
+    if stated_nbytes(request) > limit:
+        raise too_large
+    parts, nbytes = [], 0
+    async for part in request.stream():
+        nbytes += len(part)
+        if nbytes > limit:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+def stated_nbytes(request: Request) -> int:
+    """Return the size of the body that comes, as far as it is told."""
+    stated = request.headers.get("content-length", "0")
+    return int(stated) if stated.isdecimal() else 0
+
+
+def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
+    """The JSON object in a body. Raises ApiError if it is none."""
+    _check_values(body, max(MIN_VALUES, config.max_body_nbytes // VALUE_NBYTES))
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return found
+
+
+def _check_values(body: bytes, most: int) -> None:
+    """Raise ApiError for JSON of more values than a request can need: to read and check them would stop all others.
+
+    Values are parted by commas; those in texts are not counted. numpy lets other threads run meanwhile.
+    """
+    if body.count(b",") <= most:
+        return
+    bare = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    is_text = np.bitwise_xor.accumulate((bare == ord('"')).view(np.uint8)).view(np.bool_)
+    if np.count_nonzero((bare == ord(",")) & ~is_text) > most:
+        raise ApiError(400, f"the body has more than {most} values, which this server allows")

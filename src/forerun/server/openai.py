@@ -1,0 +1,137 @@
+"""OpenAI's completions and chat completions, and how a conversation becomes a request of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.config import DEFAULT_MAX_TOKENS
+from forerun.server.dependencies import Asked
+from forerun.server.errors import ApiError
+from forerun.server.fill_in import filled, tokens_of
+from forerun.server.forms import check_depth
+from forerun.server.openai_writer import OpenAIWriter
+from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
+from forerun.server.prompts import check_counted
+from forerun.server.schema import ChatRequest, CompletionRequest, check_roles
+from forerun.server.service import Service
+from forerun.server.tools import Toolbox
+from forerun.server.worker import AsyncRequest
+from forerun.text.prompt import Encoded
+
+router = APIRouter(route_class=JsonRoute)
+
+
+def _completion(kind: str, **choice: Schema) -> Schema:
+    """Describe a document with `choices`."""
+    return object_of(
+        id=TEXT,
+        object={"const": kind},
+        created=COUNT,
+        model=TEXT,
+        choices=list_of(object_of(**choice, index=COUNT, finish_reason=TEXT)),
+        usage=object_of(prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT),
+        timings=OBJECT,
+    )
+
+
+@router.post(
+    "/v1/completions", responses=answers(_completion("text_completion", text=TEXT), streams=True)
+)
+async def completions(service: Asked, request: JsonRequest, body: CompletionRequest) -> Response:
+    """Continue a text."""
+    service.name(body.model)
+    if body.echo and body.stream and body.logprobs is not None:
+        raise ApiError(400, "echo with logprobs is not streamed: leave out stream", param="stream")
+    params = service.params(body)
+    bos = None if body.add_special_tokens else False
+    given = body.prompts()
+    hole = tokens_of(service, "suffix") if body.suffix else None
+    if hole is not None and not all(isinstance(one, str) for one in given):
+        raise ApiError(400, "suffix needs prompts as text", param="suffix")
+
+    def encode(one: str | list[int]) -> Encoded:
+        if not isinstance(one, str):
+            return Encoded(one)
+        if hole is None:
+            return service.read_text(one, "prompt", bos=bos)
+        ids = filled(service, hole, one, body.suffix or "", ("prompt", "suffix")).token_ids
+        return Encoded(ids, one)
+
+    prompts = await service.encode(lambda: [encode(one) for one in given], request.nbytes)
+    running = await service.submit(
+        prompts, params, field="prompt", form_field=body.form_field, stream=body.stream
+    )
+    return await OpenAIWriter(service, running, body).reply(request, stream=body.stream)
+
+
+@router.post(
+    "/v1/chat/completions",
+    responses=answers(_completion("chat.completion", message=OBJECT), streams=True),
+)
+@router.post("/chat/completions", include_in_schema=False)
+async def chat_completions(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
+    """Answer a conversation."""
+    service.name(body.model)
+    running, has_tools = await submit(service, request, body)
+    writer = OpenAIWriter(service, running, body, with_tools=has_tools)
+    return await writer.reply(request, stream=body.stream)
+
+
+async def submit(
+    service: Service, request: JsonRequest, body: ChatRequest
+) -> tuple[AsyncRequest, bool]:
+    """Hand a conversation to the engine; and tell whether the model knows tools."""
+    params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
+    toolbox = _toolbox(service, body)
+    params.structured_outputs = toolbox.form(params.structured_outputs)
+
+    def encode() -> Encoded:
+        return service.read_text(_rendered(service, body, toolbox), "messages", bos=False)
+
+    prompts = [await service.encode(encode, request.nbytes)]
+    running = await service.submit(
+        prompts, params, field="messages", form_field=body.form_field, stream=body.stream
+    )
+    return running, bool(toolbox.tools)
+
+
+async def count(service: Service, request: JsonRequest, body: ChatRequest) -> int:
+    """Count the tokens of a conversation. Raises ApiError."""
+    service.name(body.model)
+
+    def counted() -> int:
+        text = rendered(service, body)
+        check_counted(text, "messages")
+        return len(service.llm().tokenizer.encode(text, bos=False))
+
+    return await service.encode(counted, request.nbytes)
+
+
+def rendered(service: Service, body: ChatRequest) -> str:
+    """Write a conversation as the model reads it."""
+    return _rendered(service, body, _toolbox(service, body))
+
+
+def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
+    check_depth(body.tools, "tools", service.config)
+    return Toolbox.of(body.tools, body.tool_choice, body.parallel_tool_calls)
+
+
+def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
+    """The conversation as the model reads it."""
+    tokenizer = service.llm().tokenizer
+    settings: dict[str, Any] = service.template_kwargs | (body.chat_template_kwargs or {})
+    settings |= {"add_generation_prompt": body.add_generation_prompt}
+    given = [_with_system_role(message) for message in body.messages]
+    turns, own = toolbox.prepare(given, tokenizer)
+    check_roles(given)
+    return tokenizer.apply_chat_template(turns, **settings, **own)
+
+
+def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:
+    """OpenAI calls the system `developer` as well; templates do not know that."""
+    return message | {"role": "system"} if message.get("role") == "developer" else message

@@ -1,0 +1,269 @@
+"""OpenAI's documents of completions and chat completions, with vLLM's and llama-server's additions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+import forerun
+from forerun.core.types import Event, FinishReason, TokenLogprob
+from forerun.engine.loop import RequestHandle
+from forerun.engine.outputs import RequestOutput
+from forerun.server.answers import Document, Writer, event, timings, usage
+from forerun.server.errors import ApiError
+from forerun.server.parts import Call, CallDelta, Delta, Reader, TextDelta, whole
+from forerun.server.schema import ChatRequest, CompletionRequest, StreamOptions
+from forerun.server.service import Service
+from forerun.server.worker import AsyncRequest, StreamEvent
+
+DONE = b"data: [DONE]\n\n"
+
+
+class OpenAIWriter(Writer):
+    """Write a completion, or a chat completion: an entry of `choices` for each of a request's completions."""
+
+    def __init__(
+        self,
+        service: Service,
+        running: AsyncRequest,
+        body: CompletionRequest | ChatRequest,
+        *,
+        with_tools: bool = False,
+    ) -> None:
+        """`with_tools`: calls in the text are told as such."""
+        super().__init__(service, running, service.name(body.model))
+        self.options, self.with_tools = body.stream_options or StreamOptions(), with_tools
+        self.is_chat = isinstance(body, ChatRequest)
+        self.with_timings, self.with_ids = body.timings_per_token, body.return_token_ids
+        self.with_prompt = isinstance(body, CompletionRequest) and body.echo
+        self._head = {
+            "id": ("chatcmpl-" if self.is_chat else "cmpl-") + uuid.uuid4().hex,
+            "object": "chat.completion" if self.is_chat else "text_completion",
+            "created": int(time.time()),
+            "model": self.model,
+            "system_fingerprint": f"forerun-{forerun.__version__}",
+        }
+        self._offsets: dict[int, int] = {}
+        """By completion that has begun: where the text of its next token begins, counted by tokens."""
+        self._readers: dict[int, Reader] = {}
+
+    def document(self) -> Document:
+        """Write the whole completion."""
+        choices: list[Document] = []
+        for handle in self.running.handles:
+            choices += self._choices(handle, len(choices))
+        found = {**self._head, "choices": choices, **self._figures()}
+        (first, *others) = self.running.handles
+        if self.is_chat and not others:
+            found |= self._of_prompt(first.output())
+        return found
+
+    def events(self, news: Sequence[StreamEvent]) -> bytes:
+        """Write a chunk for each completion that got something."""
+        return b"".join(map(self._chunk, _joined(news)))
+
+    def end(self) -> bytes:
+        """Write the figures if they were asked for, and the end mark."""
+        return (self._event([], self._figures()) if self.options.include_usage else b"") + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        """Write the error, and the end mark."""
+        return event(error.document()) + DONE
+
+    def _event(self, choices: list[Document], more: Document) -> bytes:
+        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
+        return event({**self._head, "object": kind, "choices": choices, **more})
+
+    def _chunk(self, news: StreamEvent) -> bytes:
+        """Write a chunk for what one completion got; nothing if there is nothing to show."""
+        choice, more = self._delta(news), Document()
+        if choice is None:
+            return b""
+        if self.options.continuous_usage_stats:
+            more["usage"] = usage(self.running)
+        elif self.options.include_usage:
+            more["usage"] = None
+        is_last = news.event.finish_reason is not None and all(
+            handle.is_finished for handle in self.running.handles
+        )
+        if self.with_timings or (is_last and not more):
+            more["timings"] = timings(self.running, news.time_s, self.llm.drafter_spec.name)
+        return self._event([choice], more)
+
+    def _delta(self, news: StreamEvent) -> Document | None:
+        """Write what a chunk adds to a choice."""
+        event, index, run = news.event, news.completion, self.running.runs[news.completion]
+        is_first = index not in self._offsets
+        offset = self._offsets.setdefault(index, 0)
+        logprobs, text, reason = None, event.text, event.finish_reason
+        if event.logprobs:
+            logprobs = self._logprobs(event.logprobs, offset)
+            texts = (self.llm.tokenizer.text_of(one.token_id) for one in event.logprobs)
+            self._offsets[index] += sum(map(len, texts))
+        if is_first and self.with_prompt:
+            handle = self.running.handles[index // len(self.running.handles[0].runs)]
+            text = self._prompt_text(handle.output()) + text
+        reader = self._readers.setdefault(index, Reader(with_tools=self.with_tools))
+        deltas = reader.read(text, is_last=reason is not None)
+        with_pieces = self.options.include_pieces and bool(event.pieces)
+        if not (deltas or logprobs or reason or is_first or self.with_ids or with_pieces):
+            return None
+        choice = {"index": index, **self._said(deltas, is_first=is_first), "logprobs": logprobs}
+        choice["finish_reason"] = _reason(reason, reader.has_calls)
+        if reason is not None:
+            choice["stop_reason"] = run.stops.stop_reason
+        if with_pieces:
+            choice["pieces"] = [asdict(piece) for piece in event.pieces]
+        if self.with_ids:
+            choice["token_ids"] = event.token_ids
+            if is_first:
+                choice["prompt_token_ids"] = run.seq.tokens[: run.seq.num_prompt]
+        return choice
+
+    def _said(self, deltas: Sequence[Delta], *, is_first: bool) -> Document:
+        text = "".join(one.text for one in deltas if isinstance(one, TextDelta))
+        if not self.is_chat:
+            return {"text": text}
+        content: Document = {"role": "assistant", "content": ""} if is_first else {}
+        calls = _call_deltas(one for one in deltas if isinstance(one, CallDelta))
+        content |= {"content": text} if text else {}
+        return {"delta": content | ({"tool_calls": calls} if calls else {})}
+
+    def _choices(self, handle: RequestHandle, start: int) -> list[Document]:
+        """Write the completions of one prompt; the first has the index `start`."""
+        choices, output = [], handle.output()
+        for i, (one, run) in enumerate(zip(output.outputs, handle.runs, strict=True), start):
+            logprobs = None if one.logprobs is None else self._logprobs(run.logprobs, 0)
+            text = one.text
+            if self.with_prompt:
+                text = self._prompt_text(output) + text
+                if logprobs is not None:
+                    scored = [*handle.runs[0].prompt_logprobs, *run.logprobs]
+                    logprobs = self._echoed(output.prompt_token_ids[0], scored)
+            said, calls = whole(text, with_tools=self.with_tools)
+            choice = {"index": i, **self._whole(said, calls), "logprobs": logprobs}
+            choice["finish_reason"] = _reason(one.finish_reason, bool(calls))
+            choice["stop_reason"] = one.stop_reason
+            if not self.is_chat:
+                choice |= self._of_prompt(output)
+            if self.with_ids:
+                choice["token_ids"] = one.token_ids
+            choices.append(choice)
+        return choices
+
+    def _whole(self, text: str, calls: Sequence[Call]) -> Document:
+        if not self.is_chat:
+            return {"text": text}
+        message: Document = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message["content"] = text or None
+            message["tool_calls"] = [
+                _call(one.name, one.arguments, id=one.id, type="function") for one in calls
+            ]
+        return {"message": message}
+
+    def _figures(self) -> Document:
+        return {"usage": usage(self.running), "timings": self.timings()}
+
+    def _of_prompt(self, output: RequestOutput) -> Document:
+        """Write what was asked for of a prompt, in vLLM's form."""
+        found: Document = {}
+        if output.prompt_logprobs is not None and not self.with_prompt:
+            found["prompt_logprobs"] = [
+                None if one is None else {str(token): asdict(entry) for token, entry in one.items()}
+                for one in output.prompt_logprobs
+            ]
+        if self.with_ids:
+            found["prompt_token_ids"] = output.prompt_token_ids
+        return found
+
+    def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        return "".join(map(self.llm.tokenizer.text_of, output.prompt_token_ids))
+
+    def _logprobs(self, found: Sequence[TokenLogprob], offset: int) -> Document:
+        """Write log-probabilities; `offset` is where the tokens' text begins in the answer."""
+        text_of = self.llm.tokenizer.text_of
+        if self.is_chat:
+            return {"content": [self._chat_logprob(one) for one in found]}
+        texts = [text_of(one.token_id) for one in found]
+        starts = [offset + sum(map(len, texts[:i])) for i in range(len(texts))]
+        tops = [{text_of(token): value for token, value in one.top} for one in found]
+        for one, text, top in zip(found, texts, tops, strict=True):
+            top.setdefault(text, one.logprob)
+        return {
+            "tokens": texts,
+            "token_logprobs": [one.logprob for one in found],
+            "top_logprobs": tops,
+            "text_offset": starts,
+        }
+
+    def _chat_logprob(self, one: TokenLogprob) -> Document:
+        def entry(token: int, value: float) -> Document:
+            spelled = self.llm.tokenizer.token_bytes(token)
+            return {
+                "token": self.llm.tokenizer.text_of(token),
+                "logprob": value,
+                "bytes": None if spelled is None else [*spelled],
+            }
+
+        top = [entry(token, value) for token, value in one.top]
+        return entry(one.token_id, one.logprob) | {"top_logprobs": top}
+
+    def _echoed(self, token: int, scored: list[TokenLogprob]) -> Document:
+        """Write log-probabilities of prompt and answer; the first token has none."""
+        first = self.llm.tokenizer.text_of(token)
+        made = self._logprobs(scored, len(first))
+        before = {"tokens": first, "token_logprobs": None, "top_logprobs": None, "text_offset": 0}
+        return {name: [before[name], *values] for name, values in made.items()}
+
+
+def _call(name: str, arguments: str, **others: object) -> Document:
+    return {**others, "function": {"name": name, "arguments": arguments}}
+
+
+def _call_deltas(deltas: Iterable[CallDelta]) -> list[Document]:
+    """One entry a call: clients do not look for a second one in a chunk."""
+    found: dict[int, Document] = {}
+    for one in deltas:
+        if one.index in found:
+            found[one.index]["function"]["arguments"] += one.arguments
+        elif one.name is None:
+            found[one.index] = {"index": one.index, "function": {"arguments": one.arguments}}
+        else:
+            call = _call(one.name, one.arguments, index=one.index, id=one.id, type="function")
+            found[one.index] = call
+    return [*found.values()]
+
+
+def _reason(reason: FinishReason | None, has_calls: bool) -> str | None:
+    """Why a completion ended, in OpenAI's words."""
+    if reason is FinishReason.STOP and has_calls:
+        return "tool_calls"
+    return None if reason is None else reason.value
+
+
+def _joined(found: Sequence[StreamEvent]) -> Sequence[StreamEvent]:
+    """What came together as one piece of news for each completion."""
+    if len(found) == 1:
+        return found
+    parts: dict[int, list[StreamEvent]] = {}
+    for news in found:
+        parts.setdefault(news.completion, []).append(news)
+    return [own[0] if len(own) == 1 else _join(own) for own in parts.values()]
+
+
+def _join(parts: list[StreamEvent]) -> StreamEvent:
+    events, last = [news.event for news in parts], parts[-1]
+    logprobs = tuple(one for event in events for one in event.logprobs or ())
+    event = Event(
+        last.event.seq_id,
+        tuple(token for event in events for token in event.token_ids),
+        tuple(piece for event in events for piece in event.pieces),
+        logprobs or None,
+        last.event.finish_reason,
+    )
+    return last._replace(event=event)

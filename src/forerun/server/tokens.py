@@ -1,0 +1,116 @@
+"""Routes that count, take apart and put together what a model reads, without an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from forerun.llm import LLM
+from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.dependencies import Asked
+from forerun.server.errors import ApiError
+from forerun.server.http import answer
+from forerun.server.openai import count, rendered
+from forerun.server.openapi import COUNT, TEXT, answers, object_of
+from forerun.server.prompts import check_counted
+from forerun.server.schema import ChatMessages, ChatRequest, RequestBody, check_roles
+
+router = APIRouter(route_class=JsonRoute)
+
+
+class TokenizeRequest(RequestBody):
+    """A text or a conversation to take apart: vLLM's fields, and llama-server's `content`."""
+
+    prompt: str | None = None
+    content: str | None = None
+    messages: ChatMessages | None = None
+    add_special_tokens: bool = True
+    """Begin with the model's BOS token, if it wants one."""
+    add_special: bool = False
+    """The same, for `content`."""
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    """Add the tokens' texts."""
+    with_pieces: bool = False
+    """Tokens as objects of `id` and `piece`, as llama-server has them."""
+
+
+class DetokenizeRequest(RequestBody):
+    """Token ids to put together."""
+
+    tokens: list[int]
+
+
+@router.post("/apply-template", responses=answers(object_of(prompt=TEXT)))
+async def apply_template(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
+    """The text that a conversation becomes."""
+    service.name(body.model)
+    text = await service.encode(lambda: rendered(service, body), request.nbytes)
+    return answer({"prompt": text})
+
+
+@router.post("/v1/chat/completions/input_tokens", responses=answers(object_of(input_tokens=COUNT)))
+@router.post("/chat/completions/input_tokens", include_in_schema=False)
+async def input_tokens(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
+    """How many tokens a conversation has."""
+    num_tokens = await count(service, request, body)
+    return answer({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+
+@router.post(
+    "/tokenize",
+    responses=answers(object_of(count=COUNT, max_model_len=COUNT, tokens={"type": "array"})),
+)
+async def tokenize(service: Asked, request: JsonRequest, body: TokenizeRequest) -> Response:
+    """Token ids of a text or a conversation."""
+    llm = service.llm()
+    given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
+    if len(given) != 1:
+        raise ApiError(400, "give one of prompt, messages and content", param="prompt")
+    return await service.encode(lambda: answer(_taken_apart(body, llm)), request.nbytes)
+
+
+@router.post("/detokenize", responses=answers(object_of(prompt=TEXT, content=TEXT)))
+async def detokenize(service: Asked, request: JsonRequest, body: DetokenizeRequest) -> Response:
+    """The text of token ids, as vLLM (`prompt`) and llama-server (`content`) call it."""
+    tokenizer = service.llm().tokenizer
+
+    def put_together() -> Response:
+        for token in body.tokens:
+            if tokenizer.token_bytes(token) is None:
+                raise ApiError(400, f"token id {token} is not in the vocabulary", param="tokens")
+        text = tokenizer.decode(body.tokens, skip_special=False)
+        return answer({"prompt": text, "content": text})
+
+    return await service.encode(put_together, request.nbytes)
+
+
+def _taken_apart(body: TokenizeRequest, llm: LLM) -> dict[str, Any]:
+    tokens = _tokenized(body, llm)
+    document: dict[str, Any] = {"count": len(tokens), "max_model_len": llm.max_len}
+    document["tokens"] = tokens
+    # each of the vocabulary once: to make and to free one for each of 250,000 tokens would hold up other threads
+    texts = {token: llm.tokenizer.text_of(token) for token in {*tokens}}
+    if body.with_pieces:
+        pieces = {token: {"id": token, "piece": text} for token, text in texts.items()}
+        document["tokens"] = [pieces[token] for token in tokens]
+    if body.return_token_strs:
+        document["token_strs"] = [texts[token] for token in tokens]
+    return document
+
+
+def _tokenized(body: TokenizeRequest, llm: LLM) -> list[int]:
+    tokenizer, wants_bos = llm.tokenizer, False
+    if body.messages is not None:
+        check_roles(body.messages)
+        text = tokenizer.apply_chat_template(
+            body.messages, add_generation_prompt=body.add_generation_prompt
+        )
+        check_counted(text, "messages")
+    else:
+        text = (body.prompt if body.content is None else body.content) or ""
+        check_counted(text, "prompt" if body.content is None else "content")
+        wants_bos = body.add_special_tokens if body.content is None else body.add_special
+    return tokenizer.encode(text, bos=None if wants_bos else False)
