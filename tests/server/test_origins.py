@@ -7,8 +7,8 @@ import socket
 import httpx
 import pytest
 
-from forerun.server.guards import OriginCheck
 from forerun.server.config import ServerConfig
+from forerun.server.guards import OriginCheck
 from tests.server.conftest import running
 
 BODY = {"prompt": "a", "max_tokens": 1}

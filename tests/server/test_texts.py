@@ -10,10 +10,10 @@ import pytest
 
 from forerun.core.params import MAX_IDS
 from forerun.server import bodies, prompts
+from forerun.server.bodies import LARGE, READ_AT_ONCE, BodyQueue, to_object
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.http import PART_NBYTES, answer, to_json
-from forerun.server.bodies import LARGE, READ_AT_ONCE, BodyQueue, to_object
 
 WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
 
