@@ -118,7 +118,7 @@ class LLM:
             _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
-        """The same weights with another drafter and an engine of its own; `none` is plain decoding.
+        """Return the same weights with another drafter and an engine of its own; `none` is plain decoding.
 
         Within the same budget again.
         """
@@ -136,7 +136,7 @@ class LLM:
         *,
         max_num_seqs: int | None = None,
     ) -> LLM:
-        """The same weights with an engine of its own that keeps to a budget, as if it were the only one.
+        """Return the same weights with an engine of its own that keeps to a budget, as if it were the only one.
 
         Raises CapacityError that names the smallest budget that works.
         """
@@ -210,7 +210,7 @@ class LLM:
         return self._submit(encode(prompt, self.tokenizer), sampling_params, sink)
 
     def default_params(self) -> SamplingParams:
-        """How requests without parameters are sampled: as generation_config.json or the GGUF's metadata say.
+        """Return how requests without parameters are sampled: as generation_config.json or the GGUF's metadata say.
 
         Greedy where they say nothing. At most 16 tokens, as in every SamplingParams.
         """
@@ -219,7 +219,7 @@ class LLM:
     get_default_sampling_params = default_params
 
     def get_tokenizer(self) -> UserTokenizer:
-        """The tokenizer, with the interface of Hugging Face's; `tokenizer` is the same with ours."""
+        """Return the tokenizer, with the interface of Hugging Face's; `tokenizer` is the same with ours."""
         return UserTokenizer(self.tokenizer)
 
     def get_metrics(self) -> list[Metric]:
@@ -233,7 +233,7 @@ class LLM:
         return self.loop.engine
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of text, of chat messages (through the template), or the ids themselves."""
+        """Return token ids of text, of chat messages (through the template), or the ids themselves."""
         return encode(prompt, self.tokenizer).token_ids
 
     def load(
@@ -245,7 +245,7 @@ class LLM:
         return LoadedModel(loaded, checkpoint.tokenizer())
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
-        """What a drafter is built with."""
+        """Return what a drafter is built with."""
         return Target(
             self.model,
             self.tokenizer,
@@ -258,7 +258,7 @@ class LLM:
         )
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
-        """The same weights with an engine of its own."""
+        """Return the same weights with an engine of its own."""
         other = copy.copy(self)
         other.drafter_spec = spec
         other.config = replace(self.config, **changes)
@@ -302,7 +302,7 @@ class LLM:
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
     ) -> MemoryPlan | None:
-        """What the memory budget allows, if there is one; said where it is not all. Raises CapacityError."""
+        """Return what the memory budget allows, if there is one; said where it is not all. Raises CapacityError."""
         budget = self.config.budget_nbytes
         if budget is None:
             return None
@@ -344,7 +344,7 @@ class LLM:
         return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
 
     def _new_drafter(self, target: Target) -> Drafter:
-        """The one asked for; if none was, what the profile chose, or else our own choice."""
+        """Return the one asked for; if none was, what the profile chose, or else our own choice."""
         if self.drafter_spec.is_auto and self.profile is not None:
             try:
                 spec = DrafterSpec.of(self.profile.drafter)
@@ -368,7 +368,7 @@ def planner_of(config: EngineConfig) -> Planner:
 
 
 def _tuned(planner: Planner) -> Planner:
-    """The planner with the profile's drafter, where none was asked for."""
+    """Return the planner with the profile's drafter, where none was asked for."""
     if not planner.spec.is_auto:
         return planner
     subject = _subject(planner.checkpoint.path, planner.config, planner.device, planner.model)
@@ -379,14 +379,14 @@ def _tuned(planner: Planner) -> Planner:
 def _subject(
     path: Path, config: EngineConfig, device: torch.device, model: Model
 ) -> profile.Subject:
-    """What a profile is of."""
+    """Return what a profile is of."""
     return profile.Subject.of(path, config, device=str(device), backend=type(model).__name__)
 
 
 def _one_each(
     sampling_params: SamplingParams | Sequence[SamplingParams], num_prompts: int
 ) -> Sequence[SamplingParams]:
-    """The parameters of every prompt. Raises RequestError for another number of them, or something else."""
+    """Return the parameters of every prompt. Raises RequestError for another number of them, or something else."""
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * num_prompts
     if not isinstance(sampling_params, Sequence) or not all(
@@ -402,7 +402,7 @@ def _one_each(
 
 
 def _watched(requests: Sequence[RequestHandle]) -> Iterable[RequestHandle]:
-    """The requests, with a progress bar on stderr."""
+    """Return the requests, with a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import track
 

@@ -55,7 +55,7 @@ class Segment:
         return self.stop - self.first
 
     def positions(self) -> NDArray[np.int64]:
-        """Absolute positions of the computed rows, shape (num_rows,)."""
+        """Return absolute positions of the computed rows, shape (num_rows,)."""
         if self.parents is None:
             return np.arange(self.base + self.first, self.base + self.stop)
         depths = np.array(tree.depths(self.parents[: self.stop]), dtype=np.int64)
@@ -83,23 +83,23 @@ class Batch:
         return sum(segment.num_rows for segment in self.segments)
 
     def tokens(self) -> NDArray[np.int64]:
-        """Token ids (R,)."""
+        """Return token ids (R,)."""
         parts = [s.tokens[s.first : s.stop] for s in self.segments]
         return np.array([token for part in parts for token in part], dtype=np.int64)
 
     def positions(self) -> NDArray[np.int64]:
-        """Absolute positions (R,)."""
+        """Return absolute positions (R,)."""
         return np.concatenate([segment.positions() for segment in self.segments])
 
     def spans(self) -> list[range]:
-        """The rows of each segment."""
+        """Return the rows of each segment."""
         stops = accumulate(s.num_rows for s in self.segments)
         return [
             range(stop - s.num_rows, stop) for s, stop in zip(self.segments, stops, strict=True)
         ]
 
     def split(self, height: int) -> Iterator[Batch]:
-        """Batches of at most `height` rows that together compute this one, in row order."""
+        """Yield batches of at most `height` rows that together compute this one, in row order."""
         tile: list[Segment] = []
         room = height
         for segment in self.segments:

@@ -34,7 +34,7 @@ def container_budget() -> int:
 
 
 def memory_limit() -> int | None:
-    """The least limit of this process's control group and those above it, in bytes; None without one."""
+    """Return the least limit of this process's control group and those above it, in bytes; None without one."""
     found = []
     for folder, name in _groups():
         for each in (folder, *folder.parents):
@@ -44,7 +44,7 @@ def memory_limit() -> int | None:
 
 
 def _groups() -> list[tuple[Path, str]]:
-    """Where the limits may be: a container often sees its own group as the root."""
+    """Return where the limits may be: a container often sees its own group as the root."""
     groups = [(ROOT, "memory.max"), (ROOT / "memory", "memory.limit_in_bytes")]
     try:
         lines = OWN.read_text(encoding="utf-8").splitlines()

@@ -70,15 +70,15 @@ class CostCurve:
         self._fit(self._between(size), cost)
 
     def knows(self, size: int) -> bool:
-        """True if that size was measured, and the last measurements agree."""
+        """Return True if that size was measured, and the last measurements agree."""
         return self._means.get(size, (0.0, 0.0))[0] >= KNOWN
 
     def v(self, rows: float) -> float:
-        """The cost of so many rows over that of one."""
+        """Return the cost of so many rows over that of one."""
         return self.predict(rows) / self.predict(1)
 
     def predict(self, size: float) -> float:
-        """The cost of a size; 0 if nothing at all is known."""
+        """Return the cost of a size; 0 if nothing at all is known."""
         low = int(size)
         cost, share = self._at(low), size - low
         return cost + share * (self._at(low + 1) - cost) if share else cost
@@ -98,7 +98,7 @@ class CostCurve:
         return max(0.0, (weight * mean + LINE_WEIGHT * known) / (weight + LINE_WEIGHT))
 
     def _between(self, size: int) -> float:
-        """The table's cost; without a table the size itself."""
+        """Return the table's cost; without a table the size itself."""
         sizes, points = self._sizes, self.points
         if not sizes:
             return size

@@ -69,7 +69,7 @@ def set_threads(num_threads: int | None = None) -> int:
 
 
 def num_cores() -> int:
-    """Physical cores this process may use, by affinity and a container's CPU quota."""
+    """Return physical cores this process may use, by affinity and a container's CPU quota."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -118,18 +118,18 @@ def _mallopt(option: int, value: int) -> None:
 
 
 def bare_nbytes() -> int:
-    """What Python and torch take, measured in this process: right while nothing else is loaded."""
+    """Return what Python and torch take, measured in this process: right while nothing else is loaded."""
     importlib.import_module("torch")
     return resident_nbytes()
 
 
 def resident_nbytes() -> int:
-    """The process's memory now; where the system does not tell, the most it has been."""
+    """Return the process's memory now; where the system does not tell, the most it has been."""
     return _status_nbytes("VmRSS")
 
 
 def peak_nbytes() -> int:
-    """The most memory the process has had. Linux's `ru_maxrss` would begin at what its parent had."""
+    """Return the most memory the process has had. Linux's `ru_maxrss` would begin at what its parent had."""
     return _status_nbytes("VmHWM")
 
 
@@ -143,7 +143,7 @@ def _status_nbytes(field: str) -> int:
 
 
 def native_problem() -> str | None:
-    """Why the native kernels cannot be used; None if they can."""
+    """Return why the native kernels cannot be used; None if they can."""
     try:
         importlib.import_module("forerun._native")
     except ModuleNotFoundError:
@@ -154,7 +154,7 @@ def native_problem() -> str | None:
 
 
 def report() -> dict[str, str | int | None]:
-    """What a measurement depends on: versions, CPU and its features, threads, accelerator.
+    """Return what a measurement depends on: versions, CPU and its features, threads, accelerator.
 
     `native` is "yes" or the reason why not; `cuda` is None without a device.
     """
@@ -178,7 +178,7 @@ def report() -> dict[str, str | int | None]:
 
 
 def _cpu_field(name: str) -> str | None:
-    """The first processor's entry of /proc/cpuinfo; None where there is none."""
+    """Return the first processor's entry of /proc/cpuinfo; None where there is none."""
     for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == name:

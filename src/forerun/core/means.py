@@ -32,5 +32,5 @@ class DecayedMean:
         return self.total / self.weight if self.weight else 0.0
 
     def given(self, prior: float, weight: float) -> float:
-        """What to expect, where `prior` counts as so many cases."""
+        """Return what to expect, where `prior` counts as so many cases."""
         return (self.total + weight * prior) / (self.weight + weight)

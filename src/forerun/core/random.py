@@ -21,7 +21,7 @@ class Stream(IntEnum):
 
 
 def uniform(seed: int, stream: Stream, position: int, index: int = 0) -> float:
-    """A number in [0, 1) with 53 random bits, from a hash of the four.
+    """Return a number in [0, 1) with 53 random bits, from a hash of the four.
 
     A hash, because a counter-based generator of NumPy asks the operating system for entropy each time
     it is made, which takes longer than everything else about a draw.

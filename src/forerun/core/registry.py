@@ -60,13 +60,13 @@ def _modules(kind: str) -> Mapping[str, str]:
 
 
 def origin(kind: str, name: str) -> str:
-    """Which distribution a plug-in comes from."""
+    """Return which distribution a plug-in comes from."""
     entry = _entry_points(kind).get(name)
     return "forerun" if entry is None or entry.dist is None else entry.dist.name
 
 
 def load_file(name: str) -> ModuleType:
-    """The module of a Python file, imported once for each version of it. Raises ConfigError."""
+    """Return the module of a Python file, imported once for each version of it. Raises ConfigError."""
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"there is no file '{name}': give the path of a Python file")

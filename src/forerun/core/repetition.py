@@ -40,5 +40,5 @@ class Repeats:
 
 
 def is_much(num_repeated: int, num_tokens: int) -> bool:
-    """Whether so much of an answer is said again that its speed says little about other answers."""
+    """Return whether so much of an answer is said again that its speed says little about other answers."""
     return num_repeated > MUCH * num_tokens

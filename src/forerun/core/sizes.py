@@ -10,7 +10,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def parse(text: str) -> int:
-    """The bytes a text stands for; units are decimal, with an i binary. Raises ValueError.
+    """Return the bytes a text stands for; units are decimal, with an i binary. Raises ValueError.
 
     >>> parse("5 GB"), parse("1.5k"), parse("1GiB")
     (5000000000, 1500, 1073741824)
@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def parse_budget(given: str | int) -> int:
-    """The bytes of a budget: a whole number of bytes, or a number above 0 and an exact unit.
+    """Return the bytes of a budget: a whole number of bytes, or a number above 0 and an exact unit.
 
     Here nothing is guessed: what stands for another size than was meant would be kept to as strictly.
     Raises ValueError that goes on where the given text ends: "has no unit: ...".
@@ -48,7 +48,7 @@ def parse_budget(given: str | int) -> int:
 
 
 def _what_is_wrong(text: str) -> str:
-    """Why a text is no budget, and how it might be meant."""
+    """Return why a text is no budget, and how it might be meant."""
     units = "units: B, kB, MB, GB, TB of 1000, KiB, MiB, GiB, TiB of 1024"
     if _NUMBER.fullmatch(text):
         return f"has no unit: write {text}MiB or {text}MB"

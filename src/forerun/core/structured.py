@@ -86,7 +86,7 @@ class StructuredOutputsParams:
         return self._kinds()[0]
 
     def _kinds(self) -> list[str]:
-        """Those that are given; no schema is `none`, which `false` is not."""
+        """Return those that are given; no schema is `none`, which `false` is not."""
         found = [name for name in KINDS if getattr(self, name) is not None]
         return [name for name in found if name != "json_object" or self.json_object is not False]
 
@@ -99,7 +99,7 @@ class StructuredOutputsParams:
 
 
 def depth(schema: object) -> int:
-    """How deeply lists and objects are nested in each other."""
+    """Return how deeply lists and objects are nested in each other."""
     deepest, level = 0, [schema]
     while level := [inner for one in level for inner in _parts(one)]:
         deepest += 1
@@ -107,7 +107,7 @@ def depth(schema: object) -> int:
 
 
 def _parts(value: object) -> Iterator[object]:
-    """What a list or an object holds; a value that holds nothing else ends a level."""
+    """Yield what a list or an object holds; a value that holds nothing else ends a level."""
     if isinstance(value, Mapping):
         yield from value.values()
     elif isinstance(value, list | tuple):
@@ -125,7 +125,7 @@ def _check_choice(choice: object) -> None:
 
 
 def _schema(given: Any) -> object:
-    """A schema as JSON values. Raises RequestError for what is none."""
+    """Return a schema as JSON values. Raises RequestError for what is none."""
     if hasattr(given, "model_json_schema"):
         given = given.model_json_schema()
     if isinstance(given, str):
@@ -149,7 +149,7 @@ _OLD_DRAFT = re.compile(r'"\$schema": "[^"]*draft-0[3-7]')
 
 
 def _has_id_beside_ref(schema: object) -> bool:
-    """Whether later drafts, and so llguidance, would find another schema at a `$ref` than the one that is meant.
+    """Return whether later drafts, and so llguidance, would find another schema at a `$ref` than the one that is meant.
 
     An id of the whole document changes nothing: what its references point to is beside it.
     """
@@ -169,7 +169,7 @@ _UNIONS = ("anyOf", "oneOf")
 
 
 def closed(schema: Any) -> Any:
-    """The schema with no more properties in its objects than it names, where it leaves that open.
+    """Return the schema with no more properties in its objects than it names, where it leaves that open.
 
     Models would go on inventing some. What it allows is allowed by the schema too. Schemas with `allOf` stay as they
     are: each of its parts names only some of the properties.

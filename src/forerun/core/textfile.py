@@ -8,7 +8,7 @@ from forerun.core.errors import ConfigError
 
 
 def read_text(file: str | Path) -> str:
-    """The text of a UTF-8 file. Raises ConfigError that says in words why it cannot be read."""
+    """Return the text of a UTF-8 file. Raises ConfigError that says in words why it cannot be read."""
     try:
         return Path(file).expanduser().read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -54,11 +54,11 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: list[int] | tuple[int, ...]) -> Draft:
-        """Point-mass guesses one after the other."""
+        """Return point-mass guesses one after the other."""
         return cls(tuple(tokens), tree.chain(len(tokens)))
 
     def trim(self, budget: int) -> Draft:
-        """The first `budget` nodes. Parents come before children, so the rest is a tree.
+        """Return the first `budget` nodes. Parents come before children, so the rest is a tree.
 
         Nodes are dropped by their index, never by their token: that would bias drafts that carry `probs`.
         """
@@ -67,7 +67,7 @@ class Draft:
         return self.only(range(budget))
 
     def trim_depth(self, depth: int) -> Draft:
-        """The nodes of the first `depth` levels."""
+        """Return the nodes of the first `depth` levels."""
         if len(self) <= depth:
             return self
         keep = [i for i, d in enumerate(tree.depths(self.parents)) if d < depth]
@@ -89,7 +89,7 @@ class Draft:
                 yield node, is_hit
 
     def only(self, keep: Sequence[int]) -> Draft:
-        """These nodes, in ascending order, none without its parent."""
+        """Return these nodes, in ascending order, none without its parent."""
         if len(keep) == len(self):
             return self
         new = {old: i for i, old in enumerate(keep)} | {-1: -1}
@@ -116,7 +116,7 @@ class TopK(NamedTuple):
     log_normaliser: NDArray[np.float32] | None = None
 
     def probs(self) -> NDArray[np.float32]:
-        """The tokens' probabilities (M, k), at most 1; 0 where there is no number.
+        """Return the tokens' probabilities (M, k), at most 1; 0 where there is no number.
 
         They are rounded from fp64, where exp is the C library's, as in the native kernels.
         """
@@ -126,7 +126,7 @@ class TopK(NamedTuple):
         return np.array(chances, np.float32).reshape(above.shape)
 
     def part(self, rows: range, k: int | None = None) -> TopK:
-        """Some rows, and only their first `k` columns."""
+        """Return some rows, and only their first `k` columns."""
         if k is None and len(rows) == len(self.ids):
             return self
         cut, columns = slice(rows.start, rows.stop), slice(k)
@@ -155,7 +155,7 @@ class Outcome:
     top: TopK | None = None
 
     def likeliest(self, rows: slice) -> list[int]:
-        """The target's likeliest tokens of some rows, the first of equal ones."""
+        """Return the target's likeliest tokens of some rows, the first of equal ones."""
         if self.best is not None:
             return [*self.best[rows]]
         assert self.logits is not None

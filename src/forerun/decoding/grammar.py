@@ -28,16 +28,16 @@ class GrammarState(Protocol):
         ...
 
     def advance(self, token: int) -> GrammarState | None:
-        """The state after one more token; None if the token is not allowed or ends the output."""
+        """Return the state after one more token; None if the token is not allowed or ends the output."""
         ...
 
     def forced(self) -> Sequence[int]:
-        """The coming tokens that have no alternative, end tokens left out; empty if the next one has."""
+        """Return the coming tokens that have no alternative, end tokens left out; empty if the next one has."""
         ...
 
 
 def without_forbidden(draft: Draft, state: GrammarState) -> Draft:
-    """The nodes that the grammar allows and that do not end the output: an end is the target's own token anyway.
+    """Return the nodes that the grammar allows and that do not end the output: an end is the target's own token anyway.
 
     A draft that was drawn stays whole: to cut it by its tokens would bias the output.
     """

@@ -53,7 +53,7 @@ class Grammars:
         self._lock = threading.Lock()
 
     def start(self, wanted: StructuredOutputsParams) -> Guided:
-        """The state before the first token. Raises RequestError for what cannot be compiled."""
+        """Return the state before the first token. Raises RequestError for what cannot be compiled."""
         with self._lock:
             if wanted in self._known:
                 self._known.move_to_end(wanted)
@@ -119,7 +119,7 @@ class Guided:
     eos_ids: frozenset[int]
 
     def copy(self) -> Guided:
-        """The same state for another thread: a matcher is one thread's at a time."""
+        """Return the same state for another thread: a matcher is one thread's at a time."""
         return Guided(self.matcher.deep_copy(), self.vocab_size, self.eos_ids)
 
     def allowed(self) -> NDArray[np.bool_]:
@@ -136,7 +136,7 @@ class Guided:
         return mask
 
     def advance(self, token: int) -> Guided | None:
-        """The state after one more token; None if the token is not allowed or ends the output."""
+        """Return the state after one more token; None if the token is not allowed or ends the output."""
         if token in self.eos_ids:
             return None
         matcher = self.matcher.deep_copy()
@@ -145,7 +145,7 @@ class Guided:
         return None
 
     def forced(self) -> Sequence[int]:
-        """The coming tokens that have no alternative."""
+        """Return the coming tokens that have no alternative."""
         if not self.matcher.compute_ff_bytes():  # the cheaper question
             return ()
         return self.matcher.compute_ff_tokens()
@@ -174,7 +174,7 @@ class _Vocabulary:
 
 
 def _source(wanted: StructuredOutputsParams) -> str:
-    """The grammar as llguidance reads it."""
+    """Return the grammar as llguidance reads it."""
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import any_to_lark
 
@@ -191,7 +191,7 @@ def _source(wanted: StructuredOutputsParams) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text as an expression for itself."""
+    """Return a text as an expression for itself."""
     return re.sub(r"[\\.+*?()|\[\]{}^$#&\-~]", lambda found: "\\" + found[0], text)
 
 

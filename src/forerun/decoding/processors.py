@@ -63,7 +63,7 @@ class LogitsPipeline:
         self._grammar, self._num_read = grammar, 0
 
     def grammar_after(self, generated: Sequence[int]) -> GrammarState | None:
-        """The grammar's state after the committed tokens, each read once; None without a grammar.
+        """Return the grammar's state after the committed tokens, each read once; None without a grammar.
 
         Raises ValueError if the grammar does not allow them, or nothing after them.
         """
@@ -79,20 +79,20 @@ class LogitsPipeline:
     def adjusted(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> Tensor:
-        """Logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
+        """Return logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
         return torch.from_numpy(self._adjust(_host(logits), generated, grammar))
 
     def probs(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> Tensor:
-        """Probabilities (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
+        """Return probabilities (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
         row = self._adjust(_host(logits), generated, grammar)
         return torch.from_numpy(_softmax(row, self.params))
 
     def choose(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> int:
-        """The token that plain decoding takes next.
+        """Return the token that plain decoding takes next.
 
         Greedy takes the largest logit, the lowest id among equals. Otherwise the token is drawn with
         the number that belongs to the seed and the token's position.
@@ -130,13 +130,13 @@ class LogitsPipeline:
 
 
 def end_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
-    """The token ids that end a sequence."""
+    """Return the token ids that end a sequence."""
     ends = frozenset(params.stop_token_ids)
     return ends if params.ignore_eos else ends | eos_ids
 
 
 def logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprob:
-    """Log-probabilities of `token` and of the likeliest tokens by the raw logits (V,).
+    """Return log-probabilities of `token` and of the likeliest tokens by the raw logits (V,).
 
     `num_top` of the likeliest are reported, all if there are fewer.
     """
@@ -160,12 +160,12 @@ def _ids(tokens: Iterable[int]) -> NDArray[np.int64]:
 
 
 def _columns(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], Row]:
-    """Token ids and what is added to their logits, as arrays: made once, used in every row."""
+    """Return token ids and what is added to their logits, as arrays: made once, used in every row."""
     return _ids(bias), np.fromiter(bias.values(), dtype=np.float32)
 
 
 def _inside(ids: NDArray[np.int64], row: Row) -> NDArray[np.int64]:
-    """Those of the ids that the row has: a draft's vocabulary may be narrower."""
+    """Return those of the ids that the row has: a draft's vocabulary may be narrower."""
     return ids[ids < len(row)]
 
 
@@ -197,7 +197,7 @@ def _filter(probs: Row, params: SamplingParams) -> Row:
 
 
 def _passing(values: Row, params: SamplingParams) -> int:
-    """How many of the ranked probabilities pass top-p and min-p; top-k has cut them already."""
+    """Return how many of the ranked probabilities pass top-p and min-p; top-k has cut them already."""
     length = len(values)
     if params.top_p < 1:
         collected = values.cumsum(dtype=np.float64)
@@ -209,7 +209,7 @@ def _passing(values: Row, params: SamplingParams) -> int:
 
 
 def _keep(probs: Row, values: Row) -> Row:
-    """The probabilities `values`, the largest ones in descending order, renormalised; else zero."""
+    """Return the probabilities `values`, the largest ones in descending order, renormalised; else zero."""
     ids = np.flatnonzero(probs >= values[-1])
     surplus = len(ids) - len(values)
     if surplus:  # the last of the equals at the border
@@ -221,20 +221,20 @@ def _keep(probs: Row, values: Row) -> Row:
 
 
 def _largest(row: Row, n: int) -> Row:
-    """The `n` largest values, in descending order."""
+    """Return the `n` largest values, in descending order."""
     first = len(row) - n
     largest: Row = np.sort(np.partition(row, first)[first:])[::-1]
     return largest
 
 
 def _likeliest(row: Row, n: int) -> NDArray[np.intp]:
-    """Ids of the `n` largest values, largest first, lower id first among equals."""
+    """Return ids of the `n` largest values, largest first, lower id first among equals."""
     ids = np.flatnonzero(row >= _largest(row, n)[-1])
     return ids[np.argsort(-row[ids], kind="stable")][:n]
 
 
 def draw(probs: NDArray[np.floating], u: float) -> int:
-    """The first token, in id order, at which the running sum of `probs` (V,) exceeds u of the total.
+    """Return the first token, in id order, at which the running sum of `probs` (V,) exceeds u of the total.
 
     `u` is in [0, 1); `probs` is fp32 or fp64 and need not sum to 1. A token of probability zero is never drawn; a
     row of nothing else raises ValueError. The block of ids is found first, then the id in it.

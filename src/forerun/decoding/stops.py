@@ -23,11 +23,11 @@ class Detokenizer(Protocol):
     """Turns tokens into text piece by piece."""
 
     def push(self, token_ids: list[int]) -> str:
-        """The text that these tokens make final, after those pushed before."""
+        """Return the text that these tokens make final, after those pushed before."""
         ...
 
     def flush(self) -> str:
-        """The rest of the text: no token will follow."""
+        """Return the rest of the text: no token will follow."""
         ...
 
 
@@ -80,7 +80,7 @@ class StopChecker:
         return text
 
     def close(self) -> str:
-        """The text still held back, when the sequence is cut off from outside."""
+        """Return the text still held back, when the sequence is cut off from outside."""
         if self.finish_reason is not None:
             return ""
         return self._end(FinishReason.ABORT)
@@ -97,7 +97,7 @@ class StopChecker:
         return text
 
     def _release(self, new: str) -> str:
-        """The text that can be shown now that `new` has come."""
+        """Return the text that can be shown now that `new` has come."""
         if not self._stops or self.num_tokens < self._min_tokens:
             return new
         text, self._held = self._held + new, ""
@@ -111,7 +111,7 @@ class StopChecker:
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> range | None:
-    """Where the stop string stands that is complete first; of several, the longest."""
+    """Return where the stop string stands that is complete first; of several, the longest."""
     found = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
     if not found:
         return None
@@ -120,6 +120,6 @@ def _first_stop(text: str, stops: Sequence[str]) -> range | None:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that begins the stop string."""
+    """Return length of the longest end of the text that begins the stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -132,14 +132,14 @@ class _Walk:
         return draw(target, u), None
 
     def _target(self, node: int) -> Probs:
-        """The target's distribution (V,) after `node`."""
+        """Return the target's distribution (V,) after `node`."""
         row = self.logits[1 + node]
         assert isinstance(row, Tensor), "a request that draws needs logits"
         with self.timers("process"):
             return _normalised(self.pipeline.probs(row, self._generated, self._grammar))
 
     def _drawn_from(self, child: int, width: int) -> Probs:
-        """The distribution (width,) a child was drawn from; padded vocabularies differ in width."""
+        """Return the distribution (width,) a child was drawn from; padded vocabularies differ in width."""
         given = None if self.draft.probs is None else self.draft.probs[child]
         row = np.zeros(width) if given is None else _normalised(given)[:width]
         if given is None:
@@ -153,14 +153,14 @@ def _is_accepted(token: int, u: float, target: Probs, draft: Probs) -> bool:
 
 
 def _subtract(target: Probs, draft: Probs) -> Probs:
-    """What the target has left after a rejection; if rounding leaves nothing, they were equal."""
+    """Return what the target has left after a rejection; if rounding leaves nothing, they were equal."""
     rest = np.maximum(target - draft, 0)
     total = rest.sum()
     return rest / total if total > 0 else target
 
 
 def _normalised(row: Tensor) -> Probs:
-    """The row in fp64 with sum 1: rounding in fp32 must not change the distribution."""
+    """Return the row in fp64 with sum 1: rounding in fp32 must not change the distribution."""
     wide: Probs = row.detach().cpu().numpy().astype(np.float64)
     wide /= wide.sum()
     return wide

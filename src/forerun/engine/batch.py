@@ -43,7 +43,7 @@ class Pass:
     logit_rows: tuple[int, ...]
 
     def spans(self) -> Iterator[tuple[SequenceRows, range, range]]:
-        """Every sequence with its rows in the pass and its rows among the logits."""
+        """Yield every sequence with its rows in the pass and its rows among the logits."""
         first = 0
         for one, rows in zip(self.seq_rows, self.batch.spans(), strict=True):
             stop = first + (1 + len(one.draft) if one.is_complete else 0)

@@ -37,11 +37,11 @@ class Controller(Protocol):
     """Says how much to draft, and is told what came of it."""
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
-        """Nodes that each sequence may draft in the coming step, by its id."""
+        """Return nodes that each sequence may draft in the coming step, by its id."""
         ...
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """What of these drafts is verified, by sequence: all unless a controller says otherwise."""
+        """Return what of these drafts is verified, by sequence: all unless a controller says otherwise."""
         return drafts
 
     def learn(

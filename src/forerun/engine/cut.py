@@ -33,7 +33,7 @@ def best_cut(gains: Mapping[int, Sequence[float]], costs: Sequence[float]) -> di
 
 
 def envelope(seq_id: int, gains: Iterable[float]) -> list[Increment]:
-    """Steps along the concave envelope: nodes that gain little are judged with those that come after them.
+    """Return steps along the concave envelope: nodes that gain little are judged with those that come after them.
 
     >>> [step[1:3] for step in envelope(0, [0.9, 0.1, 0.5])]
     [(0.9, 1), (0.6, 2)]

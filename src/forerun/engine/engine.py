@@ -108,7 +108,7 @@ class Engine:
         return bool(self.sequences)
 
     def step(self) -> list[Event]:
-        """One pass of the target for all running sequences; what it made final."""
+        """Return one pass of the target for all running sequences; what it made final."""
         self.scheduler.admit()
         if not self.scheduler.running:
             return []
@@ -134,7 +134,7 @@ class Engine:
         return events
 
     def idle(self) -> bool:
-        """A small step of the drafter's own while there is nothing to do; whether there is more."""
+        """Return a small step of the drafter's own while there is nothing to do; whether there is more."""
         return not self.has_work and self.proposer.drafter.idle()
 
     def abort(self, seq_id: int) -> Event | None:
@@ -247,7 +247,7 @@ class Engine:
         return results
 
     def _head(self, rows: Tensor, writes: bool) -> tuple[Tensor | Best, TopK | None]:
-        """Logits of rows (M, D), or only the likeliest tokens; beside them what the drafter asked for.
+        """Return logits of rows (M, D), or only the likeliest tokens; beside them what the drafter asked for.
 
         All come out of one read of the weights. The next call overwrites the logits.
         """
@@ -270,7 +270,7 @@ class Engine:
         top: TopK | None,
         first: int,
     ) -> list[StepResult]:
-        """One sequence's result, none while its prompt is read; `logits` begin with row `first`."""
+        """Return one sequence's result, none while its prompt is read; `logits` begin with row `first`."""
         seq_rows, rows, logit_rows = span
         logit_rows = range(logit_rows.start - first, logit_rows.stop - first)
         state = self.sequences[seq_rows.seq.id]

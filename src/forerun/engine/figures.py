@@ -39,7 +39,7 @@ class PassTimes:
         return sum(plain.values()) / len(plain)
 
     def cost(self, rows: float) -> float:
-        """A pass of one sequence and so many rows, by the nearest that were measured."""
+        """Return a pass of one sequence and so many rows, by the nearest that were measured."""
         return self._alone.predict(rows)
 
     def costs(self, max_seqs: int) -> CostCurve:
@@ -103,11 +103,11 @@ class DrafterFigures:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def pass_total(self, passes: PassTimes) -> float:
-        """Cost of all passes together, in plain passes."""
+        """Return cost of all passes together, in plain passes."""
         return sum(count * passes.cost(rows) for rows, count in self.rows.items())
 
     def speedup(self, passes: PassTimes) -> float:
-        """Expected tokens a second over plain decoding: that of always drafting in full."""
+        """Return expected tokens a second over plain decoding: that of always drafting in full."""
         cost = self.pass_total(passes) + self.draft_total
         return self.emitted / cost if cost else 1.0
 

@@ -156,7 +156,7 @@ class EngineLoop:
                 self._end_cancelled()
 
     def step(self, waiting: RequestHandle | None = None) -> bool:
-        """One pass for all; True while there is work. An error ends all requests, and is raised here as well.
+        """Return one pass for all; True while there is work. An error ends all requests, and is raised here as well.
 
         Nothing is done if other threads' steps have brought what `waiting` waits for.
         """
@@ -238,7 +238,7 @@ class RequestHandle:
         return all(run.seq.finish_reason is not None for run in self.runs)
 
     def events(self) -> Iterator[Event]:
-        """What each step made final, to the end. Raises what ended the request; leaving early cancels it."""
+        """Yield what each step made final, to the end. Raises what ended the request; leaving early cancels it."""
         try:
             while self.news or not self.is_finished:
                 if not self.news:
@@ -262,7 +262,7 @@ class RequestHandle:
             self.loop.cancel(self)
 
     def output(self) -> RequestOutput:
-        """What was generated so far."""
+        """Return what was generated so far."""
         seq, spell = self.runs[0].seq, self.loop.spell
         scored = None
         if seq.params.prompt_logprobs is not None:
@@ -283,7 +283,7 @@ class RequestHandle:
 
 
 def _each(params: SamplingParams) -> Iterator[SamplingParams]:
-    """What each of the `n` sequences asks for; only the first one reads the whole prompt to score it."""
+    """Yield what each of the `n` sequences asks for; only the first one reads the whole prompt to score it."""
     for i in range(params.n):
         seed = None if params.seed is None else (params.seed + i) % 2**63
         yield replace(params, seed=seed, prompt_logprobs=None if i else params.prompt_logprobs)

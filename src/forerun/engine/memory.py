@@ -171,7 +171,7 @@ class MemoryPlan:
 
 
 def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> MemoryPlan:
-    """Bytes by component, in the order of `COMPONENTS`."""
+    """Return bytes by component, in the order of `COMPONENTS`."""
     seqs = workload.num_seqs
     blocks = workload.blocks
     rows = max(workload.prefill_rows, seqs) + seqs * drafter.num_nodes
@@ -199,7 +199,7 @@ def together(totals: Iterable[int]) -> int:
 
 
 def server_nbytes(workload: Workload) -> int:
-    """A server with the requests that run and some that wait."""
+    """Return a server with the requests that run and some that wait."""
     if workload.program != "server":
         return 0
     request = REQUEST_NBYTES + TOKEN_OF_REQUEST_NBYTES * workload.max_len
@@ -209,7 +209,7 @@ def server_nbytes(workload: Workload) -> int:
 def step_nbytes(
     model: ModelNumbers, num_rows: int, workload: Workload, drafter: DrafterNumbers
 ) -> int:
-    """Hidden states and features of a pass, and the scratch memory of the part that is computed at a time."""
+    """Return hidden states and features of a pass, and the scratch memory of the part that is computed at a time."""
     nodes = drafter.num_nodes
     held = num_rows * (model.hidden_size + drafter.feature_width)
     prompt = 2 * workload.max_len * drafter.feature_width  # until the drafter begins, and joined
@@ -222,7 +222,7 @@ def step_nbytes(
 
 
 def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
-    """What the kernels lay out for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
+    """Return what the kernels lay out for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
     widths = (model.hidden_size, model.num_heads * model.head_dim, model.intermediate_size)
     heads = model.num_heads + 2 * model.num_kv_heads
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
@@ -244,14 +244,14 @@ def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
 
 
 def _head_nbytes(model: ModelNumbers, rows: int) -> int:
-    """What the head lays out for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
+    """Return what the head lays out for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
     blocks = -(-model.vocab_size // 128)
     aside = 4 * model.threads * PASS_ROWS * 128
     return _rows_nbytes(rows, model.hidden_size) + aside + rows * 8 * blocks
 
 
 def _rows_nbytes(rows: int, width: int) -> int:
-    """Rows as floats, and as int8 with scales and sums a group of 32."""
+    """Return rows as floats, and as int8 with scales and sums a group of 32."""
     whole = -(-rows // 8) * 8
     return 4 * rows * width + whole * -(-width // 32) * (32 + 4 + 4 + 8)
 
@@ -316,7 +316,7 @@ def fit(
 def smallest(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> MemoryPlan:
-    """The way that takes the fewest bytes: for one sequence at a time."""
+    """Return the way that takes the fewest bytes: for one sequence at a time."""
     found = [
         plan(model, drafter, replace(way, num_blocks=way.blocks_seq))
         for way, drafter in _ways(drafters, workload)

@@ -59,7 +59,7 @@ class RequestCounts:
 
 
 def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
-    """The metrics at this moment, labelled with the model's name. Nothing may step the engine meanwhile."""
+    """Return the metrics at this moment, labelled with the model's name. Nothing may step the engine meanwhile."""
     labels = {"model_name": model, "engine": "0"}
     stats, cache, scheduler = engine.stats, engine.cache, engine.scheduler
     gauges = {

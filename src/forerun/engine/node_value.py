@@ -38,7 +38,7 @@ class Means:
         ]
 
     def given(self, prior: Sequence[float]) -> list[float]:
-        """What to expect of each node, with some cases of `prior`, which is at least as long."""
+        """Return what to expect of each node, with some cases of `prior`, which is at least as long."""
         found = [
             (total + CASES * before) / (cases + CASES)
             for cases, total, before in zip(self.cases, self.totals, prior, strict=False)

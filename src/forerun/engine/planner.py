@@ -92,7 +92,7 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
 
 
 def _parts(drafter: Drafter) -> Iterator[Drafter]:
-    """The drafters of a combination, one by one."""
+    """Yield the drafters of a combination, one by one."""
     if not drafter.parts:
         yield drafter
     for part in drafter.parts:
@@ -147,15 +147,15 @@ class Planner:
         return [*{(each.name, each.learns): each for each in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
-        """All that is asked for."""
+        """Return all that is asked for."""
         return memory.plan(self.numbers, self.drafters[0], self.workload)
 
     def pressure_steps(self) -> list[PressureStep]:
-        """What each step of memory pressure would free."""
+        """Return what each step of memory pressure would free."""
         return memory.pressure_steps(self.numbers, self.drafters, self.workload)
 
     def smallest(self) -> MemoryPlan:
-        """What works with the fewest bytes."""
+        """Return what works with the fewest bytes."""
         return memory.smallest(self.numbers, self.drafters, self.workload)
 
     def rounded(self) -> dict[Precision, int]:
@@ -169,7 +169,7 @@ class Planner:
         }
 
     def fitting(self, budget: int) -> MemoryPlan | None:
-        """What a budget makes of it; None if nothing works."""
+        """Return what a budget makes of it; None if nothing works."""
         return memory.fit(self.numbers, self.drafters, self.workload, budget)
 
     def fit(self, budget: int) -> MemoryPlan:
@@ -205,7 +205,7 @@ class Planner:
         return words
 
     def _others(self) -> list[Precision]:
-        """How keys and values may be kept instead, the best first."""
+        """Return how keys and values may be kept instead, the best first."""
         grouped: list[Precision] = (
             ["k8v4", "int4"] if has_groups(self.model.config.head_dim) else []
         )

@@ -117,7 +117,7 @@ class Policy(Controller):
         self._trial_steps = 0
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
-        """The best questions, or a trial; all for requests whose seed binds them."""
+        """Return the best questions, or a trial; all for requests whose seed binds them."""
         before = self._states
         self._states = {seq.id: before.get(seq.id) or SequenceEstimate() for seq in seqs}
         lost = sum(state.speedup * state.weight for state in self._states.values())
@@ -177,7 +177,7 @@ class Policy(Controller):
         return most if most < self._value.num_nodes else self.full
 
     def _explore(self) -> dict[int, int]:
-        """A plain pass, or larger questions, if the exploration budget allows it."""
+        """Return a plain pass, or larger questions, if the exploration budget allows it."""
         if self._wants_plain:
             return dict.fromkeys(self._plan, 0)
         if self._reserve < 0 and not self._knows_asking:

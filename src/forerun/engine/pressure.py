@@ -136,13 +136,13 @@ class MemoryPressure:
         return draft.trim(room) if room > 0 else EMPTY_DRAFT
 
     def _gain(self, draft: Draft, room: int) -> float:
-        """Tokens that the nodes beyond the first `room` are expected to bring."""
+        """Return tokens that the nodes beyond the first `room` are expected to bring."""
         rate = (self.stats.accepted + 1) / (self.stats.drafted + 2)
         own = draft.confidence or (rate,) * len(draft)
         return sum(tree.path_products(draft.parents, own)[max(room, 0) :])
 
     def _evicts(self, gain: float, num_blocks: int) -> bool:
-        """Whether so many tokens save more time than the idle blocks are expected to."""
+        """Return whether so many tokens save more time than the idle blocks are expected to."""
         found = (self.scheduler.num_reused + PRIOR_ROWS / 2) / (
             self.scheduler.num_queried + PRIOR_ROWS
         )

@@ -63,7 +63,7 @@ class Subject:
 
     @classmethod
     def of(cls, model: Path, config: EngineConfig, *, device: str, backend: str) -> Subject:
-        """A model's file or folder, run here and now as `config` says, on that device by that backend.
+        """Return a model's file or folder, run here and now as `config` says, on that device by that backend.
 
         Every option that is not known to have no effect counts; defaults are left out.
         """
@@ -98,7 +98,7 @@ class Profile:
     """The chosen setting beside plain decoding: `speedup`, `speedup_lo`, `speedup_hi`, and on how many prompts."""
 
     def prior(self, drafter: str, max_seqs: int) -> Prior:
-        """What a controller may know beforehand; of a setting that was never tried, only what passes cost."""
+        """Return what a controller may know beforehand; of a setting that was never tried, only what passes cost."""
         passes = self.passes.costs(max_seqs)
         for figures in self.drafters:
             if figures.drafter == drafter:
@@ -106,7 +106,7 @@ class Profile:
         return Prior(passes)
 
     def document(self) -> dict[str, object]:
-        """The file's contents as JSON values."""
+        """Return the file's contents as JSON values."""
         return {
             "version": VERSION,
             "forerun": forerun.__version__,
@@ -149,7 +149,7 @@ class Profile:
 
 
 def load(subject: Subject) -> Profile | None:
-    """The subject's profile if there is one; a file that cannot be used is ignored, with a note."""
+    """Return the subject's profile if there is one; a file that cannot be used is ignored, with a note."""
     path = subject.path
     try:
         return Profile.from_json(json.loads(path.read_text(encoding="utf-8")), subject)
@@ -172,7 +172,7 @@ def choices(model: Path) -> list[str]:
 
 
 def folder() -> Path:
-    """Where profiles are kept, beside the models; it may not exist yet."""
+    """Return where profiles are kept, beside the models; it may not exist yet."""
     return cache_dir().parent / "profiles"
 
 

@@ -38,7 +38,7 @@ class Proposer:
         self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
 
     def propose(self, running: Iterable[SequenceState]) -> dict[int, Draft]:
-        """A draft for every sequence that decodes, by its id: the drafter's, then what is known without it."""
+        """Return a draft for every sequence that decodes, by its id: the drafter's, then what is known without it."""
         states = {
             state.seq.id: state
             for state in running
@@ -49,7 +49,7 @@ class Proposer:
         return {i: self._extended(state, drafts.get(i, EMPTY_DRAFT)) for i, state in states.items()}
 
     def results(self, results: Sequence[StepResult]) -> list[DraftResult]:
-        """What the controller is told of a step: nodes that were not the drafter's do not count as its."""
+        """Return what the controller is told of a step: nodes that were not the drafter's do not count as its."""
         found = []
         for result in results:
             i, outcome = result.rows.seq.id, result.outcome
@@ -58,7 +58,7 @@ class Proposer:
         return found
 
     def _ask(self, states: dict[int, SequenceState]) -> dict[int, Draft]:
-        """What the drafter proposes for sequences with a budget, cut to what is allowed and worth its rows."""
+        """Return what the drafter proposes for sequences with a budget, cut to what is allowed and worth its rows."""
         all_seqs = [state.seq for state in states.values()]
         budgets = self.controller.budgets(all_seqs) if all_seqs else {}
         self.num_granted = sum(budgets.values())
@@ -76,7 +76,7 @@ class Proposer:
         return self.controller.trim(drafted)
 
     def _extended(self, state: SequenceState, draft: Draft) -> Draft:
-        """The draft with the user's prediction and what the grammar forces; new nodes come last."""
+        """Return the draft with the user's prediction and what the grammar forces; new nodes come last."""
         seq, room = state.seq, self._room(state.seq, self._budget)
         if state.prediction is not None:
             draft = _allowed(state, state.prediction.extend(draft, seq.generated, room))
@@ -86,13 +86,13 @@ class Proposer:
         return with_forced(draft, grammar, room, state.stops.tokens_left - 1)
 
     def _room(self, seq: Seq, budget: int) -> int:
-        """Nodes that a sequence may draft, with what it asked for and what is left of the context."""
+        """Return nodes that a sequence may draft, with what it asked for and what is left of the context."""
         asked = seq.params.max_draft
         return min(budget if asked is None else min(budget, asked), self._max_len - len(seq.tokens))
 
 
 def _allowed(state: SequenceState, draft: Draft) -> Draft:
-    """The nodes that lie before the end of the output and that the grammar allows."""
+    """Return the nodes that lie before the end of the output and that the grammar allows."""
     draft = draft.trim_depth(state.stops.tokens_left - 1)
     grammar = state.pipeline.grammar_after(state.seq.generated)
     return draft if grammar is None else without_forbidden(draft, grammar)

@@ -42,7 +42,7 @@ class SafeDrafter(Drafter):
             self.inner.begin(seq, outcome)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """The drafter's drafts; empty ones for sequences it has lost."""
+        """Return the drafter's drafts; empty ones for sequences it has lost."""
         known = [(s, b) for s, b in zip(seqs, budgets, strict=True) if s.id in self._known]
         drafts: dict[int, Draft] = {}
         if known:

@@ -65,7 +65,7 @@ class Scheduler:
         self.num_preempted += 1
 
     def pending(self, seq: Seq) -> list[int]:
-        """Tokens of a running sequence that are not in its cache yet; one unless its prompt is being read."""
+        """Return tokens of a running sequence that are not in its cache yet; one unless its prompt is being read."""
         return seq.tokens[self.cache.length(seq.slot) :]
 
     def _reuses(self, seq: Seq) -> bool:
@@ -73,7 +73,7 @@ class Scheduler:
         return self.reuse and params.prompt_logprobs is None and params.pooling is None
 
     def _can_share_soon(self, seq: Seq) -> bool:
-        """True while a running sequence reads rows that this one needs: waiting saves reading them twice."""
+        """Return True while a running sequence reads rows that this one needs: waiting saves reading them twice."""
         if not self._reuses(seq):
             return False
         for other in self.running:

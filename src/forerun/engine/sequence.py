@@ -87,7 +87,7 @@ class SequenceState:
                 self.pooled.append(rows.clone())
 
     def states(self) -> NDArray[np.float32]:
-        """What `pooling` asked for: (1, D), or a row for every token of the prompt."""
+        """Return what `pooling` asked for: (1, D), or a row for every token of the prompt."""
         rows = torch.cat(self.pooled)
         if self.seq.params.pooling == "mean":
             rows = rows / self.num_pooled
@@ -137,7 +137,7 @@ class StepResult:
         return cls(state, rows, outcome, tuple(pieces), state.stops.finish_reason, found)
 
     def without_logits(self) -> StepResult:
-        """The same where only the likeliest tokens of the rows are kept."""
+        """Return the same where only the likeliest tokens of the rows are kept."""
         if (logits := self.outcome.logits) is None:
             return self
         best = tuple(logits.argmax(dim=-1).tolist())

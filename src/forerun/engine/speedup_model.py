@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 def expected_emitted(acceptance: float, num_draft: int) -> float:
-    """Tokens a step emits on average if every drafted token is kept with the same chance (equation 1).
+    """Return tokens a step emits on average if every drafted token is kept with the same chance (equation 1).
 
     >>> expected_emitted(0.5, 2)
     1.75
@@ -23,7 +23,7 @@ def speedup(acceptance: float, num_draft: int, cost: float, verify_cost: float =
 
 
 def break_even(num_draft: int, cost: float, verify_cost: float = 1.0) -> float | None:
-    """The acceptance from which `num_draft` tokens a step are faster; None if not even perfect guesses are."""
+    """Return the acceptance from which `num_draft` tokens a step are faster; None if not even perfect guesses are."""
     if speedup(1.0, num_draft, cost, verify_cost) <= 1:
         return None
     low, high = 0.0, 1.0

@@ -52,7 +52,7 @@ class SpecStats:
 
     @classmethod
     def total(cls, parts: Iterable[SpecStats]) -> SpecStats:
-        """The counts of all parts together."""
+        """Return the counts of all parts together."""
         found = cls()
         for part in parts:
             found.add(part)

@@ -44,7 +44,7 @@ class TraceStep:
         return self.spans[0].start_s
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each phase, without those of a phase inside it; `other` is what no phase covers."""
+        """Return seconds of each phase, without those of a phase inside it; `other` is what no phase covers."""
         found = dict.fromkeys(PHASES, 0.0)
         for span in self.spans:
             found[span.phase] += span.seconds
@@ -85,7 +85,7 @@ class Trace(Timers):
         }
 
     def chrome(self) -> str:
-        """The trace as JSON for chrome://tracing and Perfetto: a span a step and in it a span a phase."""
+        """Return the trace as JSON for chrome://tracing and Perfetto: a span a step and in it a span a phase."""
         begin_s = self.steps[0].start_s if self.steps else 0.0
         events: list[dict[str, object]] = [
             {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "forerun"}}

@@ -28,7 +28,7 @@ class HubName:
 
     @classmethod
     def parse(cls, name: str) -> HubName | None:
-        """The parts of a name; None if it cannot be one, but is a path or a plain name."""
+        """Return the parts of a name; None if it cannot be one, but is a path or a plain name."""
         if name.startswith((".", "/", "~")):
             return None
         rest, _, quantization = name.partition(":")
@@ -39,14 +39,14 @@ class HubName:
         return cls(f"{org}/{project}", file or None, quantization or None)
 
     def patterns(self) -> list[str]:
-        """What of the repository belongs to it, as shell patterns."""
+        """Return what of the repository belongs to it, as shell patterns."""
         if self.file or self.quantization:
             return [self.file or f"*{self.quantization}.gguf"]
         return ["*.json", "*.safetensors", "*.jinja"]
 
 
 def cached(name: HubName) -> Path | None:
-    """The file or folder if an earlier download left it here."""
+    """Return the file or folder if an earlier download left it here."""
     # Imported late: it takes a while, and most runs do without it.
     import huggingface_hub
 
@@ -73,7 +73,7 @@ class HubModel:
 
 
 def models() -> list[HubModel]:
-    """The models in the client's cache, by name."""
+    """Return the models in the client's cache, by name."""
     import huggingface_hub
 
     try:
@@ -94,7 +94,7 @@ def models() -> list[HubModel]:
 
 
 def download(name: HubName) -> Path:
-    """The file or folder, from the hub. Raises LoadError."""
+    """Return the file or folder, from the hub. Raises LoadError."""
     import huggingface_hub
 
     try:
@@ -113,7 +113,7 @@ def download(name: HubName) -> Path:
 
 
 def _choose(name: HubName, files: list[str]) -> str | None:
-    """The GGUF that is meant, None for the whole folder. Raises LoadError with what there is."""
+    """Return the GGUF that is meant, None for the whole folder. Raises LoadError with what there is."""
     ggufs = sorted(file for file in files if file.endswith(".gguf"))
     if name.file in ggufs:
         return name.file

@@ -62,7 +62,7 @@ _PULLABLE = (
 
 
 def cache_root() -> Path:
-    """The folder of all that forerun keeps; it may not exist yet."""
+    """Return the folder of all that forerun keeps; it may not exist yet."""
     base = os.environ.get("FORERUN_CACHE")
     if base is None:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "forerun")
@@ -70,12 +70,12 @@ def cache_root() -> Path:
 
 
 def cache_dir() -> Path:
-    """The folder of the models; it may not exist yet."""
+    """Return the folder of the models; it may not exist yet."""
     return cache_root() / "models"
 
 
 def known_models() -> list[KnownModel]:
-    """The models forerun can fetch, then what else lies in the cache."""
+    """Return the models forerun can fetch, then what else lies in the cache."""
     pullable = [_as_it_is(model) for model in _PULLABLE]
     others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in _SOURCES)
     return pullable + [
@@ -104,7 +104,7 @@ def remove(name: str) -> int:
 
 
 def _not_here(name: str, here: Collection[str]) -> str:
-    """Why a name cannot be removed, and what to do instead."""
+    """Return why a name cannot be removed, and what to do instead."""
     if name in _SOURCES:
         return f"{name} is not in the cache: there is nothing to delete"
     if Path(name).expanduser().exists() or name.startswith((".", "/", "~")):
@@ -117,7 +117,7 @@ def _not_here(name: str, here: Collection[str]) -> str:
 
 
 def licence(path: Path) -> str:
-    """What a GGUF file says of its licence; `unknown` if it does not, or is no GGUF."""
+    """Return what a GGUF file says of its licence; `unknown` if it does not, or is no GGUF."""
     from forerun.weights.gguf_header import read_header  # late, as the file's package takes a while
 
     try:
@@ -129,7 +129,7 @@ def licence(path: Path) -> str:
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """The file or folder a name stands for, fetched if it is not here yet.
+    """Return the file or folder a name stands for, fetched if it is not here yet.
 
     Names are tried in this order: an existing path, a model of `known_models`, then `org/repo`,
     `org/repo:Q4_K_M` or `org/repo/file.gguf` of the Hugging Face Hub. Raises LoadError.
@@ -144,7 +144,7 @@ def resolve(name_or_path: str | Path) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """What a model at a path is called: its file's name without ending, its folder's, or its repository's.
+    """Return what a model at a path is called: its file's name without ending, its folder's, or its repository's.
 
     >>> name_of(Path("models/tiny.Q4_K_M.gguf")), name_of(Path("models--org--tiny-1.5b/snapshots/abc"))
     ('tiny.Q4_K_M', 'tiny-1.5b')

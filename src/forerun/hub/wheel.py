@@ -32,7 +32,7 @@ class WheelFile:
 
 
 def sha256(path: Path) -> str:
-    """The file's SHA-256, in hexadecimal."""
+    """Return the file's SHA-256, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -84,7 +84,7 @@ def _run(client: str, command: list[str], requirement: str) -> None:
 
 
 def _checked(folder: Path, source: WheelFile) -> Path:
-    """The file in the folder that is wanted."""
+    """Return the file in the folder that is wanted."""
     files = [path for path in folder.rglob(f"*{source.suffix}") if path.is_file()]
     if [path.stat().st_size for path in files] != [source.nbytes]:
         raise LoadError(

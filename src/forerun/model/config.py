@@ -64,7 +64,7 @@ class ModelConfig:
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
+    """Return canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
 
     Linear weights are (out, in). `head` is absent when tied to `embed`.
     """
@@ -95,7 +95,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def sizes_of(name: str) -> tuple[str, ...]:
-    """The fields that decide on the shape of a weight of `weight_shapes`, for messages."""
+    """Return the fields that decide on the shape of a weight of `weight_shapes`, for messages."""
     short = name.rpartition(".")[2]
     heads = {"q": "num_heads", "o": "num_heads", "k": "num_kv_heads", "v": "num_kv_heads"}
     if short in heads:
@@ -108,7 +108,7 @@ def sizes_of(name: str) -> tuple[str, ...]:
 
 
 def flops_per_token(config: ModelConfig, context: int = 0) -> int:
-    """Floating-point operations of one row that sees `context` positions, head included: two a multiply-add."""
+    """Return floating-point operations of one row that sees `context` positions, head included: two a multiply-add."""
     matrices = sum(
         math.prod(shape)
         for name, shape in weight_shapes(config).items()

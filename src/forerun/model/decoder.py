@@ -65,11 +65,11 @@ class Weights:
         self.tensors = tensors
 
     def linear(self, name: str) -> Linear:
-        """The linear layer `name`."""
+        """Return the linear layer `name`."""
         return Linear(self.tensors[name], self.tensors.get(f"{name}.bias"))
 
     def norm(self, name: str) -> Norm:
-        """The norm `name`."""
+        """Return the norm `name`."""
         return Norm(self.config, self.tensors[name], self.tensors.get(f"{name}.bias"))
 
 
@@ -217,7 +217,7 @@ class Decoder:
 
     @torch.no_grad()
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (M, V), fp32, of hidden states (M, D)."""
+        """Return logits (M, V), fp32, of hidden states (M, D)."""
         logits = hidden.new_empty(len(hidden), self.config.vocab_size)
         for start in range(0, len(hidden), TILE):
             rows = hidden[start : start + TILE]
@@ -232,18 +232,18 @@ class Decoder:
         log_normaliser: bool = False,
         logits: Tensor | None = None,
     ) -> TopK:
-        """The k likeliest tokens of each row; see `model.model.Model`."""
+        """Return the k likeliest tokens of each row; see `model.model.Model`."""
         found = self.head(hidden)
         if logits is not None:
             logits.copy_(found)
         return top_k(found, k, log_normaliser=log_normaliser)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
+        """Return logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
         return self.head(hidden)[:, ids]
 
     def head_part(self, ids: Tensor) -> HeadColumns:
-        """The head of some tokens (n,)."""
+        """Return the head of some tokens (n,)."""
         return HeadColumns(self, ids)
 
     def new_cache(
@@ -253,7 +253,7 @@ class Decoder:
         kv: Precision = "auto",
         num_blocks: int | None = None,
     ) -> TensorCache:
-        """A cache that fits this model; `auto` is fp32."""
+        """Return a cache that fits this model; `auto` is fp32."""
         return TensorCache(
             num_layers=self.config.num_layers,
             num_slots=num_slots,
@@ -266,13 +266,13 @@ class Decoder:
         )
 
     def nbytes(self) -> int:
-        """Bytes of the weights as held in memory."""
+        """Return bytes of the weights as held in memory."""
         return sum(tensor.nbytes for tensor in self.weights.values())
 
     def _run(
         self, tile: Tile, cache: RowCache, taps: tuple[int, ...], plan: LayerPlan
     ) -> list[Tensor]:
-        """The last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
+        """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
@@ -287,7 +287,7 @@ class Decoder:
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
-        """What passes over these tokens (R,) start from, positions left out: (R, D)."""
+        """Return what passes over these tokens (R,) start from, positions left out: (R, D)."""
         return self._embed[ids.to(self.device)] * self.config.embedding_multiplier
 
     def _with_positions(self, tile: Tile) -> Tensor:
@@ -315,7 +315,7 @@ class Decoder:
         return TileSegment(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        """Cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
+        """Return cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
         if self._inv_freq is None or self.config.rope is None:
             return None, None
         angles = (positions.float()[:, None] * self._inv_freq)[:, None]
@@ -336,7 +336,7 @@ class Decoder:
 
 
 def inverse_frequencies(rope: RopeConfig) -> Tensor:
-    """Radians a position adds to the angle of each feature pair, (rotary_dim / 2,), fp32."""
+    """Return radians a position adds to the angle of each feature pair, (rotary_dim / 2,), fp32."""
     exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float32) / rope.rotary_dim
     frequencies = 1.0 / rope.theta**exponents
     return frequencies if rope.factors is None else frequencies / torch.tensor(rope.factors)

@@ -40,7 +40,7 @@ def load_model(
     weight_cache: bool = False,
     progress: Progress | None = None,
 ) -> Model:
-    """The checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
+    """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
 
     A draft model runs `beside` its target, in turn with it: on the CPU they share threads.
     The options are those of `model.backends.base.Backend.load`; with `weight_cache` packed weights are kept
@@ -75,7 +75,7 @@ def blank_model(
     quant: Scheme = "none",
     head_bits: int | None = None,
 ) -> Model:
-    """The model that `load_model` would give, without its weights: for planning. Only metadata are read."""
+    """Return the model that `load_model` would give, without its weights: for planning. Only metadata are read."""
     if quant not in SCHEMES:
         raise ConfigError(unknown("quantization", quant, SCHEMES))
     config, arch = read_config(checkpoint)
@@ -95,7 +95,7 @@ def _blank_weights(
 
 
 def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Backend:
-    """The backend of that name, or for `auto` the best that supports the model on the device.
+    """Return the backend of that name, or for `auto` the best that supports the model on the device.
 
     Raises ConfigError if there is none of that name, LoadError if it does not support the model.
     """
@@ -115,7 +115,7 @@ def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Back
 
 
 def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
-    """What the checkpoint's metadata say of the model, and its family's module. Reads no weights.
+    """Return what the checkpoint's metadata say of the model, and its family's module. Reads no weights.
 
     Raises LoadError if the metadata are incomplete or wrong, or do not fit the checkpoint's tensors.
     """
@@ -126,7 +126,7 @@ def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
 
 
 def find_arch(checkpoint: Checkpoint) -> Arch:
-    """The module of the checkpoint's family. Raises LoadError listing the families if there is none."""
+    """Return the module of the checkpoint's family. Raises LoadError listing the families if there is none."""
     known: dict[str, Arch] = {}
     for family in registry.names("model.arch"):
         arch = cast(Arch, registry.load("model.arch", family))
@@ -140,7 +140,7 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
 def stored_weights(
     checkpoint: Checkpoint, arch: Arch, config: ModelConfig, part: str = ""
 ) -> Iterator[tuple[str, StoredTensor]]:
-    """Every weight as stored, by canonical name, each followed by its bias if the checkpoint has one.
+    """Yield every weight as stored, by canonical name, each followed by its bias if the checkpoint has one.
 
     `part` is a weight's name or, with a dot at its end, that of a layer: only those then.
     """
@@ -152,7 +152,7 @@ def stored_weights(
 
 
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
-    """Bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
+    """Return bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
     config, arch = read_config(checkpoint)
     weights = _blank_weights(checkpoint, arch, config, scheme)
     num_bits = sum(math.prod(each.shape) * each.format.bits_per_weight for each in weights)
@@ -162,7 +162,7 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
 def _located(
     name: str, shape: tuple[int, ...], checkpoint: Checkpoint, arch: Arch, config: ModelConfig
 ) -> Iterator[tuple[str, str, TensorSource, tuple[int, ...]]]:
-    """A weight and, if the checkpoint has one, its bias: canonical name, tensor, source, shape of that tensor."""
+    """Yield a weight and, if the checkpoint has one, its bias: canonical name, tensor, source, shape of that tensor."""
     layer, _, short = name.removeprefix("layers.").rpartition(".")
     source = arch.source(short, config, checkpoint.kind)
     located = source.name.format(i=layer)

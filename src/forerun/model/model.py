@@ -49,7 +49,7 @@ class LayerPlan:
         skip_attn: Iterable[int] = (),
         skip_mlp: Iterable[int] = (),
     ) -> LayerPlan:
-        """The first `exit` layers, None for all, without the attention and the MLP of the named ones."""
+        """Return the first `exit` layers, None for all, without the attention and the MLP of the named ones."""
         skipped = {2 * i for i in skip_attn} | {2 * i + 1 for i in skip_mlp}
         stop = 2 * (num_layers if exit is None else exit)
         return cls(tuple(s for s in range(stop) if s not in skipped))
@@ -63,7 +63,7 @@ class HeadPart(Protocol):
         ...
 
     def nbytes(self) -> int:
-        """Bytes it holds besides the model's weights."""
+        """Return bytes it holds besides the model's weights."""
         ...
 
 
@@ -73,7 +73,7 @@ class Model(Protocol):
     config: ModelConfig
 
     def embed(self, ids: Tensor) -> Tensor:
-        """What passes over tokens (R,) int64 start from, (R, D) fp32, without learned positions."""
+        """Return what passes over tokens (R,) int64 start from, (R, D) fp32, without learned positions."""
         ...
 
     def forward(
@@ -92,7 +92,7 @@ class Model(Protocol):
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (M, V), fp32, of hidden states (M, D)."""
+        """Return logits (M, V), fp32, of hidden states (M, D)."""
         ...
 
     def topk(
@@ -112,11 +112,11 @@ class Model(Protocol):
         ...
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
+        """Return logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
         ...
 
     def head_part(self, ids: Tensor) -> HeadPart:
-        """The head of some tokens (n,) int64, n from 1, to be asked often: it reads few bytes besides theirs."""
+        """Return the head of some tokens (n,) int64, n from 1, to be asked often: it reads few bytes besides theirs."""
         ...
 
     def new_cache(
@@ -126,14 +126,14 @@ class Model(Protocol):
         kv: Precision = "auto",
         num_blocks: int | None = None,
     ) -> PagedCache:
-        """A cache that fits this model. `kv` is how it stores; `auto` what the backend does best.
+        """Return a cache that fits this model. `kv` is how it stores; `auto` what the backend does best.
 
         `num_blocks` is the memory it has: see `PagedCache`.
         """
         ...
 
     def nbytes(self) -> int:
-        """Bytes of the weights as held in memory."""
+        """Return bytes of the weights as held in memory."""
         ...
 
 
@@ -145,7 +145,7 @@ class HeadColumns:
     ids: Tensor
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits (M, n)."""
+        """Return logits (M, n)."""
         return self.model.head_rows(hidden, self.ids)
 
     def nbytes(self) -> int:
@@ -165,7 +165,7 @@ def reserve_rows(batch: Batch, cache: KVCache) -> None:
 
 
 def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
-    """What `Model.topk` says, of logits (M, V) that are there already."""
+    """Return what `Model.topk` says, of logits (M, V) that are there already."""
     if not 1 <= k <= logits.shape[1]:
         raise ValueError(f"k must be 1 to {logits.shape[1]}, got {k}")
     if k == 1:
@@ -186,6 +186,6 @@ def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
 
 
 def _first_of_equals(row: Tensor, largest: Tensor) -> Tensor:
-    """The tokens (k,) of the largest logits (k,) of a row (V,); torch takes any of equal ones."""
+    """Return the tokens (k,) of the largest logits (k,) of a row (V,); torch takes any of equal ones."""
     ids = (~(row < largest[-1])).nonzero()[:, 0]  # NaN is the largest
     return ids[row[ids].sort(descending=True, stable=True).indices[: len(largest)]]

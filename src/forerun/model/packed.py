@@ -58,11 +58,11 @@ class PackedWeights(Protocol):
         ...
 
     def nbytes(self) -> int:
-        """Bytes of the packed weights."""
+        """Return bytes of the packed weights."""
         ...
 
     def packed(self) -> Iterator[PackedWeight]:
-        """All weights as they lie in memory."""
+        """Return all weights as they lie in memory."""
         ...
 
     def add_blank(
@@ -77,7 +77,7 @@ class PackedWeights(Protocol):
 
 
 def folder() -> PackedFolder:
-    """Where packed weights lie. Raises ConfigError if the limit is not a size."""
+    """Return where packed weights lie. Raises ConfigError if the limit is not a size."""
     try:
         limit = sizes.parse(os.environ.get("FORERUN_CACHE_LIMIT") or str(LIMIT_NBYTES))
     except ValueError as error:
@@ -86,7 +86,7 @@ def folder() -> PackedFolder:
 
 
 def copies() -> list[tuple[PackedCopy, Path | None]]:
-    """The files in it, and the model each is of; None if that cannot be read. Raises LoadError."""
+    """Return the files in it, and the model each is of; None if that cannot be read. Raises LoadError."""
     try:
         entries = folder().entries()
     except OSError as error:
@@ -95,7 +95,7 @@ def copies() -> list[tuple[PackedCopy, Path | None]]:
 
 
 def of_model(model: Path) -> list[PackedCopy]:
-    """The packed copies of a GGUF file or a folder. Raises LoadError."""
+    """Return the packed copies of a GGUF file or a folder. Raises LoadError."""
     model = model.resolve()
     return [entry for entry, of in copies() if of == model]
 
@@ -193,12 +193,12 @@ class PackedFile:
 
 
 def _key(model: Path, rounding: Mapping[str, object]) -> dict[str, object]:
-    """What decides on the packed weights of a resolved path."""
+    """Return what decides on the packed weights of a resolved path."""
     return {**_state(model), "rounding": rounding, "code": _code_digest()}
 
 
 def _state(model: Path) -> dict[str, object]:
-    """The model's files as they are now."""
+    """Return the model's files as they are now."""
     parts = [model]
     if model.is_dir():
         parts = [model / "config.json", *sorted(model.glob("*.safetensors"))]
@@ -208,7 +208,7 @@ def _state(model: Path) -> dict[str, object]:
 
 
 def _rank(path: Path, code: str) -> int:
-    """How useful a file is: not at all if its model has gone or changed."""
+    """Return how useful a file is: not at all if its model has gone or changed."""
     try:
         with open_to_read(path) as file:
             key = _read_header(file)["key"]
@@ -228,7 +228,7 @@ def _model_of(path: Path) -> Path | None:
 
 
 def _read_header(file: BinaryIO) -> dict:
-    """The header; the file stands at the first weight then. Raises ValueError."""
+    """Return the header; the file stands at the first weight then. Raises ValueError."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("it holds something else")
     crc, _, text = file.readline(_LONGEST_HEADER).partition(b" ")
@@ -239,7 +239,7 @@ def _read_header(file: BinaryIO) -> dict:
 
 
 def _chunks(arrays: list[Bytes]) -> Iterator[tuple[Bytes, int]]:
-    """Pieces of the arrays, and where each lies behind the header."""
+    """Yield pieces of the arrays, and where each lies behind the header."""
     offset = 0
     for array in arrays:
         for first in range(0, len(array), _CHUNK):
@@ -248,7 +248,7 @@ def _chunks(arrays: list[Bytes]) -> Iterator[tuple[Bytes, int]]:
 
 
 def _checksum(data: Bytes) -> int:
-    """The sum of the 8-byte words modulo 2^64: as fast as memory, so that every start can afford it."""
+    """Return the sum of the 8-byte words modulo 2^64: as fast as memory, so that every start can afford it."""
     return int(np.add.reduce(data.view(np.uint64)))
 
 

@@ -41,7 +41,7 @@ class PackedFolder:
     limit_nbytes: int
 
     def entries(self) -> list[PackedCopy]:
-        """What lies in it, the file used longest ago first. Raises OSError."""
+        """Return what lies in it, the file used longest ago first. Raises OSError."""
         found = []
         for path in self.path.glob(f"*{SUFFIX}*"):
             with suppress(FileNotFoundError):  # another start has deleted or renamed it meanwhile
@@ -124,7 +124,7 @@ def _delete(entries: Sequence[PackedCopy]) -> int:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether someone is writing the file."""
+    """Return whether someone is writing the file."""
     with suppress(FileNotFoundError), files.open_to_read(path) as file:
         return not files.try_lock(file.fileno())
     return False

@@ -16,7 +16,7 @@ from forerun.weights.stored import FORMATS, StoredTensor
 def random_config(
     vocab_size: int = 24, num_layers: int = 2, max_position: int = 512, head_dim: int = 16
 ) -> ModelConfig:
-    """A llama of a few thousand parameters, with grouped queries and a tied head."""
+    """Return a llama of a few thousand parameters, with grouped queries and a tied head."""
     return ModelConfig(
         family="llama",
         vocab_size=vocab_size,
@@ -35,7 +35,7 @@ def random_config(
 def random_weights(
     seed: int, config: ModelConfig, sharpness: float = 1.0, noise: float = 0.0
 ) -> dict[str, Tensor]:
-    """Weights by name, fp32. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
+    """Return weights by name, fp32. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
         name: torch.randn(size, generator=generator) * (0.3 if len(size) > 1 else 0.1)
@@ -55,7 +55,7 @@ def random_weights(
 def random_model(
     seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
 ) -> Model:
-    """A random model on the native kernels, without them on torch; with noise, one that often says the same."""
+    """Return a random model on the native kernels, without them on torch; with noise, one that often says the same."""
     shape = random_config(**config)
     weights = random_weights(seed, shape, sharpness, noise)
     if native.unsupported(shape, torch.device("cpu")) is not None:

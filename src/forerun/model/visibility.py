@@ -20,7 +20,7 @@ from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 
 
 def key_blocks(segment: Segment, window: int | None, device: torch.device) -> list[KeyBlock]:
-    """The blocks the rows of `segment` (at most TILE) see, ascending; rows past the last see what the last sees.
+    """Return the blocks the rows of `segment` (at most TILE) see, ascending; rows past the last see what the last sees.
 
     `window` is the number of positions a row sees, itself included.
     """

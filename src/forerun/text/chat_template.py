@@ -59,7 +59,7 @@ class ChatTemplate:
         tools: Tools | None = None,
         **variables: object,
     ) -> str:
-        """The conversation as text; `variables` are what this template reads besides, such as `enable_thinking`.
+        """Return the conversation as text; `variables` are what this template reads besides, such as `enable_thinking`.
 
         Raises RequestError if the template refuses the messages, or does not read tools or variables that are given.
         """

@@ -32,7 +32,7 @@ class FillIn:
 
     @classmethod
     def find(cls, pieces: Sequence[bytes | None], said: Mapping[str, int]) -> FillIn | None:
-        """The tokens of a vocabulary, `said` by its file or found by name; None if it does not have all three."""
+        """Return tokens of a vocabulary, `said` by its file or found by name; None if it does not have all three."""
         wanted = {name.encode(): what for what, names in NAMES.items() for name in names}
         found = {wanted[piece]: i for i, piece in enumerate(pieces) if piece in wanted}
         found |= said
@@ -47,7 +47,7 @@ class FillIn:
         files: Sequence[tuple[str, str]],
         encode: Callable[[str], list[int]],
     ) -> list[int]:
-        """The token ids of a prompt whose answer is what stands between; `files` are other ones, name and text."""
+        """Return token ids of a prompt whose answer is what stands between; `files` are other ones, name and text."""
         ids: list[int] = []
         if files and self.file is not None:
             if self.repo is not None:

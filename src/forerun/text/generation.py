@@ -25,7 +25,7 @@ _FROM_GGUF = dict(zip(SETTINGS, ("temp", "top_k", "top_p", "min_p", "penalty_rep
 
 
 def from_hf(config: Mapping[str, object], where: str) -> SamplingParams:
-    """The settings of a generation_config.json. Raises LoadError for a value that is out of range.
+    """Return the settings of a generation_config.json. Raises LoadError for a value that is out of range.
 
     `do_sample` decides whether to sample; without it a temperature or a filter does.
     """
@@ -37,7 +37,7 @@ def from_hf(config: Mapping[str, object], where: str) -> SamplingParams:
 
 
 def from_gguf(metadata: Mapping[str, object], where: str) -> SamplingParams:
-    """The settings of a GGUF's metadata. Raises LoadError for a value that is out of range."""
+    """Return the settings of a GGUF's metadata. Raises LoadError for a value that is out of range."""
     keys = {name: f"general.sampling.{key}" for name, key in _FROM_GGUF.items()}
     stated = {name: metadata[key] for name, key in keys.items() if key in metadata}
     if not stated:

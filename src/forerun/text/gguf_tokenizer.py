@@ -75,14 +75,14 @@ class _Fields:
         self._metadata = metadata
 
     def get(self, key: str, kind: type[T], prefix: str = "tokenizer.ggml.") -> T | None:
-        """The value, None if there is none. Raises LoadError if it is of another type."""
+        """Return the value, None if there is none. Raises LoadError if it is of another type."""
         value = self._metadata.get(prefix + key)
         if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
             return value
         raise LoadError(f"the metadata is corrupt: {prefix}{key} is no {kind.__name__}")
 
     def list(self, key: str, kind: type[T]) -> list[T]:
-        """The list, empty if there is none. Raises LoadError if it is no list of that type."""
+        """Return the list, empty if there is none. Raises LoadError if it is no list of that type."""
         values: list[T] = self.get(key, list) or []
         if values and not isinstance(values[0], kind):
             raise LoadError(
@@ -117,7 +117,7 @@ class _Vocabulary:
         return {token: i for i, token in enumerate(self.tokens)}
 
     def id_of(self, key: str, default: int | None = None) -> int | None:
-        """The id under `<key>_token_id`. Raises LoadError if there is no such token."""
+        """Return the id under `<key>_token_id`. Raises LoadError if there is no such token."""
         token_id = self.fields.get(f"{key}_token_id", int)
         token_id = default if token_id is None else token_id
         if token_id is None or 0 <= token_id < len(self.tokens):
@@ -172,7 +172,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
 
 
 def _merges(vocabulary: _Vocabulary) -> Iterator[tuple[str, str]]:
-    """What SentencePiece merges: any two tokens that make a third, the best score first."""
+    """Yield what SentencePiece merges: any two tokens that make a third, the best score first."""
     normal = {
         token: score
         for token, kind, score in zip(vocabulary.tokens, vocabulary.types, vocabulary.scores)
@@ -194,7 +194,7 @@ def _encoding(
     default_bos: int | None = None,
     default_eos: int | None = None,
 ) -> Encoding:
-    """What both kinds have in common: special tokens, BOS and EOS, the chat template."""
+    """Return what both kinds have in common: special tokens, BOS and EOS, the chat template."""
     fields = vocabulary.fields
     _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
     special = {i: vocabulary.tokens[i] for i, t in enumerate(vocabulary.types) if t in _SPECIAL}
@@ -215,7 +215,7 @@ def _encoding(
 
 
 def _fill_ids(vocabulary: _Vocabulary) -> dict[str, int]:
-    """The tokens for filling in, where the file names them."""
+    """Return the tokens for filling in, where the file names them."""
     found = {ours: vocabulary.id_of(f"fim_{key}") for ours, key in _FILL_KEYS.items()}
     return {ours: token for ours, token in found.items() if token is not None}
 

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def read_json(path: Path) -> Json:
-    """A JSON object from a file, empty if there is no file. Raises LoadError if it is not one."""
+    """Return a JSON object from a file, empty if there is no file. Raises LoadError if it is not one."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def _pieces(
 
 
 def _piece_rule(folder: Path, description: Json) -> tuple[Callable[[str], bytes], bool]:
-    """How tokens are written, and whether encoding puts a space before a text."""
+    """Return how tokens are written, and whether encoding puts a space before a text."""
     parts = {part["type"]: part for part in _parts(description.get("decoder"))}
     if "ByteLevel" in parts:
         return byte_level_piece, False
@@ -99,14 +99,14 @@ def _piece_rule(folder: Path, description: Json) -> tuple[Callable[[str], bytes]
 
 
 def _parts(decoder: Json | None) -> list[Json]:
-    """The decoder of tokenizer.json, or the parts of a sequence of them."""
+    """Return the decoder of tokenizer.json, or the parts of a sequence of them."""
     if decoder is None or decoder["type"] != "Sequence":
         return [] if decoder is None else [decoder]
     return [part for inner in decoder["decoders"] for part in _parts(inner)]
 
 
 def _adds_bos(encoder: tokenizers.Tokenizer, settings: Json, bos_id: int) -> bool:
-    """What the settings say, else what the tokenizer's own post-processing does."""
+    """Return what the settings say, else what the tokenizer's own post-processing does."""
     said = settings.get("add_bos_token")
     if isinstance(said, bool):
         return said
@@ -120,13 +120,13 @@ def _said_ends(folder: Path) -> Iterator[int]:
 
 
 def _token_id(encoder: tokenizers.Tokenizer, token: str | Json | None) -> int | None:
-    """The id of a special token, which is written as text or as an object with `content`."""
+    """Return the id of a special token, which is written as text or as an object with `content`."""
     text = token.get("content") if isinstance(token, dict) else token
     return None if text is None else encoder.token_to_id(text)
 
 
 def _chat_template(folder: Path, settings: Json) -> str | None:
-    """The template's own file comes first; several templates by name mean the default one."""
+    """Return the template's own file comes first; several templates by name mean the default one."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

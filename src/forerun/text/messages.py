@@ -18,7 +18,7 @@ _TEXTS = ("text", "input_text", "output_text")
 
 
 def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """The messages with content as text. Raises RequestError for what is no message, or not text."""
+    """Return the messages with content as text. Raises RequestError for what is no message, or not text."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise RequestError(
             f'a conversation is a list of {{"role": ..., "content": ...}}, got {short_repr(messages)}'
@@ -54,7 +54,7 @@ def _plain(number: int, message: Message) -> dict[str, object]:
 
 
 def _text(number: int, content: object) -> str:
-    """The text of a content; its parts stand on lines of their own."""
+    """Return the text of a content; its parts stand on lines of their own."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -79,7 +79,7 @@ def _part(number: int, part: object) -> str:
 
 
 def _read_arguments(call: object) -> object:
-    """A tool call whose arguments are an object: OpenAI sends JSON text."""
+    """Return a tool call whose arguments are an object: OpenAI sends JSON text."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call

@@ -33,7 +33,7 @@ END_TEXTS = frozenset(
 
 
 def byte_level_piece(token: str) -> bytes:
-    """The bytes of a token of a byte-level BPE, which writes each byte as one visible character."""
+    """Return the bytes of a token of a byte-level BPE, which writes each byte as one visible character."""
     table = _byte_of_character()
     try:
         return bytes(table[character] for character in token)
@@ -42,13 +42,13 @@ def byte_level_piece(token: str) -> bytes:
 
 
 def sentencepiece_piece(token: str) -> bytes:
-    """The bytes of a SentencePiece token: text with visible spaces, or one byte as `<0x0A>`."""
+    """Return the bytes of a SentencePiece token: text with visible spaces, or one byte as `<0x0A>`."""
     byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
 
 
 def end_ids(control_tokens: Mapping[int, str], said: Iterable[int | None]) -> frozenset[int]:
-    """The ids that end an answer: those the files name, and control tokens known to mean it.
+    """Return the ids that end an answer: those the files name, and control tokens known to mean it.
 
     Files often name one end only, the text's, while an answer in a chat ends with the turn's.
     """

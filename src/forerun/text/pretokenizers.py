@@ -51,7 +51,7 @@ class PreTokenizer:
     adds_bos: bool = False
 
     def build(self) -> pre_tokenizers.PreTokenizer:
-        """The cuts, then bytes as visible characters."""
+        """Return the cuts, then bytes as visible characters."""
         splits = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in self.cuts]
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([*splits, byte_level])
@@ -78,7 +78,7 @@ _BY_NAME: Mapping[str, PreTokenizer] = {
 
 
 def pre_tokenizer(name: str) -> PreTokenizer:
-    """The rule of that name. Raises LoadError."""
+    """Return the rule of that name. Raises LoadError."""
     if name not in _BY_NAME:
         raise LoadError(unknown("pre-tokenizer", name, _BY_NAME))
     return _BY_NAME[name]

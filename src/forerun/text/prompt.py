@@ -19,7 +19,7 @@ class Array(Protocol):
     """A tensor, or an array of NumPy or the like."""
 
     def tolist(self) -> Any:
-        """The numbers as (nested) lists."""
+        """Return the numbers as (nested) lists."""
         ...
 
 
@@ -38,7 +38,7 @@ class Encoded:
 
 
 def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """The single prompts: a list of one for one prompt."""
+    """Return the single prompts: a list of one for one prompt."""
     if isinstance(prompts, str):
         return [prompts]
     if isinstance(prompts, Mapping):
@@ -50,12 +50,12 @@ def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def is_message(value: object) -> bool:
-    """True for what is written as one chat message."""
+    """Return True for what is written as one chat message."""
     return isinstance(value, Mapping) and "role" in value
 
 
 def encode(prompt: Prompt, tokenizer: Tokenizer) -> Encoded:
-    """The token ids of one prompt; chat messages go through the model's template. Raises RequestError."""
+    """Return the token ids of one prompt; chat messages go through the model's template. Raises RequestError."""
     if isinstance(prompt, str):
         return Encoded(tokenizer.encode(prompt), prompt)
     if isinstance(prompt, Mapping):
@@ -92,7 +92,7 @@ def _encode_mapping(prompt: Mapping[str, object], tokenizer: Tokenizer) -> Encod
 
 
 def _rows(prompt: Mapping[str, object]) -> list[Prompt]:
-    """The prompts of a tokenizer's output, without the padding its mask names; another dictionary is one prompt."""
+    """Return prompts of a tokenizer's output, without the padding its mask names; another dictionary is one prompt."""
     if prompt.get("input_ids") is None:
         return [prompt]
     rows, given = items_of(prompt["input_ids"]), prompt.get("attention_mask")
@@ -121,7 +121,7 @@ def _to_list(value: Any) -> Any:
 
 
 def items_of(value: Any) -> list[Any]:
-    """What a list, a tensor or an array holds. Raises RequestError for what is none."""
+    """Return what a list, a tensor or an array holds. Raises RequestError for what is none."""
     found = _to_list(value)
     if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
         raise RequestError(

@@ -59,7 +59,7 @@ class Tokenizer:
         """Ids up to the last one that is a token; a model's head may be padded beyond it."""
 
     def encode(self, text: str, *, special: bool = True, bos: bool | None = None) -> list[int]:
-        """Token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
+        """Return token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
 
         `special` reads control tokens written in the text as such. Raises RequestError for text
         that is not Unicode, or a BOS token the model does not have.
@@ -82,7 +82,7 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], *, skip_special: bool = True, is_start: bool = True
     ) -> str:
-        """The text of the ids; bytes that are not UTF-8 become U+FFFD.
+        """Return the text of the ids; bytes that are not UTF-8 become U+FFFD.
 
         `is_start` says that the ids begin a text, so that the space which SentencePiece models put
         there is taken away; text that follows other text keeps it.
@@ -91,12 +91,12 @@ class Tokenizer:
         return stream.push(ids) + stream.flush()
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """The bytes a token stands for; None for an id the tokenizer does not know (padding)."""
+        """Return the bytes a token stands for; None for an id the tokenizer does not know (padding)."""
         pieces = self._encoding.pieces
         return pieces[token_id] if 0 <= token_id < len(pieces) else None
 
     def is_special(self, token_id: int) -> bool:
-        """True for a control token, which is no part of the text."""
+        """Return True for a control token, which is no part of the text."""
         return token_id in self._encoding.special_ids
 
     @property
@@ -113,7 +113,7 @@ class Tokenizer:
         chat_template: str | None = None,
         **variables: object,
     ) -> str:
-        """The conversation as the model was trained to read it; encode it with `bos=False`.
+        """Return the conversation as the model was trained to read it; encode it with `bos=False`.
 
         `chat_template` takes the place of the model's own; `variables` are what it reads besides. Raises RequestError
         if there is no template, or it refuses the messages.
@@ -179,7 +179,7 @@ class Tokenizer:
         return ChatTemplate(source, self.text_of(self.bos_id), self.text_of(self.eos_id))
 
     def text_of(self, token_id: int | None) -> str:
-        """The text of one token by itself, control tokens too; empty for None."""
+        """Return the text of one token by itself, control tokens too; empty for None."""
         return (
             ""
             if token_id is None
@@ -188,7 +188,7 @@ class Tokenizer:
 
 
 def _encode(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
-    """The ids of a text. A long one is a batch of one: that lets Python's other threads run meanwhile."""
+    """Return the ids of a text. A long one is a batch of one: that lets Python's other threads run meanwhile."""
     if len(text) < LONG_TEXT:
         return list(encoder.encode(text, add_special_tokens=False).ids)
     return list(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids)
@@ -210,11 +210,11 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that these tokens make final, after those pushed before."""
+        """Return the text that these tokens make final, after those pushed before."""
         return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
 
     def flush(self) -> str:
-        """The rest of the text: no token will follow."""
+        """Return the rest of the text: no token will follow."""
         return self._decoder.decode(b"", final=True)
 
     def _bytes(self, token_id: int) -> bytes:

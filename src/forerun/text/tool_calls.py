@@ -72,7 +72,7 @@ class ToolCallParser:
         self._scanner = _ObjectScanner()
 
     def push(self, text: str) -> list[Part]:
-        """What this text makes final; what may be the beginning of a mark is held back."""
+        """Return what this text makes final; what may be the beginning of a mark is held back."""
         self._held += text
         parts: list[Part] = []
         while (found := self._read()) is not None:
@@ -82,7 +82,7 @@ class ToolCallParser:
         ]
 
     def flush(self) -> list[Part]:
-        """The rest: no text will follow."""
+        """Return the rest: no text will follow."""
         held, self._held = self._held, ""
         if self._read == self._read_call:
             return [*self._calls(held, OPEN + held)]
@@ -131,7 +131,7 @@ class ToolCallParser:
         return []
 
     def _calls(self, body: str, whole: str) -> Iterator[Part]:
-        """The calls in a body that is complete; the whole as text if it holds none."""
+        """Yield the calls in a body that is complete; the whole as text if it holds none."""
         try:
             found = json.loads(body)
         except ValueError:
@@ -160,7 +160,7 @@ class _ObjectScanner:
         self._in_string = self._escaped = False
 
     def push(self, text: str) -> int:
-        """How many of the characters belong to the object."""
+        """Return how many of the characters belong to the object."""
         for i, sign in enumerate(text):
             if self._escaped:
                 self._escaped = False
@@ -179,7 +179,7 @@ class _ObjectScanner:
 
 
 def _num_open(text: str, mark: str) -> int:
-    """How many characters at the end of a text may be the beginning of a mark."""
+    """Return how many characters at the end of a text may be the beginning of a mark."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
 
 

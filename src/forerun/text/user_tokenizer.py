@@ -55,22 +55,22 @@ class UserTokenizer:
         return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
 
     def encode(self, text: str, *, add_special_tokens: bool = True, **others: object) -> list[int]:
-        """Token ids of a text, after a BOS token if the model wants one."""
+        """Return token ids of a text, after a BOS token if the model wants one."""
         _check(others)
         return self._tokenizer.encode(text, bos=None if add_special_tokens else False)
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False, **others: object) -> str:
-        """The text of token ids: one, a list, or a tensor or array of one dimension."""
+        """Return the text of token ids: one, a list, or a tensor or array of one dimension."""
         _check(others)
         ids = [token_ids] if isinstance(token_ids, int) else items_of(token_ids)
         return self._tokenizer.decode(map(int, ids), skip_special=skip_special_tokens)
 
     def batch_decode(self, sequences: Iterable[Any], **settings: Any) -> list[str]:
-        """The texts of several lists of token ids."""
+        """Return the texts of several lists of token ids."""
         return [self.decode(ids, **settings) for ids in sequences]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The text of every token by itself."""
+        """Return the text of every token by itself."""
         return [self._tokenizer.text_of(int(i)) for i in ids]
 
     def apply_chat_template(
@@ -115,7 +115,7 @@ def _check(others: dict[str, object]) -> None:
 
 
 def _made(ids: list[int], kind: str | None) -> dict[str, Any]:
-    """The ids and their mask as lists, or as tensors of one row."""
+    """Return the ids and their mask as lists, or as tensors of one row."""
     ones = [1] * len(ids)
     if kind is None:
         return {"input_ids": ids, "attention_mask": ones}

@@ -32,11 +32,11 @@ class Checkpoint(ABC):
     _tensors: Mapping[str, StoredTensor]
 
     def names(self) -> frozenset[str]:
-        """Names of all tensors."""
+        """Return names of all tensors."""
         return frozenset(self._tensors)
 
     def tensor(self, name: str) -> StoredTensor:
-        """One tensor as stored. Raises LoadError with the closest names if there is none."""
+        """Return one tensor as stored. Raises LoadError with the closest names if there is none."""
         if name in self._tensors:
             return self._tensors[name]
         close = difflib.get_close_matches(name, self._tensors, n=3)
@@ -45,11 +45,11 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer inside. Raises LoadError if there is none or it is of an unknown kind."""
+        """Return the tokenizer inside. Raises LoadError if there is none or it is of an unknown kind."""
 
     @abstractmethod
     def default_params(self) -> SamplingParams:
-        """How the model's files say it should be sampled, else greedy. Raises LoadError for a wrong value."""
+        """Return how the model's files say it should be sampled, else greedy. Raises LoadError for a wrong value."""
 
     def _checked(self, tokenizer: Tokenizer, embedding: str, num_rows: object) -> Tokenizer:
         """Raise LoadError for a vocabulary that is larger than the embedding."""

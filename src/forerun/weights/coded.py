@@ -37,7 +37,7 @@ class Parts:
 
 
 def format_of(bits: int, *, is_symmetric: bool, has_order: bool) -> WeightFormat | None:
-    """The format whose grid holds such codes exactly, None if there is none.
+    """Return the format whose grid holds such codes exactly, None if there is none.
 
     Columns in another order become fp16 numbers, which is what kernels for such files compute with.
     """
@@ -58,12 +58,12 @@ class CodedTensor(StoredTensor):
     """The rows that are left, None for all."""
 
     def rows(self, index: Rows) -> Self:
-        """Some rows: the same codes and scales."""
+        """Return some rows: the same codes and scales."""
         left = left_of(self.index, self.shape[0], index)
         return replace(self, shape=(len(left), self.shape[1]), index=left)
 
     def codes(self) -> Codes:
-        """Codes of the format's own range. Raises LoadError for scales that are no numbers."""
+        """Return codes of the format's own range. Raises LoadError for scales that are no numbers."""
         parts = self._parts()
         if parts.groups is not None:
             raise ValueError(f"'{self.name}' has groups whose columns do not lie together")
@@ -73,7 +73,7 @@ class CodedTensor(StoredTensor):
         return Codes((parts.codes - zero).view(np.int8), parts.scales, None)
 
     def dequantize(self) -> Tensor:
-        """The values, fp32, shape `shape`."""
+        """Return the values, fp32, shape `shape`."""
         if self.format.group is None:
             return self.plain().dequantize()
         return torch.from_numpy(self.codes().values())

@@ -63,7 +63,7 @@ class FlatParts:
     rows: FlatRows
 
     def values(self) -> NDArray[np.float32]:
-        """The weights (N, K) of unflattened inputs, fp32."""
+        """Return the weights (N, K) of unflattened inputs, fp32."""
         return self.codes * self.scales[:, None] / self.rows.factors
 
 
@@ -76,12 +76,12 @@ class FlatTensor(StoredTensor):
     """The rows that are left, None for all."""
 
     def rows(self, index: Rows) -> Self:
-        """Some rows: the same codes, scales and inputs."""
+        """Return some rows: the same codes, scales and inputs."""
         left = left_of(self.index, self.shape[0], index)
         return replace(self, shape=(len(left), self.shape[1]), index=left)
 
     def parts(self) -> FlatParts:
-        """Codes, scales and inputs. Raises LoadError for numbers that are out of range."""
+        """Return codes, scales and inputs. Raises LoadError for numbers that are out of range."""
         parts = self.read()
         _check(self.name, self.format, parts)
         if self.index is None:
@@ -89,17 +89,17 @@ class FlatTensor(StoredTensor):
         return FlatParts(parts.codes[self.index], parts.scales[self.index], parts.rows)
 
     def dequantize(self) -> Tensor:
-        """The values, fp32, shape `shape`."""
+        """Return the values, fp32, shape `shape`."""
         return torch.from_numpy(self.parts().values())
 
 
 def num_places(pieces: NDArray[np.int32]) -> int:
-    """Places of a row, in whole groups of 32, of inputs with so many each."""
+    """Return places of a row, in whole groups of 32, of inputs with so many each."""
     return -(-int(pieces.sum()) // 32) * 32
 
 
 def flat_format(bits: int) -> WeightFormat:
-    """How 4 or 8 bits are stored."""
+    """Return how 4 or 8 bits are stored."""
     return FORMATS["q4_c" if bits == 4 else "q8_c"]
 
 

@@ -56,7 +56,7 @@ class GgufCheckpoint(Checkpoint):
         }
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the metadata. Raises LoadError."""
+        """Return the tokenizer of the metadata. Raises LoadError."""
         try:
             tokenizer = tokenizer_from_gguf(self.metadata)
         except LoadError as error:
@@ -66,12 +66,12 @@ class GgufCheckpoint(Checkpoint):
         return self._checked(tokenizer, "'token_embd.weight'", num_rows)
 
     def default_params(self) -> SamplingParams:
-        """What `general.sampling.*` says. Raises LoadError."""
+        """Return what `general.sampling.*` says. Raises LoadError."""
         return generation.from_gguf(self.metadata, str(self.path))
 
 
 def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
-    """The header and the bytes of the whole file, read from disk as they are used."""
+    """Return the header and the bytes of the whole file, read from disk as they are used."""
     try:
         with open_to_read(path) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -25,7 +25,7 @@ class BlockTensor(StoredTensor):
     """A quantized tensor of a GGUF file, or one in blocks of our own `q4_z`."""
 
     def codes(self) -> Codes:
-        """Codes, scales and minima; a vector is one row."""
+        """Return codes, scales and minima; a vector is one row."""
         num_rows, format = len(self.data), self.format
         blocks = self.data.reshape(num_rows, -1, format.block_nbytes)
         unpack = _unpack_superblocks if format.block == 256 else _unpack_blocks
@@ -38,7 +38,7 @@ class BlockTensor(StoredTensor):
         )
 
     def dequantize(self) -> Tensor:
-        """The values, fp32, shape `shape`: `codes().values()`."""
+        """Return the values, fp32, shape `shape`: `codes().values()`."""
         return torch.from_numpy(self.codes().values()).reshape(self.shape)
 
 
@@ -90,7 +90,7 @@ def _unpack_superblocks(
 
 
 def _unpack_q6_k(blocks: Bytes) -> tuple[NDArray[np.int8], Floats, None]:
-    """Low nibbles (128 bytes), high pairs of bits (64), 16 int8 scales, the float; codes are stored plus 32."""
+    """Return low nibbles (128 bytes), high pairs of bits (64), 16 int8 scales, the float; codes are stored plus 32."""
     low = _nibbles(blocks[..., :128].reshape(*blocks.shape[:-1], 2, 64))
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 1, 32) >> shifts & 3
@@ -100,7 +100,7 @@ def _unpack_q6_k(blocks: Bytes) -> tuple[NDArray[np.int8], Floats, None]:
 
 
 def _six_bit_pairs(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """Eight scales and eight minima of 6 bits in 12 bytes, each (N, B, 8).
+    """Return eight scales and eight minima of 6 bits in 12 bytes, each (N, B, 8).
 
     Those of the first four groups lie in bytes 0 to 3 and 4 to 7, whose top two bits are the top ones
     of the other four; their low nibbles are the halves of bytes 8 to 11.
@@ -112,11 +112,11 @@ def _six_bit_pairs(packed: Bytes) -> tuple[Bytes, Bytes]:
 
 
 def _halves(blocks: Bytes, count: int) -> tuple[Floats, Bytes]:
-    """The first numbers of each block, f16, as fp32 (N, B, count), and the bytes after them."""
+    """Return the first numbers of each block, f16, as fp32 (N, B, count), and the bytes after them."""
     first = np.ascontiguousarray(blocks[..., : 2 * count])
     return first.view(np.float16).astype(np.float32), blocks[..., 2 * count :]
 
 
 def _nibbles(packed: Bytes) -> Bytes:
-    """The low nibbles of (..., n) bytes, then the high ones: (..., 2 n)."""
+    """Return the low nibbles of (..., n) bytes, then the high ones: (..., 2 n)."""
     return np.concatenate((packed & 15, packed >> 4), axis=-1)

@@ -26,7 +26,7 @@ class Coded:
     zeros: Tensor
 
     def values(self) -> Tensor:
-        """The weights (N, K), fp32."""
+        """Return the weights (N, K), fp32."""
         num_out, num_groups = self.scales.shape
         grouped = self.codes.view(num_out, num_groups, -1) - self.zeros[..., None]
         return (grouped * self.scales[..., None]).view(self.codes.shape)
@@ -48,11 +48,11 @@ class Grid:
         return self.bits == 8
 
     def width(self, num_in: int) -> int:
-        """Columns that share a scale."""
+        """Return columns that share a scale."""
         return self.group or num_in
 
     def ranges(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Scales and zero points (N, G) that span each group of a matrix, as AWQ chooses them."""
+        """Return scales and zero points (N, G) that span each group of a matrix, as AWQ chooses them."""
         groups = weight.view(len(weight), -1, self.width(weight.shape[1]))
         if self.is_symmetric:
             middle = (self.top + 1) // 2
@@ -68,7 +68,7 @@ class Grid:
         return (1 << self.bits) - 1
 
     def round(self, weight: Tensor) -> Coded:
-        """The nearest codes of a matrix (N, K), fp32."""
+        """Return the nearest codes of a matrix (N, K), fp32."""
         scales, zeros = self.ranges(weight)
         groups = weight.view(*scales.shape, -1)
         codes = torch.round(groups / scales[..., None]) + zeros[..., None]
@@ -76,12 +76,12 @@ class Grid:
         return Coded(codes.view(weight.shape), scales, zeros)
 
     def nearest(self, weight: Tensor) -> Tensor:
-        """The values of `round`."""
+        """Return the values of `round`."""
         return self.round(weight).values()
 
 
 def grid_for(bits: int, group: str | None, widths: set[int]) -> Grid:
-    """The grid a user asks for. Without a group: 128, or what divides every width. Raises ConfigError."""
+    """Return the grid a user asks for. Without a group: 128, or what divides every width. Raises ConfigError."""
     if bits not in BITS:
         raise ConfigError(f"--bits is {bits}, but must be one of {', '.join(map(str, BITS))}")
     if group == "channel":

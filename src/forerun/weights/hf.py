@@ -59,7 +59,7 @@ class HfCheckpoint(Checkpoint):
             self._tensors = join(path, quantization, self._tensors)
 
     def tensor(self, name: str) -> StoredTensor:
-        """One tensor as stored. Raises LoadError with the closest names, or naming its type."""
+        """Return one tensor as stored. Raises LoadError with the closest names, or naming its type."""
         tensor = super().tensor(name)
         if tensor.format.name not in FORMATS:
             raise LoadError(
@@ -69,18 +69,18 @@ class HfCheckpoint(Checkpoint):
         return tensor
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer beside the weights. Raises LoadError."""
+        """Return the tokenizer beside the weights. Raises LoadError."""
         tokenizer, num_rows = tokenizer_from_folder(self.path), self.config.get("vocab_size")
         return self._checked(tokenizer, "the embedding ('vocab_size' of config.json)", num_rows)
 
     def default_params(self) -> SamplingParams:
-        """What generation_config.json says. Raises LoadError."""
+        """Return what generation_config.json says. Raises LoadError."""
         path = self.path / "generation_config.json"
         return generation.from_hf(read_json(path), str(path))
 
 
 def _weight_files(folder: Path) -> dict[Path, set[str]]:
-    """The safetensors files: those of the index with the tensors it says they have, or the single one."""
+    """Return the safetensors files: those of the index with the tensors it says they have, or the single one."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
@@ -103,7 +103,7 @@ def _weight_files(folder: Path) -> dict[Path, set[str]]:
 
 
 def _read_tensors(path: Path, names: Set[str]) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
+    """Return the tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
     try:
         with safetensors.safe_open(path, framework="np"):  # checks the header
             pass

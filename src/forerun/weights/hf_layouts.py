@@ -20,7 +20,7 @@ LAYOUTS: tuple[Layout, ...] = ("awq", "compressed-tensors")
 
 
 def layout_for(name: str | None, bits: int, group: int | None) -> Layout:
-    """What a user asks for, or else what fits: AWQ `gemm` has 4 bits in groups. Raises ConfigError."""
+    """Return what a user asks for, or else what fits: AWQ `gemm` has 4 bits in groups. Raises ConfigError."""
     fits_awq = bits == 4 and group is not None
     if name is None:
         return "awq" if fits_awq else "compressed-tensors"
@@ -34,7 +34,7 @@ def layout_for(name: str | None, bits: int, group: int | None) -> Layout:
 
 
 def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str, np.ndarray]:
-    """The tensors of a linear layer. Raises ConfigError for a matrix that the layout cannot hold."""
+    """Return the tensors of a linear layer. Raises ConfigError for a matrix that the layout cannot hold."""
     num_out, num_in = parts.codes.shape
     scales = parts.scales.astype(np.float16)
     zeros = parts.zeros.astype(np.uint8)
@@ -63,7 +63,7 @@ def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str,
 
 
 def flat_tensors(layer: str, parts: FlatParts) -> dict[str, np.ndarray]:
-    """The tensors of a flattened layer; codes within -7..7 are packed as 4 bits."""
+    """Return the tensors of a flattened layer; codes within -7..7 are packed as 4 bits."""
     rows = parts.rows
     named: dict[str, np.ndarray] = {
         "weight_scale": parts.scales,
@@ -79,7 +79,7 @@ def flat_tensors(layer: str, parts: FlatParts) -> dict[str, np.ndarray]:
 
 
 def flat_config(split: Split, left_alone: Sequence[str]) -> dict[str, object]:
-    """The `quantization_config` of a folder of flattened layers."""
+    """Return the `quantization_config` of a folder of flattened layers."""
     return {
         "quant_method": "flatten",
         "split": split,
@@ -90,7 +90,7 @@ def flat_config(split: Split, left_alone: Sequence[str]) -> dict[str, object]:
 def config_of(
     layout: Layout, bits: int, group: int | None, left_alone: Sequence[str]
 ) -> dict[str, object]:
-    """The `quantization_config` of config.json; linear layers that keep their precision are `left_alone`."""
+    """Return the `quantization_config` of config.json; linear layers that keep their precision are `left_alone`."""
     if layout == "awq":
         return {
             "quant_method": "awq",

@@ -35,7 +35,7 @@ class PackedLayer:
     used: list[str] = field(default_factory=list)
 
     def words(self, part: str) -> Words:
-        """An int32 tensor. Raises LoadError."""
+        """Return an int32 tensor. Raises LoadError."""
         return self._data(part, "I32").view(np.int32)
 
     def floats(self, part: str) -> np.ndarray:
@@ -46,11 +46,11 @@ class PackedLayer:
         return tensor.dequantize().numpy()
 
     def bytes(self, part: str) -> Bytes:
-        """An int8 tensor, as bytes."""
+        """Return an int8 tensor, as bytes."""
         return self._data(part, "I8")
 
     def has(self, part: str) -> bool:
-        """Whether the layer has such a tensor."""
+        """Return whether the layer has such a tensor."""
         return f"{self.name}.{part}" in self.tensors
 
     def need(self, part: str, expected: tuple[int, ...], why: str = "") -> None:
@@ -75,7 +75,7 @@ class PackedLayer:
     def coded(
         self, part: str, shape: tuple[int, int], bits: int, read: Callable[[], Parts], **kind: bool
     ) -> CodedTensor:
-        """The layer's weight. Raises LoadError if no format holds such codes."""
+        """Return the layer's weight. Raises LoadError if no format holds such codes."""
         format = format_of(bits, **{"is_symmetric": False, "has_order": False} | kind)
         if format is None:
             raise LoadError(f"'{self.name}': {bits} bits with zero points are not supported")
@@ -88,7 +88,7 @@ class PackedLayer:
         return tensor.data
 
     def tensor(self, part: str) -> StoredTensor:
-        """One of its tensors as stored. Raises LoadError."""
+        """Return one of its tensors as stored. Raises LoadError."""
         name = f"{self.name}.{part}"
         if name not in self.tensors:
             raise LoadError(f"the checkpoint has no tensor '{name}'")
@@ -98,7 +98,7 @@ class PackedLayer:
 
 
 def integer(config: Config, key: str, allowed: tuple[int, ...]) -> int:
-    """A number of the quantization config. Raises LoadError."""
+    """Return a number of the quantization config. Raises LoadError."""
     value = config.get(key)
     if value not in allowed or isinstance(value, bool):
         raise LoadError(
@@ -180,7 +180,7 @@ def _gptq(layer: PackedLayer) -> CodedTensor:
 
 
 def _order(layer: PackedLayer, num_in: int, group: int) -> np.ndarray | None:
-    """The group of each column, None if they are in order. Raises LoadError."""
+    """Return the group of each column, None if they are in order. Raises LoadError."""
     if not layer.has("g_idx"):
         return None
     layer.need("g_idx", (num_in,))
@@ -233,7 +233,7 @@ def _compressed(layer: PackedLayer) -> CodedTensor:
 
 
 def _numbers(layer: PackedLayer, part: str) -> np.ndarray:
-    """A short tensor of int32 or int64."""
+    """Return a short tensor of int32 or int64."""
     tensor = layer.tensor(part)
     if tensor.format.name not in ("I32", "I64"):
         raise LoadError(f"tensor '{tensor.name}' is {tensor.format.name}, but must be I64")
@@ -242,7 +242,7 @@ def _numbers(layer: PackedLayer, part: str) -> np.ndarray:
 
 
 def _scheme(layer: PackedLayer) -> Config:
-    """The `weights` of the config's group whose targets name the layer, or else its class. Raises LoadError."""
+    """Return the `weights` of the config's group whose targets name the layer, or else its class. Raises LoadError."""
     groups = layer.config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise LoadError("the quantization config has no 'config_groups'")
@@ -304,7 +304,7 @@ _FORMATS = ("pack-quantized", "int-quantized")
 
 
 def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], StoredTensor]]:
-    """The tensors that mark a quantized layer, and what reads it. Raises LoadError for an unknown method."""
+    """Return the tensors that mark a quantized layer, and what reads it. Raises LoadError for an unknown method."""
     method = config.get("quant_method")
     if method == "awq":
         version = str(config.get("version", "gemm")).lower()
@@ -334,7 +334,7 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], St
 
 
 def quantization_config(config: Config, legacy: Config) -> Config | None:
-    """What config.json, or else AutoAWQ's old quant_config.json, says. Raises LoadError."""
+    """Return what config.json, or else AutoAWQ's old quant_config.json, says. Raises LoadError."""
     given = config.get("quantization_config")
     if given is None and "w_bit" in legacy:
         named = {"bits": "w_bit", "group_size": "q_group_size", "version": "version"}

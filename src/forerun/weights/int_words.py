@@ -18,7 +18,7 @@ _AWQ_PLACE = np.argsort(AWQ_ORDER)
 
 
 def unpack(words: Words, bits: int, count: int) -> Bytes:
-    """The first `count` codes of each row of words (R, W): (R, count)."""
+    """Return the first `count` codes of each row of words (R, W): (R, count)."""
     data = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return data[:, :count]
@@ -30,7 +30,7 @@ def unpack(words: Words, bits: int, count: int) -> Bytes:
 
 
 def pack(codes: Bytes, bits: int) -> Words:
-    """Codes (R, count) below 2 ** bits as words (R, ceil(count * bits / 32)), zero bits after the last."""
+    """Return codes (R, count) below 2 ** bits as words (R, ceil(count * bits / 32)), zero bits after the last."""
     stream = np.unpackbits(codes[..., None], axis=-1, count=bits, bitorder="little")
     data = np.packbits(stream.reshape(len(codes), -1), axis=-1, bitorder="little")
     padded = np.pad(data, ((0, 0), (0, -data.shape[1] % 4)))
@@ -44,6 +44,6 @@ def unpack_awq(words: Words) -> Bytes:
 
 
 def pack_awq(codes: Bytes) -> Words:
-    """The reverse of `unpack_awq`; the number of columns is a multiple of 8."""
+    """Return the reverse of `unpack_awq`; the number of columns is a multiple of 8."""
     ordered = codes.reshape(len(codes), -1, 8)[..., AWQ_ORDER]
     return pack(ordered.reshape(len(codes), -1), 4)

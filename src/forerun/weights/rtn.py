@@ -30,7 +30,7 @@ _ROWS_AT_A_TIME = 512
 
 
 def quantize_weight(name: str, stored: StoredTensor, scheme: Scheme) -> StoredTensor:
-    """A weight, by its canonical name, in the scheme's blocks if that takes fewer bits; else as it is.
+    """Return a weight, by its canonical name, in the scheme's blocks if that takes fewer bits; else as it is.
 
     Raises ConfigError for an unknown scheme.
     """
@@ -41,7 +41,7 @@ def quantize_weight(name: str, stored: StoredTensor, scheme: Scheme) -> StoredTe
 def quantized_format(
     name: str, shape: tuple[int, ...], stored: WeightFormat, scheme: Scheme
 ) -> WeightFormat:
-    """How `quantize_weight` stores a weight.
+    """Return how `quantize_weight` stores a weight.
 
     Vectors, position tables and rows whose width is not a multiple of 32 stay. The embedding and the
     head, which decide between close tokens, keep 8 bits. Raises ConfigError for an unknown scheme.
@@ -56,7 +56,7 @@ def quantized_format(
 
 
 def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
-    """A matrix stored in any way, in blocks of 4 or 8 bits: its values change, even if they were quantized.
+    """Return a matrix stored in any way, in blocks of 4 or 8 bits: its values change, even if they were quantized.
 
     Raises ConfigError for other bits or a width that is not a multiple of 32.
     """
@@ -67,7 +67,7 @@ def requantize(stored: StoredTensor, bits: int) -> StoredTensor:
 
 
 def rounded_format(bits: int) -> WeightFormat:
-    """How `requantize` stores a matrix. Raises ConfigError for other bits than 4 and 8."""
+    """Return how `requantize` stores a matrix. Raises ConfigError for other bits than 4 and 8."""
     if bits not in HEAD_BITS:
         raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
     return _FORMATS["int4" if bits == 4 else "int8"]

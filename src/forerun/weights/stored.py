@@ -81,7 +81,7 @@ class Codes:
     zeros: NDArray[np.float32] | None = None
 
     def values(self) -> NDArray[np.float32]:
-        """The weights (N, K), fp32, rounded after the product and after the sum."""
+        """Return the weights (N, K), fp32, rounded after the product and after the sum."""
         num_rows, num_groups = self.scales.shape
         values = self.codes.reshape(num_rows, num_groups, -1).astype(np.float32)
         if self.zeros is not None:
@@ -93,7 +93,7 @@ class Codes:
 
 
 def left_of(index: Rows | None, num_rows: int, more: Rows) -> NDArray[np.int64]:
-    """The numbers of the rows that are left of those in `index`, None for all."""
+    """Return the numbers of the rows that are left of those in `index`, None for all."""
     left = np.arange(num_rows) if index is None else index
     assert isinstance(left, np.ndarray)
     return left[more]
@@ -130,11 +130,11 @@ class StoredTensor:
         return replace(self, shape=(len(data),), data=data.reshape(1, -1))
 
     def codes(self) -> Codes:
-        """Codes, scales and minima of a matrix. Raises ValueError if the format has no groups."""
+        """Return codes, scales and minima of a matrix. Raises ValueError if the format has no groups."""
         raise ValueError(f"'{self.name}' is stored as {self.format.name}: it has no codes")
 
     def dequantize(self) -> Tensor:
-        """The values, fp32, shape `shape`, in memory of their own: `codes().values()` if there are codes."""
+        """Return the values, fp32, shape `shape`, in memory of their own: `codes().values()` if there are codes."""
         data = np.ascontiguousarray(self.data)
         if self.format.name == "bf16":
             values = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

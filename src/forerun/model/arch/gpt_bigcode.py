@@ -34,7 +34,7 @@ _HF_NAMES = {
 
 
 def config(settings: Settings) -> ModelConfig:
-    """The config of a checkpoint."""
+    """Return the config of a checkpoint."""
     is_gguf = settings.is_gguf
     if not is_gguf:
         settings.keys |= _HF_KEYS
@@ -54,7 +54,7 @@ def config(settings: Settings) -> ModelConfig:
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Where a canonical weight lies."""
+    """Return where a canonical weight lies."""
     if name not in ("q", "k", "v"):
         return TensorSource(_HF_NAMES[name]) if kind == "hf" else plain_source(name, config, kind)
     return fused_source(name, config, _HF_NAMES[name] if kind == "hf" else "blk.{i}.attn_qkv")

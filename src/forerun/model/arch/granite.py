@@ -18,7 +18,7 @@ _GGUF_KEYS = ("embedding_scale", "residual_scale", "attention.scale", "logit_sca
 
 
 def config(settings: Settings) -> ModelConfig:
-    """The config of a checkpoint."""
+    """Return the config of a checkpoint."""
     config = llama_like(settings, "granite")
     embedding, residual, attention, logits = _GGUF_KEYS if settings.is_gguf else _HF_KEYS
     return replace(

@@ -28,7 +28,7 @@ _NAMES = {
 
 
 def config(settings: Settings) -> ModelConfig:
-    """The config of a Hugging Face folder. The variants of 350M (post-norm, projected embeddings) are refused."""
+    """Return config of a Hugging Face folder. The variants of 350M (post-norm, projected embeddings) are refused."""
     settings.keys |= {"intermediate_size": "ffn_dim"}
     sizes = settings.sizes()
     settings.reject("do_layer_norm_before", True)
@@ -47,5 +47,5 @@ def config(settings: Settings) -> ModelConfig:
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Where a canonical weight lies."""
+    """Return where a canonical weight lies."""
     return TensorSource(_NAMES[name])

@@ -20,7 +20,7 @@ config = partial(llama_like, family="phi3")
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Where a canonical weight lies."""
+    """Return where a canonical weight lies."""
     if name in ("q", "k", "v"):
         fused = "model.layers.{i}.self_attn.qkv_proj" if kind == "hf" else "blk.{i}.attn_qkv"
     elif name in ("gate", "up"):

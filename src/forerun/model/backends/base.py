@@ -36,7 +36,7 @@ class Backend(Protocol):
     """`auto` takes the backend of the highest priority that supports the model."""
 
     def unsupported(self, config: ModelConfig, device: torch.device) -> str | None:
-        """Why this model cannot run on this device; None if it can."""
+        """Return why this model cannot run on this device; None if it can."""
         ...
 
     def load(
@@ -51,7 +51,7 @@ class Backend(Protocol):
         packed: PackedFile | None,
         progress: Progress | None,
     ) -> Model:
-        """The model of these weights, by the names of `model.config.weight_shapes`; a bias follows its weight.
+        """Return the model of these weights, by the names of `model.config.weight_shapes`; a bias follows its weight.
 
         A model `beside` this one that the backend has loaded may lend it threads and scratch memory.
         `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits. `packed` is
@@ -69,5 +69,5 @@ class Backend(Protocol):
         beside: Model | None,
         head_bits: int | None,
     ) -> Model:
-        """The model that `load` would make, without its weights: of its size, but hardly any memory is touched."""
+        """Return model that `load` would make, without its weights: of its size, but hardly any memory is touched."""
         ...

@@ -47,7 +47,7 @@ _UNIT = 16
 
 
 def unsupported(config: ModelConfig, device: torch.device) -> str | None:
-    """Why this model cannot run on the native kernels here; None if it can."""
+    """Return why this model cannot run on the native kernels here; None if it can."""
     if device.type != "cpu":
         return "the native kernels are for the CPU"
     widths = (config.hidden_size, config.intermediate_size, config.head_dim)
@@ -151,7 +151,7 @@ class NativeDecoder:
         return self._packed(name)[-1]
 
     def packed(self) -> Iterator[PackedWeight]:
-        """All weights as they lie in memory."""
+        """Return all weights as they lie in memory."""
         return map(self._packed, self._names)
 
     def _packed(self, name: str) -> PackedWeight:
@@ -200,13 +200,13 @@ class NativeDecoder:
         return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
 
     def embed(self, ids: Tensor) -> Tensor:
-        """What passes over these tokens (R,) start from, positions left out: (R, D), fp32."""
+        """Return what passes over these tokens (R,) start from, positions left out: (R, D), fp32."""
         rows = torch.empty(len(ids), self.config.hidden_size)
         self._native.embed(_ids(ids), rows.numpy())
         return rows
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (M, V), fp32, of hidden states (M, D)."""
+        """Return logits (M, V), fp32, of hidden states (M, D)."""
         logits = torch.empty(len(hidden), self.config.vocab_size)
         self._native.head(_rows(hidden), logits.numpy())
         return logits
@@ -219,7 +219,7 @@ class NativeDecoder:
         log_normaliser: bool = False,
         logits: Tensor | None = None,
     ) -> TopK:
-        """The k likeliest tokens of each row; see `model.model.Model`. No logits are written unless asked for."""
+        """Return k likeliest tokens of each row; see `model.model.Model`. No logits are written unless asked for."""
         shape = len(hidden), k
         ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
         norm = np.empty(len(hidden), np.float32) if log_normaliser else None
@@ -228,7 +228,7 @@ class NativeDecoder:
         return TopK(ids, values, norm)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Logits (M, n) of some tokens (n,): those columns of `head(hidden)`. Ascending ids are the fastest."""
+        """Return logits (M, n) of some tokens (n,): those columns of `head(hidden)`. Ascending ids are the fastest."""
         logits = torch.empty(len(hidden), len(ids))
         self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
         return logits
@@ -244,11 +244,11 @@ class NativeDecoder:
         kv: Precision = "auto",
         num_blocks: int | None = None,
     ) -> NativeCache:
-        """A cache that fits this model; `auto` is fp16."""
+        """Return a cache that fits this model; `auto` is fp16."""
         return NativeCache(self.config, num_slots, max_len, kv, num_blocks)
 
     def nbytes(self) -> int:
-        """Bytes of the packed weights."""
+        """Return bytes of the packed weights."""
         return self._native.nbytes()
 
 
@@ -260,13 +260,13 @@ class NativeHeadPart:
     num_tokens: int
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits (M, n)."""
+        """Return logits (M, n)."""
         logits = torch.empty(len(hidden), self.num_tokens)
         self.native.head(_rows(hidden), logits.numpy())
         return logits
 
     def nbytes(self) -> int:
-        """Bytes of the copy."""
+        """Return bytes of the copy."""
         return self.native.nbytes()
 
 
@@ -326,7 +326,7 @@ def blank(
     beside: Model | None = None,
     head_bits: int | None = None,
 ) -> NativeDecoder:
-    """A decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
+    """Return a decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
     runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
     decoder = NativeDecoder(config, runtime=runtime)
     for name, shape, form, has_bias in weights:

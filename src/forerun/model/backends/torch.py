@@ -38,7 +38,7 @@ def load(
     packed: PackedFile | None = None,
     progress: Progress | None = None,
 ) -> Decoder:
-    """The decoder with fp32 weights on `device`. Raises ConfigError for `head_bits`."""
+    """Return the decoder with fp32 weights on `device`. Raises ConfigError for `head_bits`."""
     if head_bits is not None:
         raise ConfigError(
             f"a head of {head_bits} bits needs the native kernels: leave it out, or use backend native on a CPU"
@@ -61,7 +61,7 @@ def blank(
     beside: Model | None = None,
     head_bits: int | None = None,
 ) -> Decoder:
-    """The decoder on torch's device `meta`, whose tensors have sizes but no memory."""
+    """Return the decoder on torch's device `meta`, whose tensors have sizes but no memory."""
     values: dict[str, Tensor] = {}
     for name, shape, _, has_bias in weights:
         values[name] = torch.empty(shape, device="meta")

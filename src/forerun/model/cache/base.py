@@ -40,7 +40,7 @@ class KVCache(ABC):
     def open(
         self, tokens: Sequence[int], *, reuse: bool = True, spare: int = 0
     ) -> tuple[int, int] | None:
-        """A slot for a sequence of these tokens, and how many rows of theirs it holds already.
+        """Return a slot for a sequence of these tokens, and how many rows of theirs it holds already.
 
         With `reuse` those may be rows that earlier sequences computed, less than all tokens: one is
         left to compute. None if no slot is free, or not the memory for the tokens' rows and `spare`
@@ -58,15 +58,15 @@ class KVCache(ABC):
         self._free_slots.append(slot)
 
     def reserve(self, slot: int, rows: int) -> bool:
-        """Whether so many rows fit above the committed ones; if so, they may be written."""
+        """Return whether so many rows fit above the committed ones; if so, they may be written."""
         return self._lengths[slot] + rows <= self.max_len
 
     def lacking(self, slot: int, rows: int) -> int:
-        """Blocks that `reserve` of so many rows would take from the pool."""
+        """Return blocks that `reserve` of so many rows would take from the pool."""
         return 0
 
     def room(self, slot: int, more: int = 0) -> int:
-        """Rows above the committed ones that a slot's blocks have, with so many blocks more."""
+        """Return rows above the committed ones that a slot's blocks have, with so many blocks more."""
         return self.max_len - self._lengths[slot]
 
     def length(self, slot: int) -> int:
@@ -124,11 +124,11 @@ class RowCache(KVCache):
 
     @abstractmethod
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible.
+        """Return keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible.
 
         `stop` may be beyond the rows that were written; what is there are finite numbers.
         """
 
     def query(self, query: Tensor) -> Tensor:
-        """What queries (..., E) are rounded to before they meet the keys, if these are whole numbers."""
+        """Return what queries (..., E) are rounded to before they meet the keys, if these are whole numbers."""
         return query

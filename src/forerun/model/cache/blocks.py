@@ -25,7 +25,7 @@ BLOCK_ROWS = 64
 
 
 def blocks_of(rows: int) -> int:
-    """Blocks that so many rows take."""
+    """Return blocks that so many rows take."""
     return -(-rows // BLOCK_ROWS)
 
 
@@ -56,11 +56,11 @@ class SharedBytes:
     """Each lets rows go that can be done without; False if it has none."""
 
     def spare(self, pool: BlockPool) -> int:
-        """Bytes that a pool can have without an idle block being given up."""
+        """Return bytes that a pool can have without an idle block being given up."""
         return self.unused + sum(each.free_nbytes for each in self.pools if each is not pool)
 
     def collect(self, pool: BlockPool) -> bool:
-        """Whether the bytes of one more block could be had for a pool; if so, they are its own."""
+        """Return whether the bytes of one more block could be had for a pool; if so, they are its own."""
         if self.spare(pool) < pool.block_nbytes:
             return False
         for each in self.pools:
@@ -70,7 +70,7 @@ class SharedBytes:
         return True
 
     def take_back(self) -> bool:
-        """Whether rows that can be done without were let go."""
+        """Return whether rows that can be done without were let go."""
         return any(let_go() for let_go in self.lenders)
 
 
@@ -128,7 +128,7 @@ class BlockPool:
         return len(self._free) * self.block_nbytes
 
     def take(self) -> int | None:
-        """A block for one holder, free or else the least recently used idle one; None if all are held."""
+        """Return a block for one holder, free or else the least recently used idle one; None if all are held."""
         if not self._free and not self._obtain():
             return None
         block = heappop(self._free)
@@ -151,7 +151,7 @@ class BlockPool:
         return True
 
     def _available(self) -> int:
-        """Bytes that could be had for this pool, idle blocks included."""
+        """Return bytes that could be had for this pool, idle blocks included."""
         return self.shared.spare(self) + sum(
             len(each._idle) * each.block_nbytes for each in self.shared.pools
         )
@@ -194,7 +194,7 @@ class BlockPool:
                 heappush(self._free, block)
 
     def find(self, tokens: Sequence[int]) -> tuple[list[Node], int]:
-        """The nodes of the longest known prefix of `tokens`, and its length; of the last one it may be a part."""
+        """Return nodes of the longest known prefix of `tokens`, and its length; of the last one it may be a part."""
         path: list[Node] = []
         node = self.root
         while child := node.children.get(tuple(tokens[len(path) * BLOCK_ROWS :][:BLOCK_ROWS])):
@@ -219,7 +219,7 @@ class BlockPool:
         return known
 
     def claim(self, block: int, num_rows: int) -> bool:
-        """Whether its holder may write rows of a block from row `num_rows` on; the tree must not know them.
+        """Return whether its holder may write rows of a block from row `num_rows` on; the tree must not know them.
 
         A block that the tree knows up to that row at most leaves the tree.
         """
@@ -230,7 +230,7 @@ class BlockPool:
         return True
 
     def can_claim(self, block: int, num_rows: int) -> bool:
-        """Whether `claim` would be granted."""
+        """Return whether `claim` would be granted."""
         node = self._nodes.get(block)
         return self._num_holders[block] == 1 and (node is None or len(node.tokens) <= num_rows)
 
@@ -247,7 +247,7 @@ class BlockPool:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """Return how many tokens two texts begin with alike."""
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )

@@ -46,7 +46,7 @@ class DenseCache(RowCache):
         self._values[layer, slot, :, rows] = v.transpose(0, 1)
 
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """One layer's keys and values, rows 0 to `stop`, each (G, stop, E); views if they are stored as fp32."""
+        """Return one layer's keys and values, rows 0 to `stop`, each (G, stop, E); views if they are stored as fp32."""
         stored = self._keys[layer, slot, :, :stop], self._values[layer, slot, :, :stop]
         return stored[0].float(), stored[1].float()
 

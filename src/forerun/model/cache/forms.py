@@ -27,15 +27,15 @@ class Form(Protocol):
     """Rows (..., E) as tensors (..., width) that are stored."""
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """What is stored of fp32 rows."""
+        """Return what is stored of fp32 rows."""
         ...
 
     def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
-        """The rows as fp32; a view where possible."""
+        """Return the rows as fp32; a view where possible."""
         ...
 
     def query(self, query: Tensor) -> Tensor:
-        """What queries (..., E) are rounded to before they meet keys of this form."""
+        """Return what queries (..., E) are rounded to before they meet keys of this form."""
         ...
 
 
@@ -62,7 +62,7 @@ class Int8:
     """code * scale, with scale = largest / 127 of the row."""
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Codes (..., E) int8 and scales (..., 1) fp32."""
+        """Return codes (..., E) int8 and scales (..., 1) fp32."""
         top = rows.abs().amax(-1, keepdim=True)
         inverse = torch.where(top < 1e-30, 0.0, 127 / top)
         return (rows * inverse).round().to(torch.int8), torch.where(top < 1e-30, 0.0, top / 127)
@@ -122,7 +122,7 @@ _FORMS: dict[str, Form] = {"fp16": Floats(torch.float16), "int8": Int8(), "int4"
 
 
 def has_groups(head_dim: int) -> bool:
-    """Whether heads of this size can be kept as int4."""
+    """Return whether heads of this size can be kept as int4."""
     return head_dim % GROUP == 0
 
 

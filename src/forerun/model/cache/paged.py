@@ -51,7 +51,7 @@ class PagedCache(KVCache):
         self.pool.join(host.pool)
 
     def nbytes(self) -> int:
-        """Bytes of all blocks; the system commits them as they are first written."""
+        """Return bytes of all blocks; the system commits them as they are first written."""
         return self.pool.num_blocks * self.block_nbytes
 
     def usage(self) -> float:
@@ -61,7 +61,7 @@ class PagedCache(KVCache):
     def open(
         self, tokens: Sequence[int], *, reuse: bool = True, spare: int = 0
     ) -> tuple[int, int] | None:
-        """A slot for a sequence of these tokens, and how many rows of theirs it shares; see `KVCache.open`."""
+        """Return a slot for a sequence of these tokens, and how many rows of theirs it shares; see `KVCache.open`."""
         if not self._free_slots:
             return None
         nodes, table, length = self._find(tokens[:-1]) if reuse else ([], [], 0)
@@ -94,7 +94,7 @@ class PagedCache(KVCache):
         self._set_aside()
 
     def reserve(self, slot: int, rows: int) -> bool:
-        """Whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone."""
+        """Return whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone."""
         length, table = self._lengths[slot], self._tables[slot]
         stop = length + rows
         if stop > self.max_len:
@@ -110,13 +110,13 @@ class PagedCache(KVCache):
         return True
 
     def lacking(self, slot: int, rows: int) -> int:
-        """Blocks that `reserve` of so many rows would take from the pool."""
+        """Return blocks that `reserve` of so many rows would take from the pool."""
         length, table = self._lengths[slot], self._tables[slot]
         copied = rows and length % BLOCK_ROWS and not self._can_own_last_block(slot)
         return max(0, blocks_of(length + rows) - len(table)) + bool(copied)
 
     def room(self, slot: int, more: int = 0) -> int:
-        """Rows above the committed ones that a slot's blocks have, with so many blocks more."""
+        """Return rows above the committed ones that a slot's blocks have, with so many blocks more."""
         return (len(self._tables[slot]) + more) * BLOCK_ROWS - self._lengths[slot]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
@@ -134,7 +134,7 @@ class PagedCache(KVCache):
         self._free_table(slot, blocks_of(length))
 
     def _find(self, tokens: Sequence[int]) -> tuple[list[Node], list[int], int]:
-        """Where a prefix of `tokens` is held: the nodes of its whole blocks, all its blocks, its length."""
+        """Return where a prefix of `tokens` is held: the nodes of its whole blocks, all its blocks, its length."""
         path, length = self.pool.find(tokens)
         nodes = path[: length // BLOCK_ROWS]
         table, start = [node.block for node in path], len(nodes) * BLOCK_ROWS

@@ -51,7 +51,7 @@ class TensorCache(PagedCache, RowCache):
                 part[layer, :, blocks, rows] = new
 
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """One layer's rows 0 to `stop`, each (G, stop, E); views if stored as fp32 in successive blocks."""
+        """Return one layer's rows 0 to `stop`, each (G, stop, E); views if stored as fp32 in successive blocks."""
         table = self._tables[slot][: blocks_of(stop)] or [0]
         last = self.pool.num_blocks - 1
         for _ in range(blocks_of(stop) - len(table)):  # hidden rows: any finite numbers
@@ -63,7 +63,7 @@ class TensorCache(PagedCache, RowCache):
         return keys, values
 
     def query(self, query: Tensor) -> Tensor:
-        """What queries (..., E) are rounded to before they meet the keys."""
+        """Return what queries (..., E) are rounded to before they meet the keys."""
         return self._forms[0].query(query)
 
     @property
@@ -75,7 +75,7 @@ class TensorCache(PagedCache, RowCache):
         yield from self._values
 
     def _places(self, slot: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Blocks and rows in them (n,) of a slot's rows."""
+        """Return blocks and rows in them (n,) of a slot's rows."""
         table = self._tables[slot]
         places = [(table[row // BLOCK_ROWS], row % BLOCK_ROWS) for row in rows]
         blocks, inside = torch.tensor(places, device=self._keys[0].device).view(-1, 2).unbind(1)
@@ -93,7 +93,7 @@ class TensorCache(PagedCache, RowCache):
 
 
 def _rows(stored: Tensor, table: Sequence[int]) -> Tensor:
-    """The rows (G, S, width) of blocks in (G, P, BLOCK_ROWS, width)."""
+    """Return the rows (G, S, width) of blocks in (G, P, BLOCK_ROWS, width)."""
     first = table[0] if table else 0
     if list(table) == list(range(first, first + len(table))):
         return stored[:, first : first + len(table)].flatten(1, 2)

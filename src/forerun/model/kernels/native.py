@@ -16,17 +16,17 @@ REMEDY = "install a C++20 compiler (g++ 11, clang 14 or newer), then install for
 
 
 def reason() -> str | None:
-    """Why the native kernels cannot be used; None if they can."""
+    """Return why the native kernels cannot be used; None if they can."""
     return native_problem()
 
 
 def available() -> bool:
-    """True if the native kernels can be used."""
+    """Return True if the native kernels can be used."""
     return reason() is None
 
 
 def native_or_reference(oracle: type[T]) -> type[T]:
-    """The native class of that name where it was built, which answers as its oracle does; else the oracle."""
+    """Return the native class of that name where it was built, which answers as its oracle does; else the oracle."""
     if not available():
         return oracle
     from forerun import _native
@@ -36,7 +36,7 @@ def native_or_reference(oracle: type[T]) -> type[T]:
 
 
 def summary() -> str:
-    """One line for people: whether the native kernels run, or what is lost and what to do."""
+    """Return one line for people: whether the native kernels run, or what is lost and what to do."""
     problem = reason()
     if problem is None:
         return "native kernels: yes"

@@ -50,7 +50,7 @@ def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int, is_even: bool) -> Tensor:
-    """Codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
+    """Return codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
 
     An even split has the same code in all places of an input; else a place has what is beyond the one before.
     """
@@ -98,7 +98,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """The tanh approximation of gelu."""
+    """Return the tanh approximation of gelu."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
@@ -146,7 +146,7 @@ def attention(
 
 
 def _scores(query: Tensor, keys: Tensor, block: KeyBlock) -> Tensor:
-    """The scores (G, H / G, R, KEY_BLOCK) of a query (G, H / G, R, E), -inf where hidden."""
+    """Return the scores (G, H / G, R, KEY_BLOCK) of a query (G, H / G, R, E), -inf where hidden."""
     scores = _matmul_rows(query, keys, block.rows, transpose=True)
     return scores if block.hidden is None else scores.masked_fill_(block.hidden, -math.inf)
 

@@ -33,11 +33,11 @@ class TensorSource:
     """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
 
     def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the checkpoint's tensor, from that of the weight or of its bias."""
+        """Return the shape of the checkpoint's tensor, from that of the weight or of its bias."""
         return shape if self.part is None else (self.num_rows, *shape[1:])
 
     def take(self, stored: StoredTensor, config: ModelConfig) -> StoredTensor:
-        """The weight or the bias from the checkpoint's tensor, which has the shape `whole`."""
+        """Return the weight or the bias from the checkpoint's tensor, which has the shape `whole`."""
         if self.part is not None:
             return stored.rows(self.part)
         if not self.is_interleaved:
@@ -53,7 +53,7 @@ class Arch(Protocol):
     GGUF_ARCHITECTURES: tuple[str, ...]
 
     def config(self, settings: Settings) -> ModelConfig:
-        """The config of a checkpoint. Raises LoadError."""
+        """Return the config of a checkpoint. Raises LoadError."""
         ...
 
     def source(self, name: str, config: ModelConfig, kind: Kind) -> TensorSource:
@@ -84,7 +84,7 @@ _NAMES: Mapping[str, Mapping[Kind, str]] = {
 
 
 def plain_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """A weight that lies alone in a tensor of the usual name. It is an `Arch.source`."""
+    """Return a weight that lies alone in a tensor of the usual name. It is an `Arch.source`."""
     return TensorSource(_NAMES[name][kind])
 
 

@@ -91,14 +91,14 @@ class _Scaling:
     def number(
         self, key: str, default: Any = None, low: float = _FACTOR[0], high: float = _FACTOR[1]
     ) -> float:
-        """The number under a key. Without a default (None) it must be there."""
+        """Return the number under a key. Without a default (None) it must be there."""
         value = self.values.get(key, default)
         if value is None:
             raise LoadError(f"'{key}' is missing")
         return number_in(key, value, low, high)
 
     def factors(self, key: str, rotary_dim: int) -> tuple[float, ...]:
-        """A list of divisors, one a rotary frequency."""
+        """Return a list of divisors, one a rotary frequency."""
         factors = self.values.get(key, [])
         if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
             given = len(factors) if isinstance(factors, list) else short_repr(factors)
@@ -106,14 +106,14 @@ class _Scaling:
         return tuple(number_in(key, factor, *_FACTOR) for factor in factors)
 
     def stretched(self) -> tuple[float, float]:
-        """The context the model was trained with first, by default all of it; how many times longer it is now."""
+        """Return context the model was trained with first, by default all of it; how many times longer it is now."""
         longest = self.values["max_position_embeddings"]
         original = self.number(_ORIGINAL, longest, *_LENGTH)
         return original, longest / original
 
 
 def scaled(kind: object, theta: float, rotary_dim: int, scaling: _Scaling) -> RopeConfig:
-    """The embedding under a scaling of Hugging Face's name. Raises LoadError if it is unknown."""
+    """Return the embedding under a scaling of Hugging Face's name. Raises LoadError if it is unknown."""
     if kind in ("default", "none"):
         return RopeConfig(theta, rotary_dim)
     kind = "longrope" if kind == "su" else kind
@@ -176,7 +176,7 @@ def _yarn_sharpness(factor: float, scaling: _Scaling) -> float:
 
 
 def _longrope(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
-    """A divisor a feature. Models carry two lists and mean to switch at the original context length.
+    """Return a divisor a feature. Models carry two lists and mean to switch at the original context length.
 
     One is chosen for good, the long one if the model's context is longer than the original: switching in the middle of
     a text would leave keys of both kinds in the cache. (Texts below the original length then use the long list, too.)

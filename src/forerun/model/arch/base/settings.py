@@ -43,12 +43,12 @@ class Settings:
         self.keys = {field: gguf if self.is_gguf else hf for field, hf, gguf, _ in _SIZES}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of whatever type, or the default if it is absent or null."""
+        """Return the value of whatever type, or the default if it is absent or null."""
         value = self.checkpoint.config.get(self.prefix + key)
         return default if value is None else value
 
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int) -> int:
-        """A whole number from `low` to `high`. Without a default the key must be there."""
+        """Return a whole number from `low` to `high`. Without a default the key must be there."""
         value = self._present(key, default)
         if isinstance(value, list):
             raise LoadError(f"layers that differ in '{self.prefix}{key}' are not supported")
@@ -59,18 +59,18 @@ class Settings:
     def number(
         self, key: str, default: float | None = None, *, low: float = 1e-6, high: float = 1e6
     ) -> float:
-        """A number from `low` to `high`. Without a default the key must be there."""
+        """Return a number from `low` to `high`. Without a default the key must be there."""
         return number_in(self.prefix + key, self._present(key, default), low, high)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Return True or false."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self._wrong(key, value, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text. Without a default the key must be there."""
+        """Return a text. Without a default the key must be there."""
         value = self._present(key, default)
         if not isinstance(value, str):
             raise self._wrong(key, value, "a text")
@@ -86,7 +86,7 @@ class Settings:
             )
 
     def size(self, field: str, default: int | None = None) -> int:
-        """A size of `ModelConfig`. A GGUF's vocabulary is the rows of its embedding, padding included."""
+        """Return a size of `ModelConfig`. A GGUF's vocabulary is the rows of its embedding, padding included."""
         if self.is_gguf and field == "vocab_size":
             return self.checkpoint.tensor("token_embd.weight").shape[0]
         return self.integer(self.keys[field], default, high=_LARGEST[field])
@@ -94,7 +94,7 @@ class Settings:
     def sizes(
         self, *, default_kv_heads: int | None = None, default_mlp_ratio: int = 0
     ) -> dict[str, Any]:
-        """All sizes, which fit each other.
+        """Return all sizes, which fit each other.
 
         Without a key there are as many kv heads as heads, or `default_kv_heads`; a head is a part of
         the hidden size; the MLP is `default_mlp_ratio` times the hidden size, if not 0.
@@ -127,18 +127,18 @@ class Settings:
         return sizes
 
     def spelled(self, field: str) -> str:
-        """The file's key of a size and its value, for messages."""
+        """Return the file's key of a size and its value, for messages."""
         key = self.keys[field]
         value = self.get(key)
         return f"'{self.prefix}{key}' is {'not given' if value is None else short_repr(value)}"
 
     def is_tied(self) -> bool:
-        """True if the head is the embedding: said so, or no head in the file."""
+        """Return True if the head is the embedding: said so, or no head in the file."""
         head = "output.weight" if self.is_gguf else "lm_head.weight"
         return self.flag("tie_word_embeddings", False) or head not in self.checkpoint.names()
 
     def activation(self, key: str) -> Activation:
-        """The activation named by a Hugging Face config."""
+        """Return the activation named by a Hugging Face config."""
         name = self.text(key)
         if name not in _ACTIVATIONS:
             raise LoadError(
@@ -147,7 +147,7 @@ class Settings:
         return _ACTIVATIONS[name]
 
     def window(self) -> int | None:
-        """The sliding window if all layers have one, None if no layer has; LoadError for a mixture."""
+        """Return the sliding window if all layers have one, None if no layer has; LoadError for a mixture."""
         if self.is_gguf:
             return self.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None
         kinds = self.get("layer_types", [])
@@ -175,7 +175,7 @@ class Settings:
 
 
 def number_in(key: str, value: object, low: float, high: float) -> float:
-    """The value as a float. Raises LoadError if it is no number from `low` to `high`."""
+    """Return the value as a float. Raises LoadError if it is no number from `low` to `high`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:  # type: ignore[operator]
         raise LoadError(
