@@ -15,8 +15,8 @@ from pathlib import Path
 from dev.markdown import wrapped
 from forerun.drafting.parse import AUTO_CHOICE
 from forerun.lab.bench import measurement, summary
-from forerun.lab.bench.report import number, table
 from forerun.lab.bench.summary import ALL, Row
+from forerun.lab.output import markdown_table, number
 
 README = Path(__file__).parent.parent / "README.md"
 DEFAULTS = (f"mlp_speculator++{AUTO_CHOICE}", AUTO_CHOICE)
@@ -62,7 +62,12 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
         f"{origin['max_tokens']} new tokens, {origin['threads']} threads of {origin['cpu']} "
         f"({origin['isa']}), everybody taking turns in one run:"
     )
-    parts = [wrapped(measured), table(head, lines), wrapped(_by_kind(rows)), _identical(able)]
+    parts = [
+        wrapped(measured),
+        markdown_table(head, lines),
+        wrapped(_by_kind(rows)),
+        _identical(able),
+    ]
     return "\n\n".join(filter(None, parts))
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from forerun.lab.bench.report import table
+from forerun.lab.output import markdown_table
 
 NEEDS = ("schemathesis", "litellm", "langchain-openai", "mcp")
 RESULTS = Path(__file__).with_name("clients.md")
@@ -72,7 +72,7 @@ def _page(cases: list[ElementTree.Element]) -> Iterator[str]:
         versions = ", ".join(f"{one} {_version(one)}" for one in packages)
         missed = ", ".join(f"{n} {one}" for one, n in outcomes.items() if one != "passed")
         lines.append([versions, file, str(outcomes["passed"]), missed or "none"])
-    yield table(("client", "tests", "passed", "not passed"), lines) + "\n"
+    yield markdown_table(("client", "tests", "passed", "not passed"), lines) + "\n"
     for case in cases:
         if (outcome := _outcome(case)) != "passed":
             said = (case.find(outcome).get("message") or "").splitlines()  # type: ignore[union-attr]

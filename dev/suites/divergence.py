@@ -16,8 +16,8 @@ from statistics import median
 
 from forerun.lab.bench import measurement
 from forerun.lab.bench.measurement import Round
-from forerun.lab.bench.report import NOTHING, table
 from forerun.lab.bench.run import PLAIN
+from forerun.lab.output import NOTHING, markdown_table
 
 COLUMNS = ("engine", "way", "answers", "that differ", "tokens until they do, median")
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     _, rounds = measurement.read(parser.parse_args().file)
     found = [*divergences(rounds)]
-    print(table(COLUMNS, [one.cells() for one in found]))
+    print(markdown_table(COLUMNS, [one.cells() for one in found]))
     if any(one.firsts for one in found if one.engine == "forerun"):
         sys.exit("one of our own answers differs from plain decoding's")
 

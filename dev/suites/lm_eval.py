@@ -27,7 +27,7 @@ from typing import Any
 
 from forerun.core.config import DEFAULT_MODEL
 from forerun.hub.names import resolve
-from forerun.lab.bench.report import table
+from forerun.lab.output import markdown_table
 
 NEEDS = ("lm_eval[api]==0.4.13", "transformers")
 RESULTS = Path(__file__).with_name("lm_eval.md")
@@ -246,7 +246,7 @@ def _page(found: dict[str, Any], different: int, limit: int) -> Iterator[str]:
         [f"{task} {name}", *(repr(found[one][0][task][name]) for one in DRAFTERS)]
         for task, name in names
     ]
-    yield table(("score", *(f"-d {one}" for one in DRAFTERS)), lines) + "\n"
+    yield markdown_table(("score", *(f"-d {one}" for one in DRAFTERS)), lines) + "\n"
     yield f"Answers and log-probabilities that differ, byte for byte: {different} of {len(found['none'][1])}."
     for one in DRAFTERS:
         drafted = ", ".join(f"{name} {count:.0f}" for name, count in found[one][2].items())

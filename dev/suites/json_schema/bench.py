@@ -28,7 +28,7 @@ import jsonschema
 from forerun.core.errors import RequestError, one_line
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.lab.bench.report import table
+from forerun.lab.output import markdown_table
 from forerun.llm import LLM
 
 RESULTS = Path(__file__).with_name("bench.md")
@@ -160,7 +160,9 @@ def _page(cases: list[Case], max_tokens: int, seed: int) -> Iterator[str]:
     sets: dict[str, list[Case]] = {}
     for case in cases:
         sets.setdefault(case.path.parent.name, []).append(case)
-    yield table(COLUMNS, [_line(*one) for one in [*sets.items(), ("**all**", cases)]]) + "\n"
+    yield (
+        markdown_table(COLUMNS, [_line(*one) for one in [*sets.items(), ("**all**", cases)]]) + "\n"
+    )
     whole = sum("valid" in case.outcomes.values() for case in cases)
     answers = [one for case in cases for one in case.tokens.values()]
     yield f"- Coverage: {whole} of {len(cases)} schemas have a whole valid answer; the others were refused, or the"

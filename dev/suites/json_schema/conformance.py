@@ -28,7 +28,7 @@ from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.guidance import Grammars, Guided
 from forerun.hub.names import resolve
-from forerun.lab.bench.report import table
+from forerun.lab.output import markdown_table
 from forerun.weights.checkpoint import open_checkpoint
 
 DRAFTS = {
@@ -181,13 +181,16 @@ def _page(drafts: dict[str, list[File]], version: str) -> Iterator[str]:
         for file in files:
             total.counts.update(file.counts)
         yield f"## {draft}\n"
-        yield table(COLUMNS, [file.cells() for file in [*files, total]]) + "\n"
+        yield markdown_table(COLUMNS, [file.cells() for file in [*files, total]]) + "\n"
         yield from _list("Ended in neither a form nor a refusal", files, "broken")
         yield from _list("Invalid and accepted", files, "harmful")
         yield from _list("Valid and rejected", files, "missed")
         said = Counter(one for file in files for one in file.refusals)
         yield f"### Refused in words: {said.total()}\n"
-        yield table(("schemas", "because"), [[str(n), one] for one, n in said.most_common()]) + "\n"
+        yield (
+            markdown_table(("schemas", "because"), [[str(n), one] for one, n in said.most_common()])
+            + "\n"
+        )
 
 
 def _list(title: str, files: list[File], name: str) -> Iterator[str]:

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt
-from forerun.lab.bench.load import Load, Run, Served, draw
-from forerun.lab.bench.offline import OfflineRun
+from forerun.lab.bench.load import Load, Run, Served, draw, in_process, over_http
+from forerun.lab.bench.servers import engine_config
 from forerun.lab.bench.serving import bounds, figures
 from forerun.lab.bench.workload import lengthened
-from forerun.lab.commands._systems import engine_config
 from forerun.server.client import Remote
 from tests.server.conftest import llm, served, url  # noqa: F401
 from tests.server.test_bounds import wait_until
@@ -149,7 +148,7 @@ def test_goodput_that_cannot_be_read_is_refused(wrong):
 
 
 def test_a_load_is_answered_in_full_and_its_times_add_up(url):
-    run = Run(Load(PROMPTS, BODY, 2, 200.0), Remote.of(url))
+    run = Run(Load(PROMPTS, BODY, 2, 200.0), over_http(Remote.of(url)))
     done = [*run]
     assert sorted(one.prompt for one in done) == [prompt.id for prompt in PROMPTS]
     for one in done:
@@ -166,13 +165,13 @@ def test_a_load_is_answered_in_full_and_its_times_add_up(url):
 
 def test_without_a_server_the_engine_answers_the_same_load(llm, url):
     load = Load(PROMPTS, BODY, 2)
-    offline = OfflineRun(load, llm.loop, llm.encode)
-    done, over_http = [*offline], [*Run(load, Remote.of(url))]
+    offline = Run(load, in_process(llm.loop, llm.encode))
+    done, served = [*offline], [*Run(load, over_http(Remote.of(url)))]
 
     def told(served: list[Served]) -> dict:
         return {one.prompt: (one.input_tokens, one.output_tokens) for one in served}
 
-    assert told(done) == told(over_http)
+    assert told(done) == told(served)
     for one in done:
         assert 0 < one.ttft_s <= one.e2e_s
         assert one.start_s + one.e2e_s <= offline.seconds
@@ -181,7 +180,7 @@ def test_without_a_server_the_engine_answers_the_same_load(llm, url):
 
 
 def test_an_offline_load_that_is_stopped_leaves_nothing_behind(llm):
-    answers = iter(OfflineRun(Load(PROMPTS, BODY, 2), llm.loop, llm.encode))
+    answers = iter(Run(Load(PROMPTS, BODY, 2), in_process(llm.loop, llm.encode)))
     next(answers)
     answers.close()
     assert not llm.engine.has_work
@@ -197,7 +196,7 @@ def test_the_engine_without_a_server_is_as_the_servers_arguments_say():
 def test_who_stops_early_ends_the_requests_that_run(served):
     url, service = served
     body = {"max_tokens": 100, "temperature": 1.5, "ignore_eos": True, "seed": 1}
-    answers = iter(Run(Load(PROMPTS[:3], body, 1), Remote.of(url)))
+    answers = iter(Run(Load(PROMPTS[:3], body, 1), over_http(Remote.of(url))))
     lasted_s = next(answers).e2e_s
     start_s = time.perf_counter()
     answers.close()
@@ -207,7 +206,7 @@ def test_who_stops_early_ends_the_requests_that_run(served):
 
 def test_what_the_server_refuses_is_counted_as_failed(url):
     load = Load(PROMPTS[:2], {**BODY, "temperature": -1}, 1)
-    done = [*Run(load, Remote.of(url))]
+    done = [*Run(load, over_http(Remote.of(url)))]
     assert all("refuses with 400" in (one.error or "") for one in done)
     assert figures(done, 1.0)["failed"] == 2
 

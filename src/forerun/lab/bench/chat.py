@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from forerun.cli import console
 from forerun.engine.engine import Engine
@@ -77,18 +78,18 @@ def run(
 
 def show(turns: Sequence[Turn], different: int) -> None:
     """Print a line a turn: the conversations' mean."""
-    lines = []
+    rows = []
     for number in sorted({each.turn for each in turns}):
         same = [each for each in turns if each.turn == number]
-        tokens, cached = (
+        prompt, cached = (
             sum(getattr(e, f"{n}_tokens") for e in same) for n in ("prompt", "cached")
         )
-        first_ms = sum(each.ttft_ms for each in same) / len(same)
         evicted = sum(each.evicted_blocks for each in same)
-        lines.append((number, tokens, cached, tokens - cached, evicted, f"{first_ms:.1f}"))
+        first_ms = f"{fmean(each.ttft_ms for each in same):.1f}"
+        rows.append((number, prompt, cached, prompt - cached, evicted, first_ms))
     columns = ("turn", "prompt tokens", "found again", "read", "evicted blocks", "first token ms")
     out = console.report()
-    out.print(console.table(columns, lines))
+    out.print(console.table(columns, rows))
     out.print(
         f"{len(turns)} answers, {different} of them not those of an engine with room for all."
     )

@@ -26,7 +26,7 @@ from forerun.cli import console
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, check_least
 from forerun.lab.bench.peers import burst
-from forerun.lab.bench.report import number, percent
+from forerun.lab.output import Column, show_table
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.config import flops_per_token
@@ -239,19 +239,24 @@ def _multiplier(model: NativeDecoder) -> tuple[Callable[[], object], int]:
 
 def show(document: Mapping[str, Any]) -> None:
     """Print a line a case and system, and the limits."""
-    columns = ["pass", "rows", "ms", "v", "tok/s", "GB/s", "band-\nwidth", "int8\npeak"]
-    digits = {"ms": 2, "v": 2, "tok_s": 0, "gb_s": 1}
-    has_peers = any("peer" in row for row in document["rows"])
-    columns += ["who", "times\nours", "range"] if has_peers else []
-    lines = []
-    for row in document["rows"]:
-        figures = [number(row[key], places) for key, places in digits.items()]
-        shares = [percent(row["bandwidth_share"]), percent(row["peak_share"])]
-        range_ = f"{row['lo']:.2f}-{row['hi']:.2f}"
-        beside = [row.get("peer", OURS), number(row["times_ours"], 2), range_] if has_peers else []
-        lines.append([row["case"], row["k"], *figures, *shares, *beside])
+    columns: dict[str, Column] = {
+        "pass": "case",
+        "rows": "k",
+        "ms": ("ms", 2),
+        "v": ("v", 2),
+        "tok/s": ("tok_s", 0),
+        "GB/s": ("gb_s", 1),
+        "band-\nwidth": ("bandwidth_share", ".0%"),
+        "int8\npeak": ("peak_share", ".0%"),
+    }
+    if any("peer" in row for row in document["rows"]):
+        columns |= {
+            "who": lambda row: row.get("peer", OURS),
+            "times\nours": ("times_ours", 2),
+            "range": lambda row: f"{row['lo']:.2f}-{row['hi']:.2f}",
+        }
     out = console.report()
-    out.print(console.table(columns, lines))
+    show_table(document["rows"], columns)
     step = document["step_over_stream"]
     out.print(
         f"{document['weights_mb']} MB of weights at {document['bandwidth_gb_s']} GB/s: {document['stream_ms']} ms"

@@ -1,4 +1,4 @@
-"""A load for a server: requests that arrive at random, so many at once at most, and the times of each answer.
+"""A load: requests that arrive at random, so many at once at most, and the times of each answer.
 
 Times are taken as in vLLM's serving benchmark: from the moment a request is sent, not from its arrival, if it had
 to wait for a place among the requests that may run at once.
@@ -10,14 +10,18 @@ import math
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
-from forerun.core.errors import ConfigError, check_least
-from forerun.core.types import TaskPrompt
-from forerun.server.client import Chunk, ChunkStream, Remote, RemoteError
+from forerun.core.errors import ConfigError, ForerunError, check_least
+from forerun.core.params import SamplingParams
+from forerun.core.types import Event, TaskPrompt
+from forerun.engine.loop import EngineLoop
+from forerun.server.client import Chunk, Remote
 
 ROUTE = "/chat/completions"
 
@@ -56,7 +60,7 @@ class Load:
     """
 
     prompts: Sequence[TaskPrompt]
-    body: Mapping[str, object]
+    body: Mapping[str, Any]
     concurrency: int | None = None
     request_rate: float = math.inf
     seed: int = 0
@@ -92,15 +96,93 @@ def draw(prompts: Sequence[TaskPrompt], count: int | None, seed: int) -> list[Ta
     return drawn
 
 
+Watch = Callable[[Callable[[], object]], AbstractContextManager[None]]
+"""Lets a stopped load end an answer that is under way; takes what ends it."""
+Ask = Callable[[TaskPrompt, Mapping[str, Any], Watch], Served]
+"""Answers a prompt with these sampling parameters, in the thread that calls. Raises ForerunError."""
+
+
+def over_http(remote: Remote) -> Ask:
+    """Ask a server of OpenAI's API, with a streamed answer."""
+
+    def ask(prompt: TaskPrompt, body: Mapping[str, Any], watch: Watch) -> Served:
+        asked: dict[str, object] = {
+            "messages": [{"role": "user", "content": prompt.turns[0]}],
+            "stream_options": {"include_usage": True},
+            **body,
+        }
+        if remote.name is not None:
+            asked["model"] = remote.name
+        sent_s = time.perf_counter()
+        with remote.stream(ROUTE, asked) as stream, watch(stream.close):
+            came = [(time.perf_counter(), piece) for piece in stream.pieces()]
+        end_s = time.perf_counter()
+        times, last = list[float](), Chunk()
+        for at_s, chunk in stream.read(came):  # after the answer: it takes the server's time
+            times += [at_s] if chunk.text else []
+            last = Chunk(usage=chunk.usage or last.usage, timings=chunk.timings or last.timings)
+        usage, timings = last.usage, last.timings
+        return _served(
+            (sent_s, times, end_s),
+            prompt=prompt.id,
+            input_tokens=int(usage.get("prompt_tokens", 0)),
+            # Else one chunk is one token.
+            output_tokens=int(usage.get("completion_tokens", len(times))),
+            drafted=int(timings.get("draft_n", 0)),
+            accepted=int(timings.get("draft_n_accepted", 0)),
+            passes=int(timings.get("passes", 0)),
+        )
+
+    return ask
+
+
+def in_process(loop: EngineLoop, encode: Callable[[Sequence[dict[str, str]]], list[int]]) -> Ask:
+    """Ask an engine without a server; `encode` makes token ids of a conversation."""
+
+    def ask(prompt: TaskPrompt, body: Mapping[str, Any], watch: Watch) -> Served:
+        times: list[float] = []
+
+        def note(event: Event) -> None:
+            times.extend([time.perf_counter()] if event.text else [])
+
+        sent_s = time.perf_counter()
+        ids = encode([{"role": "user", "content": prompt.turns[0]}])
+        handle = loop.submit(ids, SamplingParams(**body), note)
+        with watch(handle.cancel):
+            handle.wait()
+        run = handle.runs[0]
+        return _served(
+            (sent_s, times, time.perf_counter()),
+            prompt=prompt.id,
+            input_tokens=run.seq.num_prompt,
+            output_tokens=len(run.seq.generated),
+            drafted=run.stats.drafted,
+            accepted=run.stats.accepted,
+            passes=run.stats.passes,
+        )
+
+    return ask
+
+
+def _served(times: tuple[float, Sequence[float], float], **known: Any) -> Served:
+    """Return an answer of the times when it was sent, when its texts came, and when it ended."""
+    sent_s, texts_s, end_s = times
+    first_s, last_s = (texts_s[0], texts_s[-1]) if texts_s else (end_s, end_s)
+    gaps = [after - before for before, after in pairwise(texts_s)]
+    return Served(
+        start_s=sent_s, ttft_s=first_s - sent_s, e2e_s=last_s - sent_s, itl_s=gaps, **known
+    )
+
+
 @dataclass(slots=True)
 class Run:
-    """A load under way. Iterating gives answers as they end; `stop` ends those that run."""
+    """A load under way. Iterating gives answers as they end; whoever stops iterating ends those that run."""
 
     load: Load
-    remote: Remote
+    ask: Ask
     seconds: float = 0.0
     """From the beginning to the last answer's end."""
-    _streams: set[ChunkStream] = field(default_factory=set)
+    _enders: set[Callable[[], object]] = field(default_factory=set)
     _is_stopped: threading.Event = field(default_factory=threading.Event)
     _start_s: float = 0.0
 
@@ -109,70 +191,39 @@ class Run:
         self._start_s = time.perf_counter()
         pool = ThreadPoolExecutor(min(load.concurrency or len(load.prompts), len(load.prompts)))
         try:
-            jobs: list[Future[Served | None]] = [
-                pool.submit(self._arrive, prompt, at)
-                for prompt, at in zip(load.prompts, load.arrivals_s(), strict=True)
-            ]
+            pairs = zip(load.prompts, load.arrivals_s(), strict=True)
+            jobs = [pool.submit(self._arrive, prompt, at) for prompt, at in pairs]
             for job in as_completed(jobs):
                 if (served := job.result()) is not None:
                     self.seconds = max(self.seconds, served.start_s + served.e2e_s)
                     yield served
-        finally:  # whoever stops iterating wants no more answers
+        finally:
             self._is_stopped.set()
-            for stream in [*self._streams]:
-                stream.close()
+            for end in [*self._enders]:
+                end()
             pool.shutdown(cancel_futures=True)
 
     def _arrive(self, prompt: TaskPrompt, at: float) -> Served | None:
         """The answer to a prompt that arrives `at` seconds after the beginning; None if the load was stopped."""
-        wait_s = at - (time.perf_counter() - self._start_s)
-        if wait_s > 0:
-            self._is_stopped.wait(wait_s)
+        self._is_stopped.wait(max(0.0, at - (time.perf_counter() - self._start_s)))
         if self._is_stopped.is_set():
             return None
-        start_s = time.perf_counter() - self._start_s
+        sent_s = time.perf_counter()
         try:
-            return self._ask(prompt, start_s)
-        except RemoteError as error:
+            served = self.ask(prompt, self.load.body, self._watch)
+        except ForerunError as error:
             if self._is_stopped.is_set():
                 return None
-            lasted_s = time.perf_counter() - self._start_s - start_s
-            return Served(prompt.id, start_s, e2e_s=lasted_s, error=str(error))
+            lasted_s = time.perf_counter() - sent_s
+            served = Served(prompt.id, sent_s, e2e_s=lasted_s, error=str(error))
+        return replace(served, start_s=served.start_s - self._start_s)
 
-    def _ask(self, prompt: TaskPrompt, start_s: float) -> Served:
-        body: dict[str, object] = {
-            "messages": [{"role": "user", "content": prompt.turns[0]}],
-            "stream_options": {"include_usage": True},
-            **self.load.body,
-        }
-        if self.remote.name is not None:
-            body["model"] = self.remote.name
-        came: list[tuple[float, bytes]] = []
-        sent_s = time.perf_counter()
-        with self.remote.stream(ROUTE, body) as stream:
-            self._streams.add(stream)
-            try:
-                if self._is_stopped.is_set():  # while the server let us wait
-                    stream.close()
-                for piece in stream.pieces():
-                    came.append((time.perf_counter(), piece))
-            finally:
-                self._streams.discard(stream)
-        end_s = time.perf_counter()
-        times, last = list[float](), Chunk()
-        for at_s, chunk in stream.read(came):  # after the answer: it takes the server's time
-            times += [at_s] if chunk.text else []
-            last = Chunk(usage=chunk.usage or last.usage, timings=chunk.timings or last.timings)
-        usage, timings = last.usage, last.timings
-        return Served(
-            prompt.id,
-            start_s,
-            (times[0] if times else end_s) - sent_s,
-            (times[-1] if times else end_s) - sent_s,
-            [after - before for before, after in pairwise(times)],
-            int(usage.get("prompt_tokens", 0)),
-            int(usage.get("completion_tokens", len(times))),  # else one chunk is one token
-            int(timings.get("draft_n", 0)),
-            int(timings.get("draft_n_accepted", 0)),
-            int(timings.get("passes", 0)),
-        )
+    @contextmanager
+    def _watch(self, end: Callable[[], object]) -> Iterator[None]:
+        self._enders.add(end)
+        try:
+            if self._is_stopped.is_set():  # while the server let us wait
+                end()
+            yield
+        finally:
+            self._enders.discard(end)

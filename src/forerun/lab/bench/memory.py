@@ -21,10 +21,10 @@ from forerun.engine.memory import MemoryPlan
 from forerun.engine.planner import Planner
 from forerun.lab.bench import summary, workload
 from forerun.lab.bench.measurement import Measurement, Provenance, Round
-from forerun.lab.bench.report import number, percent
 from forerun.lab.bench.run import PLAIN, Bench, EngineSystem
 from forerun.lab.bench.summary import ALL, Row
 from forerun.lab.bench.workload import PromptGroup
+from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
 from forerun.llm import LLM
 
@@ -163,40 +163,24 @@ def batches(
 def show(rows: Sequence[Row], batches: Sequence[Row]) -> None:
     """Print a line a point, then what a batch brings."""
     out = console.report()
-    lines: list[tuple[object, ...]] = []
-    for row in rows:
-        cut = f"{row['cut']:g}%"
-        if "error" in row:
-            lines.append((row["drafter"], cut, row["error"], *[""] * 6))
-            continue
-        range_ = "" if row["kept_lo"] is None else f"{row['kept_lo']:.2f}-{row['kept_hi']:.2f}"
-        lines.append(
-            (
-                row["drafter"], cut, row["with"], sizes.format_size(row["generation_bytes"]),
-                row["blocks"], number(row["tok_s"], 1), percent(row["kept"]), range_,
-                number(row["tau"], 2),
-            )
-        )  # fmt: skip
-    columns = (
-        "drafter",
-        "cut",
-        "runs with",
-        "generation\nmemory",
-        "blocks",
-        "tok/s",
-        "kept",
-        "range",
-        "tau",
-    )
-    out.print(console.table(columns, lines, num_left=3))
+    columns: dict[str, Column] = {
+        "drafter": "drafter",
+        "cut": lambda row: f"{row['cut']:g}%",
+        "runs with": lambda row: row.get("error") or row["with"],
+        "generation\nmemory": lambda row: sizes.format_size(row.get("generation_bytes", 0)),
+        "blocks": ("blocks", 0),
+        "tok/s": ("tok_s", 1),
+        "kept": ("kept", ".0%"),
+        "range": lambda row: (
+            f"{row['kept_lo']:.2f}-{row['kept_hi']:.2f}" if row.get("kept_lo") else ""
+        ),
+        "tau": ("tau", 2),
+    }
+    show_table(rows, columns, num_left=3)
     if batches:
         first = batches[0]
-        out.print(
-            f"\n{first['batch']} together against one at a time, within {sizes.format_size(first['budget_bytes'])}:"
-        )
-        figures = ("tok_s_alone", "tok_s_together")
-        lines = [
-            (row["drafter"], *(number(row[name], 1) for name in figures), number(row["times"], 2))
-            for row in batches
-        ]
-        out.print(console.table(("drafter", "tok/s alone", "tok/s together", "times"), lines))
+        budget = sizes.format_size(first["budget_bytes"])
+        out.print(f"\n{first['batch']} together against one at a time, within {budget}:")
+        columns = {"drafter": "drafter", "tok/s alone": ("tok_s_alone", 1)}
+        columns |= {"tok/s together": ("tok_s_together", 1), "times": ("times", 2)}
+        show_table(batches, columns)

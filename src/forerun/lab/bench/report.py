@@ -5,15 +5,15 @@ It computes nothing: a document (`{"provenance", "rows"}`, see `summary.py`) goe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forerun.cli import console
 from forerun.lab.bench.measurement import Provenance
 from forerun.lab.bench.pass_costs import PassCosts
 from forerun.lab.bench.summary import ALL, Row
+from forerun.lab.output import NOTHING, Column, lines, markdown_table, number, show_table
 
-NOTHING = "–"
 PROVENANCE = (
     ("model", "quant", "backend"),
     ("task", "max_tokens", "temperature", "batch", "seed"),
@@ -69,7 +69,7 @@ def markdown_of_passes(costs: Sequence[PassCosts], plots: Mapping[str, str] | No
             cells += [number(cost.ms[k], 2), number(cost.v(k), 2)] if known else [NOTHING] * 2
         lines.append([str(k), *cells])
     origins = [f"{cost.name}\n\n{_origin(cost.provenance)}" for cost in costs]
-    parts = ["## What passes cost", *origins, table(["rows", *columns], lines)]
+    parts = ["## What passes cost", *origins, markdown_table(["rows", *columns], lines)]
     return "\n\n".join(parts) + "\n" + _images(plots)
 
 
@@ -82,29 +82,27 @@ def rows_a_pass(row: Row) -> float | None:
 
 def totals(rows: Sequence[Row]) -> str:
     """A table with a line a system."""
-    columns: dict[str, Callable[[Row], str]] = {
+    columns: dict[str, Column] = {
         "": label,
-        "weights": lambda row: str(row["quant"]),
-        "tok/s": lambda row: number(row["tok_s"], 1),
+        "weights": "quant",
+        "tok/s": ("tok_s", 1),
         "speed-up": speedup,
-        "tau": lambda row: number(row["tau"], 2),
-        "accepted": lambda row: percent(row["acceptance_rate"]),
-        "overhead": lambda row: percent(row["overhead"]),
+        "tau": ("tau", 2),
+        "accepted": ("acceptance_rate", ".0%"),
+        "overhead": ("overhead", ".0%"),
         "draft": lambda row: _a_pass(row, "draft_ms"),
         "verify": lambda row: _a_pass(row, "verify_ms"),
-        "TTFT ms": lambda row: number(row["ttft_ms"], 0),
-        "peak MB": lambda row: number(row["peak_rss_mb"], 0),
-        "identical": lambda row: (
-            NOTHING if row["identical"] is None else f"{row['identical']} of {row['prompts']}"
-        ),
+        "TTFT ms": ("ttft_ms", 0),
+        "peak MB": ("peak_rss_mb", 0),
+        "identical": lambda row: _identical(row, " of "),
     }
-    lines = []
+    found = []
     for row in rows:
         if "error" in row:
-            lines.append([label(row), f"could not run: {row['error']}", *[""] * (len(columns) - 2)])
+            found.append([label(row), f"could not run: {row['error']}", *[""] * (len(columns) - 2)])
         elif row["category"] == ALL:
-            lines.append([cell(row) for cell in columns.values()])
-    return table(list(columns), lines)
+            found += lines([row], columns)
+    return markdown_table([*columns], found)
 
 
 def by_category(rows: Sequence[Row]) -> str:
@@ -118,7 +116,7 @@ def by_category(rows: Sequence[Row]) -> str:
         if found[0] is not None:
             figures[0] = f"{number(found[0]['tok_s'], 1)} tok/s"
         lines.append([category, *figures])
-    return table(["category", *names], lines)
+    return markdown_table(["category", *names], lines)
 
 
 def taus(rows: Sequence[Row], costs: PassCosts | None = None) -> str:
@@ -131,7 +129,7 @@ def taus(rows: Sequence[Row], costs: PassCosts | None = None) -> str:
         cost = [] if costs is None else [_cost(costs, width)]
         found = [_tau(cells.get((name, category)), costs) for category in categories]
         lines.append([name, number(width, 1), *cost, *found])
-    return table(["", "rows", *(["v"] if costs else []), *categories], lines)
+    return markdown_table(["", "rows", *(["v"] if costs else []), *categories], lines)
 
 
 def _names_and_categories(cells: Mapping[tuple[str, str], Row]) -> tuple[list[str], list[str]]:
@@ -145,22 +143,6 @@ def _names_and_categories(cells: Mapping[tuple[str, str], Row]) -> tuple[list[st
 def label(row: Row) -> str:
     """Who a row is about: a drafter, or a peer and its way of decoding."""
     return f"{row['peer']} {row['drafter']}" if "peer" in row else str(row["drafter"])
-
-
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Markdown; numbers to the right."""
-    rule = ["---"] + ["---:"] * (len(head) - 1)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
-
-
-def number(value: object, digits: int) -> str:
-    """A number, or a dash where there is none."""
-    return f"{value:.{digits}f}" if isinstance(value, int | float) else NOTHING
-
-
-def percent(value: object) -> str:
-    """A share, or a dash where there is none."""
-    return f"{value:.0%}" if isinstance(value, int | float) else NOTHING
 
 
 def _cost(costs: PassCosts, width: float) -> str:
@@ -201,6 +183,10 @@ def _ratio(row: Mapping[str, Any], name: str, *, is_sure: bool) -> str:
     return f"{text} [{number(row[f'{name}_lo'], 2)}, {number(row[f'{name}_hi'], 2)}]"
 
 
+def _identical(row: Row, between: str) -> str:
+    return NOTHING if row["identical"] is None else f"{row['identical']}{between}{row['prompts']}"
+
+
 def _a_pass(row: Row, key: str) -> str:
     total, passes = row[key], row["passes"]
     return number(total / passes, 2) if total is not None and passes else NOTHING
@@ -219,28 +205,22 @@ def show(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
     out = console.report()
     known = ("model", "{}"), ("task", "{}"), ("max_tokens", "{} tokens"), ("threads", "{} threads")
     out.print(" · ".join(text.format(origin.get(key)) for key, text in known) + "\n")
-    totals, parts = [], []
-    for row in rows:
-        if "error" in row:
-            continue
-        figures = (number(row["tok_s"], 1), speedup(row), number(row["tau"], 2))
-        accepted = percent(row["acceptance_rate"])
-        if row["category"] == ALL:
-            same = NOTHING if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
-            beside = () if baseline is None else (over_baseline(row),)
-            totals.append((label(row), *figures, *beside, same))
-        else:
-            times = f"{number(row['speedup'], 2)}x"
-            parts.append((row["category"], label(row), figures[0], times, figures[2], accepted))
-    columns = ("drafter", "tok/s", "speed-up", "tau")
-    beside = () if baseline is None else (f"over {baseline}",)
-    out.print(console.table((*columns, *beside, "same"), totals))
+    ran = [row for row in rows if "error" not in row]
+    columns: dict[str, Column] = {
+        "drafter": label, "tok/s": ("tok_s", 1), "speed-up": speedup, "tau": ("tau", 2),
+    }  # fmt: skip
+    beside: dict[str, Column] = {} if baseline is None else {f"over {baseline}": over_baseline}
+    show_table(
+        [row for row in ran if row["category"] == ALL],
+        columns | beside | {"same": lambda row: _identical(row, "/")},
+    )
     for row in rows:
         if "error" in row:
             out.print(f"{label(row)} could not run: {row['error']}")
+    parts = [row for row in ran if row["category"] != ALL]
     if parts:
-        categories = sorted({part[0] for part in parts})
-        parts.sort(key=lambda part: categories.index(part[0]))
         out.print()
-        out.print(console.table(("category", *columns, "accepted"), parts, num_left=2))
+        columns = {"category": "category"} | columns | {"accepted": ("acceptance_rate", ".0%")}
+        columns["speed-up"] = lambda row: f"{number(row['speedup'], 2)}x"
+        show_table(sorted(parts, key=lambda row: str(row["category"])), columns, num_left=2)
     out.print(f"\n{SHORT_LEGEND}")

@@ -1,4 +1,4 @@
-"""Servers that a benchmark starts and ends itself: forerun's, and llama.cpp's over the same file."""
+"""Who answers a load: servers started here (ours, llama.cpp's) or running elsewhere, the engine without one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forerun.core.errors import ConfigError
+import typer
+
+from forerun.cli import console
+from forerun.cli import options as opt
+from forerun.cli.help import USAGE_ERROR, Command
+from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError, unknown
+from forerun.core.params import SamplingParams
+from forerun.lab.bench.load import Ask, in_process, over_http
+from forerun.llm import LLM
 from forerun.server.client import Remote, RemoteError
+from forerun.server.config import ServerConfig
 
 START_S = 300.0
 """How long a server may take until it answers."""
 END_S = 10.0
-OURS, LLAMA = "forerun", "llama-server"
+OURS, LLAMA, OFFLINE = "forerun", "llama-server", "offline"
 
 
 class _Process:
@@ -73,52 +84,117 @@ class _Process:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], port: int) -> Iterator[Remote]:
+def running(name: str, command: Sequence[str], port: int) -> Iterator[Ask]:
     """A server that a command starts, from its first answer to the end of the block. Raises ConfigError."""
     process = _Process(name, command, port)
     try:
-        yield process.remote
+        yield over_http(process.remote)
     finally:
         process.end()
 
 
-def ours(
-    model: str, *, places: int, threads: int, max_len: int | None, more: Sequence[str]
-) -> AbstractContextManager[Remote]:
-    """`forerun serve` in a process of its own, with `places` sequences at once."""
-    port = free_port()
-    command = [sys.executable, "-m", "forerun", "serve", model, "--port", str(port)]
-    command += ["--max-num-seqs", str(places), "--threads", str(threads)]
-    if max_len is not None:
-        command += ["--max-model-len", str(max_len)]
-    return running(OURS, [*command, *more], port)
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How systems are started: all with as many places, threads and tokens a sequence.
+
+    Each method returns a block in which the system answers.
+    """
+
+    model: Path
+    places: int
+    threads: int
+    max_len: int
+    server_args: Sequence[str] = ()
+    """Of `forerun serve`, besides."""
+
+    def ours(self) -> AbstractContextManager[Ask]:
+        """`forerun serve` in a process of its own."""
+        port = free_port()
+        command = [sys.executable, "-m", "forerun", "serve", str(self.model), "--port", str(port)]
+        command += ["--max-num-seqs", str(self.places), "--threads", str(self.threads)]
+        command += ["--max-model-len", str(self.max_len), *self.server_args]
+        return running(OURS, command, port)
+
+    @contextmanager
+    def offline(self) -> Iterator[Ask]:
+        """The same engine in this process, warmed up as servers are."""
+        own = {"model": str(self.model), "max_num_seqs": self.places, "threads": self.threads}
+        llm = LLM(engine_config(self.server_args, **own, max_model_len=self.max_len))
+        llm.chat([{"role": "user", "content": "Say hello."}], SamplingParams(max_tokens=8))
+        yield in_process(llm.loop, llm.encode)
+
+    def llama(self, folder: Path) -> AbstractContextManager[Ask]:
+        """llama-server if it is on the PATH, else that of llama-cpp-python in the peers' folder, of one place."""
+        port = free_port()
+        if (found := shutil.which(LLAMA)) is not None:
+            command = [found, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(port)]
+            command += ["-np", str(self.places), "-c", str(self.places * self.max_len)]
+            return running(LLAMA, [*command, "-t", str(self.threads)], port)
+        python = folder.absolute() / "llama.cpp" / "bin" / "python"
+        if not python.exists():
+            raise ConfigError(f"neither {LLAMA} on the PATH nor {python} is there: run make peers")
+        flags = {
+            "model": self.model,
+            "host": "127.0.0.1",
+            "port": port,
+            "n_ctx": self.max_len,
+            "n_threads": self.threads,
+            "n_threads_batch": self.threads,
+            # It has one sequence: without this a new request breaks off the one that runs.
+            "interrupt_requests": "false",
+            "verbose": "false",
+        }
+        words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        return running(LLAMA, [str(python), "-m", "llama_cpp.server", *words], port)
 
 
-def llama(
-    model: Path, *, places: int, threads: int, max_len: int, folder: Path
-) -> AbstractContextManager[Remote]:
-    """llama-server if it is on the PATH, else the one of llama-cpp-python in the peers' folder, which has one place."""
-    port = free_port()
-    if (found := shutil.which(LLAMA)) is not None:
-        command = [found, "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
-        command += ["-np", str(places), "-c", str(places * max_len), "-t", str(threads)]
-        return running(LLAMA, command, port)
-    python = folder.absolute() / "llama.cpp" / "bin" / "python"
-    if not python.exists():
-        raise ConfigError(f"neither {LLAMA} on the PATH nor {python} is there: run make peers")
-    flags = {
-        "model": model,
-        "host": "127.0.0.1",
-        "port": port,
-        "n_ctx": max_len,
-        "n_threads": threads,
-        "n_threads_batch": threads,
-        # It has one sequence: without this a new request breaks off the one that runs.
-        "interrupt_requests": "false",
-        "verbose": "false",
-    }
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return running(LLAMA, [str(python), "-m", "llama_cpp.server", *words], port)
+Systems = Mapping[str, Callable[[], AbstractContextManager[Ask]]]
+"""By name: who answers, from a fresh start where it is started here."""
+
+
+def systems(start: Start, peer: str | None, peers_dir: Path, *, offline: bool) -> Systems:
+    """Return ours, the peer if one is asked for, and the same engine without a server. Raises ConfigError."""
+    if peer not in (None, LLAMA):
+        raise ConfigError(unknown("peer", str(peer), [LLAMA]))
+    if peer is not None and start.model.suffix != ".gguf":
+        raise ConfigError(f"--peer reads GGUF files only, and {start.model.name} is none")
+    found: dict[str, Callable[[], AbstractContextManager[Ask]]] = {}
+    if offline:
+        found[OFFLINE] = start.offline
+    found[OURS] = start.ours
+    if peer is not None:
+        found[LLAMA] = lambda: start.llama(peers_dir)
+    return found
+
+
+def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> tuple[str, Systems]:
+    """Return the model of a server that runs elsewhere, and the server."""
+    there = Remote.of(url, api_key)
+    name = str(there.model(model)["id"])
+    if num_loads > 1:
+        why = "its caches know the prompts from the second load on: restart it to compare loads"
+        console.stderr().print(f"the server keeps running between loads: {why}", style="yellow")
+    return name, {there.url: lambda: nullcontext(over_http(replace(there, name=name)))}
+
+
+def engine_config(arguments: Sequence[str], **own: object) -> EngineConfig:
+    """Return what `forerun serve` makes of its arguments. Raises ConfigError."""
+    found: list[EngineConfig] = []
+
+    @opt.engine()
+    @opt.serving()
+    def serve(config: EngineConfig, settings: ServerConfig) -> None:
+        found.append(replace(config, **own))  # type: ignore[arg-type]
+
+    reader = typer.Typer(add_completion=False)
+    reader.command(cls=Command)(serve)
+    try:
+        typer.main.get_command(reader).main(
+            [*arguments], prog_name="forerun serve", standalone_mode=False
+        )
+    except USAGE_ERROR as error:
+        raise ConfigError(f"--server-args: {error}") from error
+    return found[0]
 
 
 def free_port() -> int:

@@ -1,16 +1,22 @@
-"""From answers to figures, named as in vLLM's benchmark: throughput, latencies with percentiles, goodput."""
+"""Loads run on systems in turn, and figures of the answers, named as in vLLM's benchmark; goodput."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
 
 from forerun.cli import console
-from forerun.core.errors import ConfigError, unknown
-from forerun.lab.bench.load import Served
-from forerun.lab.bench.report import number
+from forerun.core.errors import ConfigError, check_least, unknown
+from forerun.lab.bench.load import Load, Run, Served
+from forerun.lab.bench.servers import Systems
+from forerun.lab.output import Column, publish, show_table
+from forerun.lab.provenance import provenance
 from forerun.lab.store import Store
 
 PERCENTILES = (50, 90, 99)
@@ -100,6 +106,65 @@ def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 3) if seconds else 0.0
 
 
+def run(
+    name: str,
+    systems: Systems,
+    loads: Sequence[Load],
+    origin: Mapping[str, object],
+    *,
+    rounds: int,
+    out: Path | None,
+    within: Mapping[str, float],
+    as_json: bool,
+) -> None:
+    """Run loads of the same prompts on systems that serve the model `name`, and report. Exits 130 after Ctrl-C."""
+    check_least("rounds", rounds, 1)
+    load = loads[0]
+    asked = {**load.body, "request_rate": str(load.request_rate), "num_prompts": len(load.prompts)}
+    asked |= {"seed": load.seed, "ramp_up": load.ramp_up_s, **origin}
+    store = Store(provenance(name, "as served", **asked), out)
+    is_whole = _measure(systems, loads, rounds, store)
+    found = rows(store, within)
+    publish(
+        {"provenance": store.origin, "rows": found},
+        lambda: show(store.origin, found, within),
+        as_json=as_json,
+        fails=any(row["failed"] for row in found),
+    )
+    if not is_whole:
+        raise typer.Exit(130)
+
+
+def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store) -> bool:
+    """Run every load on every system, in turns; False if Ctrl-C ended it. What was answered is kept."""
+    turns = [(name, load, number) for number in range(rounds) for load in loads for name in systems]
+    num_asked = sum(len(load.prompts) for _, load, _ in turns)
+    num_done = 0
+    with console.counter("measuring", num_asked) as show:
+        for name, load, number in turns:
+            key = f"{name} x{load.concurrency} {number}"
+            if store.results.get(key, {}).get("is_whole"):
+                num_done += len(load.prompts)
+                continue
+            served: list[Served] = []
+            seconds = 0.0
+            with suppress(KeyboardInterrupt), systems[name]() as ask:
+                run = Run(load, ask)
+                for one in run:
+                    served.append(one)
+                    seconds = run.seconds
+                    show(num_done + len(served))
+            num_done += len(served)
+            is_whole = len(served) == len(load.prompts)
+            if served:
+                told = {"system": name, "concurrency": load.concurrency, "is_whole": is_whole}
+                answers = [asdict(one) for one in served]
+                store.add(key, {**told, "seconds": seconds, "served": answers})
+            if not is_whole:
+                return False
+    return True
+
+
 def rows(store: Store, within: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return a row for each system and number of requests at once: its rounds together."""
     found: dict[tuple[int, str], list[Any]] = {}
@@ -135,24 +200,25 @@ def show(
     )
     rate = ("request_rate", "{} requests/s")
     out.print(" · ".join(text.format(origin.get(key)) for key, text in (*known, rate)) + "\n")
-    columns = ["system", "at once", "done", "failed", "s", "req/s", "tok/s", "all tok/s"]
-    columns += ["goodput"] if within else []
-    lines = []
-    for row in rows:
-        line = [row["system"], row["max_concurrency"], row["completed"], row["failed"]]
-        line += [number(row["duration"], 1), number(row["request_throughput"], 2)]
-        line += [number(row[f"{key}_throughput"], 1) for key in ("output", "total_token")]
-        lines.append(line + ([number(row["request_goodput"], 2)] if within else []))
-    out.print(console.table(columns, lines))
+    who: dict[str, Column] = {"system": "system", "at once": "max_concurrency"}
+    columns: dict[str, Column] = {
+        **who,
+        "done": "completed",
+        "failed": "failed",
+        "s": ("duration", 1),
+        "req/s": ("request_throughput", 2),
+        "tok/s": ("output_throughput", 1),
+        "all tok/s": ("total_token_throughput", 1),
+    }
+    show_table(rows, columns | ({"goodput": ("request_goodput", 2)} if within else {}))
     words = ("mean", *(f"p{p}" for p in PERCENTILES))
-    lines = [
-        [what, row["system"], row["max_concurrency"]]
-        + [number(row[f"{word}_{name}_ms"], 1) for word in words]
+    latencies = [
+        {**row, "what": what, **{word: row[f"{word}_{name}_ms"] for word in words}}
         for name, what in LATENCIES.items()
         for row in rows
     ]
     out.print()
-    out.print(console.table(("ms", "system", "at once", *words), lines, num_left=2))
+    show_table(latencies, {"ms": "what", **who, **{w: (w, 1) for w in words}}, num_left=2)
     for row in rows:
         if row["error"]:
             out.print(f"\n{row['system']}, {row['max_concurrency']} at once: {row['error']}")

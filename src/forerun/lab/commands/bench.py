@@ -15,7 +15,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
-from forerun.lab.commands._publish import publish
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
@@ -153,15 +153,14 @@ def _ask_server(
     batch: int, params: SamplingParams, rounds: int, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Send the prompts to a server, as bench serve does."""
+    from forerun.lab.bench import servers, serving
     from forerun.lab.bench.load import Load
-    from forerun.lab.commands import _systems, bench_serve
 
-    body: dict[str, object] = {"max_tokens": params.max_tokens or MAX_TOKENS}
-    body["temperature"] = params.temperature
+    body = {"max_tokens": params.max_tokens or MAX_TOKENS, "temperature": params.temperature}
     loads = [Load(asked, body, batch, seed=params.seed or 0)]
-    name, there = _systems.there(url, api_key, model, rounds)
+    name, there = servers.remote(url, api_key, model, rounds)
     origin = {"task": task, "input_len": None, "server_args": "", "url": url}
-    bench_serve.run(name, there, loads, origin, rounds, out, {}, as_json)
+    serving.run(name, there, loads, origin, rounds=rounds, out=out, within={}, as_json=as_json)
 
 
 def _changed(params: SamplingParams) -> dict[str, object] | None:

@@ -9,7 +9,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab import provenance
-from forerun.lab.commands._publish import publish
+from forerun.lab.output import publish
 
 REPEATS, REPEATS_BESIDE = 30, 5
 

@@ -14,7 +14,7 @@ from forerun.cli import options as opt
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
-from forerun.lab.commands._publish import publish
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from forerun.lab.bench.learning import RequestPair

@@ -10,7 +10,7 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
-from forerun.lab.commands._publish import publish
+from forerun.lab.output import publish
 
 SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +13,12 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.errors import ConfigError
-from forerun.lab.commands._publish import publish
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
-    from forerun.lab.bench.load import Load, Served
-    from forerun.lab.commands._systems import Systems
-    from forerun.lab.store import Store
+
+DEFAULT_LEN = 2048
+"""Tokens of a sequence, where a model is given and --max-model-len is not."""
 
 
 def command(
@@ -87,9 +85,10 @@ def command(
     Requests arrive at random (Poisson) and stream chat answers. Give the address of any OpenAI server, or a model: it
     is served here until the measurement ends. Ctrl-C keeps what was measured.
     """
+    from forerun.core.device import num_cores
+    from forerun.hub.names import resolve
     from forerun.hub.prompt_sets import read
-    from forerun.lab.bench import load, serving, workload
-    from forerun.lab.commands._systems import Start, there
+    from forerun.lab.bench import load, servers, serving, workload
 
     if url is None and model is None:
         raise ConfigError("give a model, or a server with --url http://HOST:PORT/v1")
@@ -106,44 +105,17 @@ def command(
     body |= {"ignore_eos": True} if ignore_eos else {}
     loads = [load.Load(prompts, body, level, request_rate, seed, ramp_up) for level in levels]
     if url is not None:
-        name, systems = there(url, api_key, model, len(loads) * rounds)
+        name, systems = servers.remote(url, api_key, model, len(loads) * rounds)
     else:
-        start = Start(str(model), max(levels), threads, max_model_len, peers_dir, server_args)
-        name, systems = Path(str(model)).stem, start.systems(peer, offline=offline)
+        file, sizes = resolve(str(model)), (threads or num_cores(), max_model_len or DEFAULT_LEN)
+        start = servers.Start(file, max(levels), *sizes, shlex.split(server_args))
+        systems = servers.systems(start, peer, peers_dir, offline=offline)
+        name = Path(str(model)).stem
     origin = {"task": Path(task).stem, "input_len": input_len, "server_args": server_args}
-    run(name, systems, loads, origin | {"url": url}, rounds, out, within, as_json)
-
-
-def run(
-    name: str,
-    systems: Systems,
-    loads: Sequence[Load],
-    origin: Mapping[str, object],
-    rounds: int,
-    out: Path | None,
-    within: Mapping[str, float],
-    as_json: bool,
-) -> None:
-    """Run loads of the same prompts on systems that serve the model `name`, and report. Exits 130 after Ctrl-C."""
-    from forerun.lab.bench import serving
-    from forerun.lab.provenance import provenance
-    from forerun.lab.store import Store
-
-    opt.check_least("rounds", rounds, 1)
-    load = loads[0]
-    asked = {**load.body, "request_rate": str(load.request_rate), "num_prompts": len(load.prompts)}
-    asked |= {"seed": load.seed, "ramp_up": load.ramp_up_s, **origin}
-    store = Store(provenance(name, "as served", **asked), out)
-    is_whole = _measure(systems, loads, rounds, store)
-    rows = serving.rows(store, within)
-    publish(
-        {"provenance": store.origin, "rows": rows},
-        lambda: serving.show(store.origin, rows, within),
+    serving.run(
+        name, systems, loads, origin | {"url": url}, rounds=rounds, out=out, within=within,
         as_json=as_json,
-        fails=any(row["failed"] for row in rows),
-    )
-    if not is_whole:
-        raise typer.Exit(130)
+    )  # fmt: skip
 
 
 def _levels(given: str) -> list[int]:
@@ -162,35 +134,3 @@ def _lengthened(prompts: Sequence[TaskPrompt], input_len: int, model: str) -> li
     tokenizer = open_checkpoint(resolve(model)).tokenizer()
     encode = partial(tokenizer.encode, bos=False)
     return workload.lengthened(prompts, input_len, encode, tokenizer.decode)
-
-
-def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store) -> bool:
-    """Run every load on every system, in turns; False if Ctrl-C ended it. What was answered is kept."""
-    from forerun.cli import console
-
-    turns = [(name, load, number) for number in range(rounds) for load in loads for name in systems]
-    num_asked = sum(len(load.prompts) for _, load, _ in turns)
-    num_done = 0
-    with console.counter("measuring", num_asked) as show:
-        for name, load, number in turns:
-            key = f"{name} x{load.concurrency} {number}"
-            if store.results.get(key, {}).get("is_whole"):
-                num_done += len(load.prompts)
-                continue
-            served: list[Served] = []
-            seconds = 0.0
-            with suppress(KeyboardInterrupt), systems[name]() as ask:
-                run = ask(load)
-                for one in run:
-                    served.append(one)
-                    seconds = run.seconds
-                    show(num_done + len(served))
-            num_done += len(served)
-            is_whole = len(served) == len(load.prompts)
-            if served:
-                told = {"system": name, "concurrency": load.concurrency, "is_whole": is_whole}
-                answers = [asdict(one) for one in served]
-                store.add(key, {**told, "seconds": seconds, "served": answers})
-            if not is_whole:
-                return False
-    return True

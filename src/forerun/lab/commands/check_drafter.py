@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from forerun.cli import options as opt
-from forerun.lab.commands._publish import publish
+from forerun.lab.output import publish
 
 
 def command(

@@ -11,7 +11,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.lab.commands._publish import publish
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from forerun.lab.contract.distribution import Report

@@ -13,7 +13,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.textfile import read_text
-from forerun.lab.commands._publish import publish
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from forerun.lab.eval.fidelity import Nearness, Read
