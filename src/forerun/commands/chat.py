@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,19 +25,22 @@ def command(
     config: EngineConfig,
     params: opt.Params,
     system: opt.System = None,
-    first: str | None = typer.Option(None, "-p", "--prompt", help="The first message."),
+    first: Annotated[str | None, typer.Option("-p", "--prompt", help="The first message.")] = None,
     json_schema: opt.JsonSchema = None,
     grammar: opt.Grammar = None,
     grammar_file: opt.GrammarFile = None,
-    no_history: bool = typer.Option(
-        False, "--no-history", help="Neither read nor keep what is typed."
-    ),
-    url: str | None = typer.Option(
-        None, "--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1."
-    ),
-    api_key: str | None = typer.Option(
-        None, "--api-key", metavar="KEY", help="The key that it asks for."
-    ),
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1."
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
+    ] = None,
 ) -> None:
     """Talk with the model; tokens the drafter guessed are tinted. /help lists the commands inside.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,14 +12,15 @@ NUM_DRAFTS = (1, 3, 5, 7)
 
 
 def command(
-    target: str = typer.Argument(..., help="The model that answers."),
-    draft: str = typer.Argument(..., help="The smaller model that would draft for it."),
-    quant: str = typer.Option(
-        "none", "--quant", help="int8 or int4: round the target's weights first."
-    ),
-    draft_quant: str = typer.Option(
-        "none", "--draft-quant", help="The same of the draft, which may be TARGET itself."
-    ),
+    target: Annotated[str, typer.Argument(help="The model that answers.")],
+    draft: Annotated[str, typer.Argument(help="The smaller model that would draft for it.")],
+    quant: Annotated[
+        str, typer.Option("--quant", help="int8 or int4: round the target's weights first.")
+    ] = "none",
+    draft_quant: Annotated[
+        str,
+        typer.Option("--draft-quant", help="The same of the draft, which may be TARGET itself."),
+    ] = "none",
     as_json: opt.Json = False,
 ) -> None:
     """Say whether DRAFT can draft for TARGET, and how often it must be right to be faster. Exits 1 if it cannot."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    prompt_id: str = typer.Option(
-        "summary-1", "--prompt-id", help="Which of the built-in prompts."
-    ),
+    prompt_id: Annotated[
+        str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
+    ] = "summary-1",
     as_json: opt.Json = False,
 ) -> None:
     """Generate one prompt with plain decoding and with drafting, compare the tokens, show the speed-up."""

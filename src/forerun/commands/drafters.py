@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: str | None = typer.Argument(None, help="A drafter, or the path of a file with one."),
+    name: Annotated[
+        str | None, typer.Argument(help="A drafter, or the path of a file with one.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """List the drafters, or the options of one. ++ joins two, whose drafts then make one tree."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -17,26 +18,27 @@ from forerun.core.errors import ConfigError
 def command(
     config: EngineConfig,
     params: opt.Params,
-    prompt: str | None = typer.Argument(
-        None, help="The prompt. Text that is piped in follows it; - is stdin alone."
-    ),
-    text: str | None = typer.Option(
-        None, "-p", "--prompt", help="The prompt, as llama.cpp takes it."
-    ),
-    file: Path | None = typer.Option(
-        None, "-f", "--file", metavar="FILE", help="Read the prompt here."
-    ),
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The prompt. Text that is piped in follows it; - is stdin alone."),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("-p", "--prompt", help="The prompt, as llama.cpp takes it.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt here.")
+    ] = None,
     system: opt.System = None,
     raw: opt.Raw = False,
     json_schema: opt.JsonSchema = None,
     grammar: opt.Grammar = None,
     grammar_file: opt.GrammarFile = None,
-    profile: bool = typer.Option(
-        False, "--profile", help="Print where the time went, phase by phase."
-    ),
-    trace: Path | None = typer.Option(
-        None, "--trace", help="Write a trace for chrome://tracing or Perfetto."
-    ),
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing or Perfetto.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Answer a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there.

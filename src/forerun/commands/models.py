@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,9 +62,9 @@ class Row:
 
 
 def command(
-    clear_cache: bool = typer.Option(
-        False, "--clear-cache", help="Delete all packed copies, as `rm --packed` does."
-    ),
+    clear_cache: Annotated[
+        bool, typer.Option("--clear-cache", help="Delete all packed copies, as `rm --packed` does.")
+    ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take.

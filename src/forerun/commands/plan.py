@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,7 +31,9 @@ MEANINGS = {
 @opt.engine(without=("min_draft", "controller", "weight_cache"))
 def command(
     config: EngineConfig,
-    server: bool = typer.Option(False, "--server", help="Count what forerun serve takes as well."),
+    server: Annotated[
+        bool, typer.Option("--server", help="Count what forerun serve takes as well.")
+    ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Say what a model takes in memory, by component, without loading it; with a budget, what is given up for it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from forerun.cli import options as opt
@@ -9,7 +11,7 @@ from forerun.core.config import DEFAULT_MODEL
 
 
 def command(
-    model: str = typer.Argument(DEFAULT_MODEL, help="A known name or a hub name."),
+    model: Annotated[str, typer.Argument(help="A known name or a hub name.")] = DEFAULT_MODEL,
     as_json: opt.Json = False,
 ) -> None:
     """Fetch a model, check it, keep it in the cache; harmless when it is there already."""

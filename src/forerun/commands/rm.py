@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 
 def command(
-    names: list[str] | None = typer.Argument(
-        None, metavar="NAME...", help="Names as `models` lists them."
-    ),
-    packed: bool = typer.Option(
-        False, "--packed", help="Only packed copies, of all models if no name is given."
-    ),
-    learned: bool = typer.Option(
-        False, "--learned", help="Only what drafters learned (--learn), of all or the named models."
-    ),
-    yes: bool = typer.Option(False, "-y", "--yes", help="Do not ask."),
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Names as `models` lists them.")
+    ] = None,
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="Only packed copies, of all models if no name is given."),
+    ] = False,
+    learned: Annotated[
+        bool,
+        typer.Option(
+            "--learned", help="Only what drafters learned (--learn), of all or the named models."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete models, their packed copies and what was learned of them from the cache. Files elsewhere stay.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,6 +37,30 @@ CHATML = (
 )
 
 
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar=MODELS, help="The models, as --model, which may be given more than once too."
+    ),
+]
+ApiKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Read the key here: all users of a machine can see its command lines.",
+        rich_help_panel="Listening",
+    ),
+]
+NoSharedDrafts = Annotated[
+    bool,
+    typer.Option(
+        "--no-shared-drafts",
+        help="Never draft from what other requests said; auto is suffix then.",
+        rich_help_panel="Drafting",
+    ),
+]
+
+
 @opt.engine()
 @opt.answering(*SAMPLING, max_tokens=None)
 @opt.serving()
@@ -45,21 +69,9 @@ def command(
     settings: ServerConfig,
     params: opt.Params,
     context: typer.Context,
-    models: list[str] | None = typer.Argument(
-        None, metavar=MODELS, help="The models, as --model, which may be given more than once too."
-    ),
-    api_key_file: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        help="Read the key here: all users of a machine can see its command lines.",
-        rich_help_panel="Listening",
-    ),
-    no_shared_drafts: bool = typer.Option(
-        False,
-        "--no-shared-drafts",
-        help="Never draft from what other requests said; auto is suffix then.",
-        rich_help_panel="Drafting",
-    ),
+    models: Models = None,
+    api_key_file: ApiKeyFile = None,
+    no_shared_drafts: NoSharedDrafts = False,
 ) -> None:
     """Serve models over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
 

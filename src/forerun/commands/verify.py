@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    prompts: str = typer.Option(
-        "builtin", "--prompts", help="A .jsonl with turns, or a text file; default: ours."
-    ),
-    limit: int | None = typer.Option(None, "--limit", help="Only the first prompts."),
-    batch: int = typer.Option(
-        1, "--batch", "--batch-size", help="Prompts decoded together, drafted."
-    ),
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="A .jsonl with turns, or a text file; default: ours.")
+    ] = "builtin",
+    limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together, drafted.")
+    ] = 1,
     as_json: opt.Json = False,
 ) -> None:
     """Decode every prompt greedily, with and without drafting, and compare the token ids. Exits 1 on any difference."""
