@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from forerun.commands.serve import without_sharing
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.server.sharing import without_sharing
 
 PROMPT = "Names of rivers, one after the other:"
 

@@ -9,20 +9,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from forerun.cli import options as opt
 from forerun.cli.arguments import MODELS
 from forerun.core import sizes
-from forerun.core.config import EngineConfig
+from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.device import bare_nbytes, num_cores, share_heaps
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
 from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
+    from forerun.drafting.spec import DrafterSpec
     from forerun.llm import LLM
     from forerun.server.fleet import ModelSource
 
@@ -36,6 +37,9 @@ CHATML = (
     "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+
+_FORGETFUL = ("none", "prompt_lookup", "lookahead", "draft_model", "early_exit")
+"""Drafters that know nothing of other requests."""
 
 Models = Annotated[
     list[str] | None,
@@ -83,7 +87,6 @@ def command(
         from forerun.engine.memory import DROPPED_NBYTES
         from forerun.server.fleet import ModelSource
         from forerun.server.run import serve
-        from forerun.server.sharing import without_sharing
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"forerun serve needs {error.name}: pip install 'forerun[serve]' brings it"
@@ -118,6 +121,36 @@ def command(
         config.budget_nbytes,
         check=lambda: _check(sources, has_budget=config.memory_budget is not None),
     )
+
+
+def without_sharing(config: EngineConfig) -> EngineConfig:
+    """Give a configuration a drafter that never drafts from another request's tokens; `suffix` for auto.
+
+    Raises ConfigError for a drafter that learns from all requests.
+    """
+    from forerun.drafting.spec import DrafterSpec
+
+    spec = DrafterSpec.of_config(config)
+    if spec.is_auto:
+        spec = DrafterSpec.of("suffix")
+    parts = spec.parts or (spec,)
+    for part in parts:
+        if part.name not in _FORGETFUL and part.name != "suffix":
+            raise ConfigError(
+                f"drafter {part.name} learns from all requests, which --no-shared-drafts rules out "
+                f"(allowed: suffix, {', '.join(_FORGETFUL)})"
+            )
+    if config.learn:
+        raise ConfigError("give --learn or --no-shared-drafts, not both")
+    drafter = "++".join(map(_alone, parts))
+    unset: dict[str, Any] = dict.fromkeys(DRAFT_FIELDS)
+    return replace(config, drafter=drafter, draft_options={}, **unset)
+
+
+def _alone(part: DrafterSpec) -> str:
+    if part.name != "suffix":
+        return part.text()
+    return replace(part, options={**part.options, "shared_tokens": 0}).text()
 
 
 def _loaded(config: EngineConfig, template: str | None) -> LLM:

@@ -13,10 +13,10 @@ from forerun.server.answers import Document, Writer, event
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, renamed
 from forerun.server.openai import submit
-from forerun.server.parts import CallDelta, Delta, Reader, TextDelta
 from forerun.server.schema import ChatRequest, OpenBody
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
+from forerun.text.tool_calls import CallPart, Part, TextPart, ToolCallParser
 
 ONLY_CHAT = ("n", "logprobs", "top_logprobs", "prompt_logprobs")
 """Fields that such an answer has no place for."""
@@ -45,7 +45,7 @@ class BlockWriter(Writer):
     ) -> None:
         """`with_tools`: calls in the text are blocks of their own."""
         super().__init__(service, running, service.name(body.model))
-        self.body, self.reader = body, Reader(with_tools=with_tools)
+        self.body, self.parser = body, ToolCallParser(has_tools=with_tools)
         self.blocks: list[ContentBlock] = []
 
     @abstractmethod
@@ -99,22 +99,20 @@ class BlockWriter(Writer):
         return _events(self.last())
 
     def _read(self, text: str, *, is_last: bool) -> Iterator[Document]:
-        for delta in self.reader.read(text, is_last=is_last):
-            yield from self._grow(delta)
+        for part in self.parser.read(text, is_last=is_last):
+            yield from self._grow(part)
         if is_last:
             yield from self._close()
 
-    def _grow(self, delta: Delta) -> Iterator[Document]:
-        match delta:
-            case TextDelta(text):
-                if not self.blocks or self.blocks[-1].is_call:
-                    yield from self._open(ContentBlock(len(self.blocks)))
-            case CallDelta(_, call_id, name, text):
-                if name is not None:
-                    yield from self._open(ContentBlock(len(self.blocks), call_id, name))
-        if text:
-            self.blocks[-1].text += text
-            yield from self.grow(self.blocks[-1], text)
+    def _grow(self, part: Part) -> Iterator[Document]:
+        if isinstance(part, CallPart):
+            yield from self._open(ContentBlock(len(self.blocks), part.id, part.name))
+            return
+        if isinstance(part, TextPart) and (not self.blocks or self.blocks[-1].is_call):
+            yield from self._open(ContentBlock(len(self.blocks)))
+        if part.text:
+            self.blocks[-1].text += part.text
+            yield from self.grow(self.blocks[-1], part.text)
 
     def _open(self, block: ContentBlock) -> Iterator[Document]:
         yield from self._close()

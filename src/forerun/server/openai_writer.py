@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import forerun
@@ -13,10 +13,10 @@ from forerun.engine.loop import RequestHandle
 from forerun.engine.outputs import RequestOutput
 from forerun.server.answers import Document, Writer, event, timings, usage
 from forerun.server.errors import ApiError
-from forerun.server.parts import Call, CallDelta, Delta, Reader, TextDelta, whole
 from forerun.server.schema import ChatRequest, CompletionRequest, StreamOptions
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
+from forerun.text.tool_calls import ArgumentsPart, CallPart, Part, TextPart, ToolCallParser
 
 DONE = b"data: [DONE]\n\n"
 
@@ -47,7 +47,7 @@ class OpenAIWriter(Writer):
         }
         self._offsets: dict[int, int] = {}
         """By completion that has begun: where the text of its next token begins, counted by tokens."""
-        self._readers: dict[int, Reader] = {}
+        self._parsers: dict[int, ToolCallParser] = {}
 
     def document(self) -> Document:
         """Write the whole completion."""
@@ -105,13 +105,18 @@ class OpenAIWriter(Writer):
         if is_first and self.with_prompt:
             handle = self.running.handles[index // len(self.running.handles[0].runs)]
             text = self._prompt_text(handle.output()) + text
-        reader = self._readers.setdefault(index, Reader(with_tools=self.with_tools))
-        deltas = reader.read(text, is_last=reason is not None)
+        parser = self._parsers.setdefault(index, ToolCallParser(has_tools=self.with_tools))
+        num_calls = parser.num_calls
+        parts = parser.read(text, is_last=reason is not None)
         with_pieces = self.options.include_pieces and bool(event.pieces)
-        if not (deltas or logprobs or reason or is_first or self.with_ids or with_pieces):
+        if not (parts or logprobs or reason or is_first or self.with_ids or with_pieces):
             return None
-        choice = {"index": index, **self._said(deltas, is_first=is_first), "logprobs": logprobs}
-        choice["finish_reason"] = _reason(reason, reader.has_calls)
+        choice = {
+            "index": index,
+            **self._said(parts, num_calls, is_first=is_first),
+            "logprobs": logprobs,
+        }
+        choice["finish_reason"] = _reason(reason, parser.num_calls)
         if reason is not None:
             choice["stop_reason"] = run.stops.stop_reason
         if with_pieces:
@@ -122,13 +127,14 @@ class OpenAIWriter(Writer):
                 choice["prompt_token_ids"] = run.seq.tokens[: run.seq.num_prompt]
         return choice
 
-    def _said(self, deltas: Sequence[Delta], *, is_first: bool) -> Document:
-        text = "".join(one.text for one in deltas if isinstance(one, TextDelta))
+    def _said(self, parts: Sequence[Part], num_calls: int, *, is_first: bool) -> Document:
+        """Write what a chunk says; `num_calls` had begun before it."""
+        text = _text(parts)
         if not self.is_chat:
             return {"text": text}
         content: Document = {"role": "assistant", "content": ""} if is_first else {}
-        calls = _call_deltas(one for one in deltas if isinstance(one, CallDelta))
         content |= {"content": text} if text else {}
+        calls = _calls(parts, num_calls)
         return {"delta": content | ({"tool_calls": calls} if calls else {})}
 
     def _choices(self, handle: RequestHandle, start: int) -> list[Document]:
@@ -142,9 +148,10 @@ class OpenAIWriter(Writer):
                 if logprobs is not None:
                     scored = [*handle.runs[0].prompt_logprobs, *run.logprobs]
                     logprobs = self._echoed(output.prompt_token_ids[0], scored)
-            said, calls = whole(text, with_tools=self.with_tools)
-            choice = {"index": i, **self._whole(said, calls), "logprobs": logprobs}
-            choice["finish_reason"] = _reason(one.finish_reason, bool(calls))
+            parser = ToolCallParser(has_tools=self.with_tools)
+            said = self._whole(parser.read(text, is_last=True))
+            choice = {"index": i, **said, "logprobs": logprobs}
+            choice["finish_reason"] = _reason(one.finish_reason, parser.num_calls)
             choice["stop_reason"] = one.stop_reason
             if not self.is_chat:
                 choice |= self._of_prompt(output)
@@ -153,14 +160,16 @@ class OpenAIWriter(Writer):
             choices.append(choice)
         return choices
 
-    def _whole(self, text: str, calls: Sequence[Call]) -> Document:
+    def _whole(self, parts: Sequence[Part]) -> Document:
+        """Write what a choice says."""
+        text, calls = _text(parts), _calls(parts, 0)
         if not self.is_chat:
             return {"text": text}
         message: Document = {"role": "assistant", "content": text, "refusal": None}
         if calls:
             message["content"] = text or None
             message["tool_calls"] = [
-                _call(one.name, one.arguments, id=one.id, type="function") for one in calls
+                {name: value for name, value in call.items() if name != "index"} for call in calls
             ]
         return {"message": message}
 
@@ -221,27 +230,28 @@ class OpenAIWriter(Writer):
         return {name: [before[name], *values] for name, values in made.items()}
 
 
-def _call(name: str, arguments: str, **others: object) -> Document:
-    return {**others, "function": {"name": name, "arguments": arguments}}
+def _text(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-def _call_deltas(deltas: Iterable[CallDelta]) -> list[Document]:
-    """One entry a call: clients do not look for a second one in a chunk."""
+def _calls(parts: Sequence[Part], index: int) -> list[Document]:
+    """Write one entry a call, the first new one with this index: clients look for no second one in a chunk."""
     found: dict[int, Document] = {}
-    for one in deltas:
-        if one.index in found:
-            found[one.index]["function"]["arguments"] += one.arguments
-        elif one.name is None:
-            found[one.index] = {"index": one.index, "function": {"arguments": one.arguments}}
-        else:
-            call = _call(one.name, one.arguments, index=one.index, id=one.id, type="function")
-            found[one.index] = call
+    index -= 1
+    for part in parts:
+        if isinstance(part, CallPart):
+            index += 1
+            function = {"name": part.name, "arguments": ""}
+            found[index] = {"index": index, "id": part.id, "type": "function", "function": function}
+        elif isinstance(part, ArgumentsPart):
+            call = found.setdefault(index, {"index": index, "function": {"arguments": ""}})
+            call["function"]["arguments"] += part.text
     return [*found.values()]
 
 
-def _reason(reason: FinishReason | None, has_calls: bool) -> str | None:
+def _reason(reason: FinishReason | None, num_calls: int) -> str | None:
     """Why a completion ended, in OpenAI's words."""
-    if reason is FinishReason.STOP and has_calls:
+    if reason is FinishReason.STOP and num_calls:
         return "tool_calls"
     return None if reason is None else reason.value
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forerun.text.messages import Message, Tools, plain
 
@@ -50,6 +51,7 @@ class CallPart:
     """A call begins."""
 
     name: str
+    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,20 @@ Part = TextPart | CallPart | ArgumentsPart
 
 
 class ToolCallParser:
-    """Splits text into what is said and what is called. What is no call in this form stays text."""
+    """Split text into what is said and what is called. What is no call in this form stays text."""
 
-    def __init__(self) -> None:
-        self.num_calls = 0
+    def __init__(self, *, has_tools: bool = True) -> None:
+        """`has_tools`: False for an answer that can call nothing; all of it is text."""
+        self.has_tools, self.num_calls = has_tools, 0
         self._held = ""
         self._read = self._read_text
         self._scanner = _ObjectScanner()
+
+    def read(self, text: str, *, is_last: bool) -> list[Part]:
+        """Split more text; `is_last` if none will follow."""
+        if not self.has_tools:
+            return [TextPart(text)] if text else []
+        return self.push(text) + (self.flush() if is_last else [])
 
     def push(self, text: str) -> list[Part]:
         """Return what this text makes final; what may be the beginning of a mark is held back."""
