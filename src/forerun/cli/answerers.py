@@ -34,7 +34,7 @@ class LocalModel:
     hint: str = ""
     """How to go on, behind the note that an answer was cut."""
     stats: dict[str, SpecStats] = field(default_factory=dict)
-    """By drafter."""
+    """Counts of drafted and accepted tokens, by the drafter's name."""
     measured: list[console.Measured] = field(default_factory=list)
 
     def check(self, messages: Sequence[Message]) -> None:

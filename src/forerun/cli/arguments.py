@@ -51,7 +51,7 @@ class Reading:
     """A typer command or group that reads its arguments so; before the base class."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments."""
+        """Read the arguments, after names of other engines became ours."""
         command: Any = self
         reads = getattr(command.callback, "reads", ())
         options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]

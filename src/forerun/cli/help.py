@@ -55,7 +55,7 @@ class _Page:
     """A command that prints our help; before the base class."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the page."""
+        """Write the help page into Click's formatter."""
         formatter.write(_page(self, ctx))  # type: ignore[arg-type]
 
     def get_help_option(self, ctx: Any) -> Any:

@@ -27,7 +27,7 @@ class Row:
     path: Path | None
     here: str
     copies: list[PackedCopy]
-    """Its packed copies."""
+    """Packed copies of its weights in the cache, one for each way of rounding."""
     learned: list[learned_files.LearnedFile] = field(default_factory=list)
     """What drafters learned while it ran with --learn."""
 

@@ -51,7 +51,7 @@ class Segment:
 
     @property
     def num_rows(self) -> int:
-        """Rows this pass computes."""
+        """Rows that this pass computes for the segment: pending tokens and draft."""
         return self.stop - self.first
 
     def positions(self) -> NDArray[np.int64]:
@@ -83,12 +83,12 @@ class Batch:
         return sum(segment.num_rows for segment in self.segments)
 
     def tokens(self) -> NDArray[np.int64]:
-        """Return token ids (R,)."""
+        """Return the token ids (R,) of all rows, segment after segment."""
         parts = [s.tokens[s.first : s.stop] for s in self.segments]
         return np.array([token for part in parts for token in part], dtype=np.int64)
 
     def positions(self) -> NDArray[np.int64]:
-        """Return absolute positions (R,)."""
+        """Return the absolute positions (R,) of all rows, as the rotary embedding needs them."""
         return np.concatenate([segment.positions() for segment in self.segments])
 
     def spans(self) -> list[range]:

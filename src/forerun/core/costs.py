@@ -58,7 +58,7 @@ class CostCurve:
         return isinstance(other, CostCurve) and vars(self) | known == vars(other) | known
 
     def record(self, size: int, cost: float) -> None:
-        """Learn one measurement."""
+        """Learn one measured cost of a size; later ones count for more."""
         weight, mean = self._means.get(size, (0.0, 0.0))
         limit = 1 + (OUTLIER - 1) / (1 + weight) ** 0.5
         known = mean or self.predict(size)

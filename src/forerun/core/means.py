@@ -22,7 +22,7 @@ class DecayedMean:
     total: float = 0.0
 
     def record(self, value: float) -> None:
-        """Count a case."""
+        """Add an observation; earlier ones count for a little less from then on."""
         self.weight = self.weight * self.memory + 1
         self.total = self.total * self.memory + value
 

@@ -40,7 +40,7 @@ class StructuredOutputsParams:
     json: str | Mapping[str, Any] | type | None = None
     """A JSON schema as mapping or text, or a pydantic model."""
     json_object: bool | None = None
-    """Any JSON object."""
+    """True: the answer is any one JSON object."""
     regex: str | None = None
     """A regular expression that the whole answer matches."""
     choice: Sequence[str] | None = None

@@ -249,7 +249,7 @@ class Event:
 
     @property
     def text(self) -> str:
-        """The new text."""
+        """Text that the event made final; empty while a character or stop string is incomplete."""
         return "".join(piece.text for piece in self.pieces)
 
 

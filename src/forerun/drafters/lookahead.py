@@ -182,7 +182,7 @@ class Lookahead(Drafter):
                 state.pool.add(state.window.advance(last, state.window.read(outcome)))
 
     def end(self, seq: Seq) -> None:
-        """Drop pool and window."""
+        """Drop the sequence's pool of n-grams and its window."""
         self.states.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:

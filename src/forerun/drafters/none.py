@@ -9,7 +9,7 @@ from forerun.drafting.base import Drafter, Target
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Nothing to choose."""
+    """Plain decoding has no options."""
 
 
 def build(options: Options, target: Target) -> Drafter:

@@ -99,7 +99,7 @@ class PromptLookup(Drafter):
         self.indexes[seq.id] = NgramIndex(self.options.ngram_min, self.options.ngram_max)
 
     def end(self, seq: Seq) -> None:
-        """Drop the index."""
+        """Drop the sequence's n-gram index."""
         self.indexes.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:

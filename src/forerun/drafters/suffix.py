@@ -96,7 +96,7 @@ class Suffix(Drafter):
         self.texts = Texts(options.max_depth, options.shared_tokens)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Follow a sequence."""
+        """Index the prompt, and the answer from here on."""
         self.texts.begin(seq, len(outcome.emitted))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:

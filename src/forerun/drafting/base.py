@@ -83,7 +83,7 @@ class DrafterBytes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Sum the kinds."""
+        """Bytes of weights, keys and values, and tables together."""
         return sum(self)
 
 

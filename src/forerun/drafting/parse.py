@@ -61,7 +61,7 @@ def implied(given: Mapping[str, object]) -> str:
 
 
 def option_names(drafter: str) -> list[str]:
-    """List a drafter's options."""
+    """List the names of a drafter's options, as `-d NAME:option=value` takes them."""
     return [one.name for one in dataclasses.fields(find(drafter).Options)]
 
 

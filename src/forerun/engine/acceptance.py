@@ -16,14 +16,14 @@ from forerun.core.means import DecayedMean
 from forerun.core.types import Draft
 
 STATED_CASES = 8.0
-"""Nodes of a kind that weigh as much as what was stated of them."""
+"""Observations of a kind that weigh as much as the stated confidence."""
 MEMORY = 0.98
-"""What a node counts for after the next one of its kind, or of its sequence."""
+"""Decay of a node's weight with each later one of its kind, or of its sequence."""
 FIRST_PRECISION = 4.0
 """1 / variance of the biases of sequences: how closely they resemble each other."""
 _HALVES = [(i + 0.5) / 200 for i in range(200)]
 _LEVELS = tuple(8 + round(math.log2(p / (1 - p))) for p in (*_HALVES, _HALVES[-1]))
-"""By stated confidence in steps of half a percent; a level is as wide as a factor of two in the odds."""
+"""Level of a stated confidence, in steps of half a percent; a level is as wide as a factor of two in the odds."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Bias:
     precision: float = FIRST_PRECISION
 
     def learn(self, chance: float, is_hit: bool) -> None:
-        """A Newton step."""
+        """Take one Newton step towards the log-odds that explain what was accepted."""
         self.precision = max(FIRST_PRECISION, MEMORY * self.precision + chance * (1 - chance))
         self.value += (is_hit - chance) / self.precision
 
@@ -54,7 +54,7 @@ class AcceptanceModel:
             above = accepted
 
     def of(self, draft: Draft, bias: Bias) -> list[float]:
-        """Of every node to be accepted once its parent is, in a sequence of that bias."""
+        """Return every node's chance to be accepted if its parent is, in a sequence of that bias."""
         odds, found = math.exp(-bias.value), []
         stated = draft.confidence or (0.5,) * len(draft)
         for said, seen in zip(stated, self._kinds(draft), strict=True):
@@ -65,14 +65,14 @@ class AcceptanceModel:
     def learn(
         self, draft: Draft, chances: Sequence[float], tokens: Sequence[int], bias: Bias
     ) -> None:
-        """Compare a draft, cut or not, with the tokens that came; `chances` is what was thought of it."""
+        """Compare a draft, cut or not, with the tokens that came; `chances` is what was expected of it."""
         kinds = self._kinds(draft)
         for node, is_hit in draft.matches(tokens):
             bias.learn(chances[node], is_hit)
             kinds[node].record(is_hit)
 
     def _kinds(self, draft: Draft) -> Sequence[DecayedMean]:
-        """Of each node, those it is counted with."""
+        """Return the mean that each node is counted in."""
         if draft.confidence is None:
             missing = len(draft) - len(self._indexes)
             self._indexes += [DecayedMean(MEMORY) for _ in range(missing)]

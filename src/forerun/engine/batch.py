@@ -51,7 +51,7 @@ class Pass:
             first = stop
 
     def groups(self, most: int | None) -> Iterator[list[tuple[SequenceRows, range, range]]]:
-        """`spans` in order, as many together as have `most` rows among the logits, at least one; all for None."""
+        """Yield `spans` in order, in groups that have `most` rows among the logits, at least one; all for None."""
         group: list[tuple[SequenceRows, range, range]] = []
         for span in self.spans():
             if group and most is not None and span[2].stop - group[0][2].start > most:
@@ -67,7 +67,7 @@ class Pass:
         return all(one.is_complete and one.num_pending == 1 for one in self.seq_rows)
 
     def head_rows(self, hidden: Tensor, rows: range) -> Tensor:
-        """Of all rows' states (R, D) those of some rows among the logits; a view where every row has logits."""
+        """Select the states of some rows with logits from all (R, D); a view where every row has logits."""
         if len(self.logit_rows) == self.batch.num_rows:
             return hidden[rows.start : rows.stop]
         return hidden[list(self.logit_rows[rows.start : rows.stop])]

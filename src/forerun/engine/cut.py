@@ -12,7 +12,7 @@ _ratio = itemgetter(0)
 
 
 def best_cut(gains: Mapping[int, Sequence[float]], costs: Sequence[float]) -> dict[int, int]:
-    """How many nodes of each draft to keep: by descending gain a row along the drafts' envelopes, the best of all.
+    """Return how many nodes of each draft to keep: by descending gain a row along the drafts' envelopes, the best.
 
     `gains` are of each draft's nodes, `costs[k]` is that of a pass with k nodes.
 
@@ -33,7 +33,7 @@ def best_cut(gains: Mapping[int, Sequence[float]], costs: Sequence[float]) -> di
 
 
 def envelope(seq_id: int, gains: Iterable[float]) -> list[Increment]:
-    """Return steps along the concave envelope: nodes that gain little are judged with those that come after them.
+    """Return the steps along the concave envelope: nodes that gain little are judged with those that come after them.
 
     >>> [step[1:3] for step in envelope(0, [0.9, 0.1, 0.5])]
     [(0.9, 1), (0.6, 2)]

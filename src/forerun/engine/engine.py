@@ -108,7 +108,7 @@ class Engine:
         return bool(self.sequences)
 
     def step(self) -> list[Event]:
-        """Return one pass of the target for all running sequences; what it made final."""
+        """Run one pass of the target for all running sequences, and return what it made final."""
         self.scheduler.admit()
         if not self.scheduler.running:
             return []
@@ -134,7 +134,7 @@ class Engine:
         return events
 
     def idle(self) -> bool:
-        """Return a small step of the drafter's own while there is nothing to do; whether there is more."""
+        """Let the drafter do a small step of its own while no request runs; return whether there is more."""
         return not self.has_work and self.proposer.drafter.idle()
 
     def abort(self, seq_id: int) -> Event | None:
@@ -150,7 +150,7 @@ class Engine:
         return Event(seq_id, (), pieces, None, FinishReason.ABORT)
 
     def start_trace(self) -> Trace:
-        """Trace every step from here on; seconds added up so far stand."""
+        """Trace every step from here on, and keep the seconds added up so far."""
         self.timers = self.trace = Trace(self.timers.seconds, self.timers.clock)
         return self.trace
 
@@ -190,7 +190,7 @@ class Engine:
         return Prediction(self._encode(params.prediction))
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
-        """Pending tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
+        """Pack the tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
         needs, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
             pending = self.scheduler.pending(seq)
@@ -225,7 +225,7 @@ class Engine:
         return True
 
     def _verify(self, work: Pass, hidden: Hidden) -> list[StepResult]:
-        """Accept what the target would have said, up to where the sequence ends.
+        """Verify the drafts, up to where each sequence ends.
 
         As many sequences at a time as there are rows of logits for, where they are needed.
         """
@@ -247,7 +247,7 @@ class Engine:
         return results
 
     def _head(self, rows: Tensor, writes: bool) -> tuple[Tensor | Best, TopK | None]:
-        """Return logits of rows (M, D), or only the likeliest tokens; beside them what the drafter asked for.
+        """Return the logits of rows (M, D), or only the likeliest tokens, and what the drafter asked for.
 
         All come out of one read of the weights. The next call overwrites the logits.
         """
@@ -298,7 +298,7 @@ class Engine:
         return [StepResult.of(state, seq_rows, outcome)]
 
     def _keep(self, work: Pass, results: list[StepResult]) -> None:
-        """Commit what was fed and what was accepted; the other scratch rows are forgotten."""
+        """Commit what was fed and what was accepted; the other scratch rows may be overwritten."""
         paths = {result.rows.seq.id: result.outcome.path for result in results}
         for seq_rows in work.seq_rows:
             n = seq_rows.num_pending
@@ -306,7 +306,7 @@ class Engine:
             self.cache.keep(seq_rows.seq.slot, [*range(n), *accepted])
 
     def _observe(self, results: list[StepResult]) -> None:
-        """Tell the drafter who began, what became of its drafts, and who has ended."""
+        """Report to the drafter which sequences began and ended, and the outcome of its drafts."""
         observed: list[StepResult] = []
         for result in results:
             state = result.state
@@ -331,7 +331,7 @@ class Engine:
     def _learn(
         self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
     ) -> None:
-        """Tell the controller what the step brought and cost."""
+        """Report to the controller what the step emitted and took."""
         read = sum(one.num_pending for one in work.seq_rows) if not work.is_decoding else 0
         emitted = sum(len(r.outcome.emitted) for r in results)
         self.pressure.learn(draft_s + verify_s, emitted, read)

@@ -28,22 +28,22 @@ class PassTime:
 
 @dataclass(frozen=True)
 class PassTimes:
-    """What passes take. Costs are in plain passes: one row of one sequence at the same context."""
+    """Measured times of passes. Costs are in plain passes: one row of one sequence at the same context."""
 
     times: tuple[PassTime, ...]
 
     @cached_property
     def plain_ms(self) -> float:
-        """The plain pass, over all contexts."""
+        """Milliseconds of the plain pass, over all contexts."""
         plain = self._plain()
         return sum(plain.values()) / len(plain)
 
     def cost(self, rows: float) -> float:
-        """Return a pass of one sequence and so many rows, by the nearest that were measured."""
+        """Return the cost of a pass of one sequence and so many rows, from the nearest that were measured."""
         return self._alone.predict(rows)
 
     def costs(self, max_seqs: int) -> CostCurve:
-        """By rows, in batches up to `max_seqs`: the mean over contexts and batches.
+        """Return costs by rows, for batches up to `max_seqs`: the mean over contexts and batches.
 
         More rows never cost less, whatever the noise says.
         """
@@ -75,7 +75,7 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True)
 class DrafterFigures:
-    """What drafting in full with one setting showed on some prompts, one sequence at a time."""
+    """Results of drafting in full with one setting on some prompts, one sequence at a time."""
 
     drafter: str
     """The setting, as `-d` takes it."""
@@ -90,24 +90,24 @@ class DrafterFigures:
     draft_total: float
     """Cost of all proposals together, in plain passes."""
     nodes: tuple[tuple[float, float], ...]
-    """Of node i: the share of drafts that had it, and of those in which it was accepted."""
+    """For node i, the share of drafts that had it, and of those in which it was accepted."""
 
     @property
     def tau(self) -> float:
-        """Tokens a pass."""
+        """Emitted tokens per pass of a sequence; plain decoding has 1."""
         return self.emitted / self.passes if self.passes else 1.0
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over drafted tokens."""
+        """Accepted over drafted tokens; 0 if nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def pass_total(self, passes: PassTimes) -> float:
-        """Return cost of all passes together, in plain passes."""
+        """Return the cost of all passes together, in plain passes."""
         return sum(count * passes.cost(rows) for rows, count in self.rows.items())
 
     def speedup(self, passes: PassTimes) -> float:
-        """Return expected tokens a second over plain decoding: that of always drafting in full."""
+        """Return the expected speed-up over plain decoding: that of always drafting in full."""
         cost = self.pass_total(passes) + self.draft_total
         return self.emitted / cost if cost else 1.0
 

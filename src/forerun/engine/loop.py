@@ -31,13 +31,13 @@ from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_to
 from forerun.engine.sequence import SequenceState
 
 MAX_LEARN_S = 1.0
-"""Time to learn that is saved up."""
+"""Seconds of learning that may be saved up."""
 Sink = Callable[[Event], object]
 """Called with each event of a request, by the thread that steps; should return at once."""
 
 
 class EngineLock:
-    """Who may use a model now: one thread at a time; who asks next is next. Ctrl-C waits for the turn's end.
+    """Lets one thread at a time use a model, in the order of asking. Ctrl-C waits for the turn's end.
 
     Loops of one model share it. A thread that has the turn may take it again. `os.fork` waits for the end of a turn, so
     that the child has a model that nobody is using.
@@ -52,7 +52,7 @@ class EngineLock:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Have the turn."""
+        """Hold the lock: only this thread may touch the engine. Nested calls pass."""
         if self._owner == threading.get_ident():
             yield
             return
@@ -67,19 +67,19 @@ class EngineLock:
                 self._room.release()
 
     def hold(self) -> None:
-        """Wait for the end of the turn, and let nobody wait or begin."""
+        """Wait until the lock is free, and keep all others out until `let_go`."""
         if self._owner != threading.get_ident():
             self._door.acquire()
             self._room.acquire()
 
     def let_go(self) -> None:
-        """End that."""
+        """Release what `hold` took."""
         if self._owner != threading.get_ident():
             self._room.release()
             self._door.release()
 
     def begin_anew(self) -> None:
-        """In a child: those who wait are in the parent only."""
+        """Start with a free lock in a forked child: the threads that wait are in the parent only."""
         self._door, self._room = threading.Lock(), threading.Lock()
         if self._owner == threading.get_ident():
             self._room.acquire()
@@ -156,7 +156,7 @@ class EngineLoop:
                 self._end_cancelled()
 
     def step(self, waiting: RequestHandle | None = None) -> bool:
-        """Return one pass for all; True while there is work. An error ends all requests, and is raised here as well.
+        """Run one pass for all requests; return True while there is work. An error ends all requests, and is raised.
 
         Nothing is done if other threads' steps have brought what `waiting` waits for.
         """
@@ -177,12 +177,12 @@ class EngineLoop:
             return self.engine.has_work
 
     def idle(self) -> bool:
-        """Let the drafter learn for a moment if there is nothing to do; whether there is more."""
+        """Let the drafter learn for a moment if no request runs; return whether there is more."""
         with self.turns():
             return self.engine.idle()
 
     def learn(self, seconds: float) -> None:
-        """Let the drafter learn while there is nothing to do, over all calls for about so long together."""
+        """Let the drafter learn while no request runs, for about so long over all calls together."""
         self._learn_s = min(self._learn_s + seconds, MAX_LEARN_S)
         is_more = True
         while is_more and self._learn_s > 0:
@@ -210,7 +210,7 @@ class EngineLoop:
                 self._deliver(self.engine.abort(run.seq.id))
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing is known of what the engine was doing: end all it runs."""
+        """End all requests after an error that may have left the engine half way through a step."""
         for seq_id, handle in [*self._handles.items()]:
             handle.error = handle.error or error
             with suppress(Exception):  # one error is enough
@@ -230,7 +230,7 @@ class RequestHandle:
     news: deque[Event]
     sink: Sink
     error: BaseException | None = None
-    """What ended it before its time."""
+    """The error that ended it, if one did."""
 
     @property
     def is_finished(self) -> bool:
@@ -250,7 +250,7 @@ class RequestHandle:
             self.cancel()
 
     def wait(self) -> None:
-        """Run to the end. Raises what ended the request before its time."""
+        """Run to the end. Raises the error that ended the request."""
         while not self.is_finished:
             self.news.clear()
             self.loop.step(self)
@@ -283,7 +283,7 @@ class RequestHandle:
 
 
 def _each(params: SamplingParams) -> Iterator[SamplingParams]:
-    """Yield what each of the `n` sequences asks for; only the first one reads the whole prompt to score it."""
+    """Yield the parameters of each of the `n` sequences; only the first one reads the whole prompt to score it."""
     for i in range(params.n):
         seed = None if params.seed is None else (params.seed + i) % 2**63
         yield replace(params, seed=seed, prompt_logprobs=None if i else params.prompt_logprobs)
@@ -291,7 +291,7 @@ def _each(params: SamplingParams) -> Iterator[SamplingParams]:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C inside is raised at the end: a step that is half done would break all sequences."""
+    """Raise a Ctrl-C inside only at the end: a step that is half done would break all sequences."""
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or previous is None:
         yield

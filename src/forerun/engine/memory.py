@@ -1,4 +1,4 @@
-"""What will be resident, in bytes by component: a pure function of numbers, known before anything is loaded.
+"""The memory plan, in bytes by component: a pure function of numbers, known before anything is loaded.
 
 Everything over what Python and torch take by themselves is counted, native allocations too:
 
@@ -39,32 +39,32 @@ LOGIT_ROWS = 64
 LOGIT_COPIES = 6
 """Rows (V,) fp32 that sampling makes of the one it looks at: processed, sorted with ids, probabilities in fp64."""
 TOKEN_NBYTES = 356
-"""Of the tokenizer, a token: measured on vocabularies from 49152 to 151936."""
+"""Bytes of the tokenizer for each token: measured on vocabularies from 49152 to 151936."""
 WORDS_NBYTES = 2_500_000
-"""Of the words whose tokens it remembers."""
+"""Bytes of the tokenizer's cache of words."""
 PROGRAM_NBYTES = 28_000_000
-"""Measured; hardly depends on what is run."""
+"""Bytes of the modules: measured; hardly depends on the model."""
 COMMAND_NBYTES = 15_000_000
-"""More of it, if the command line runs it: measured."""
+"""Bytes that the command line adds: measured."""
 SERVER_NBYTES = 40_000_000
-"""What a server's modules and threads take, and its heap between requests: chosen, a measured peak is 10 MB below."""
+"""Bytes of a server's modules and threads, and its heap between requests: chosen, a measured peak is 10 MB below."""
 SHARED_NBYTES = PROGRAM_NBYTES + COMMAND_NBYTES + SERVER_NBYTES
-"""What several models of one server have once."""
+"""Bytes that several models of one server share."""
 DROPPED_NBYTES = 33_554_432
-"""What models leave behind that were dropped, of several in one process: measured."""
+"""Bytes that dropped models leave behind in one process: measured."""
 WAITING = 32
-"""Requests that a plan counts beside those that run; each more takes as much."""
+"""Waiting requests that a plan counts besides the running ones; each further one takes as much."""
 REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 66_000, 20
-"""Of a request that waits, with its connection, and of each token of its prompt: above the slopes of 64 and 128
+"""Bytes of a waiting request with its connection, and of each token of its prompt: above the slopes of 64 and 128
 requests of 9, 722 and 2893 tokens (dev/LOG.md, "The memory of a server")."""
 NETWORK_NBYTES = 12_000_000
-"""More of it, once a drafting network was built: measured."""
+"""Bytes that building a drafting network adds: measured."""
 LEARNING_NBYTES = 13_000_000
-"""More of it, once a network has learned while it served: measured."""
+"""Bytes that learning while serving adds: measured."""
 MAX_PAIRS = 24
 """Rows and query heads that attend together (csrc/model/types.h)."""
 UNLEARNED = "nothing learned while serving"
-"""What is given up of a drafter before it is made smaller."""
+"""Parts of a drafter that are given up before it is made smaller."""
 MIN_BUDGET_ROWS = 16
 """Rows of the smallest step: a prompt is read so many tokens at a time."""
 
@@ -82,9 +82,9 @@ class ModelNumbers:
     head_dim: int
     vocab_size: int
     num_tokens: int
-    """Of the tokenizer."""
+    """Tokens of the tokenizer's vocabulary."""
     kv_blocks: Mapping[Precision, int]
-    """Of a block of keys and values, by precision: as asked for, and as the user may choose instead."""
+    """Bytes of a block of keys and values, by precision: as asked for, and as the user may choose instead."""
     threads: int = 1
 
 
@@ -100,13 +100,13 @@ class DrafterNumbers:
     kv_seq: int = 0
     """Its keys and values of one sequence, where they are in no blocks."""
     tables_seq: int = 0
-    """What else it keeps of one sequence."""
+    """Its other state of one sequence."""
     num_nodes: int = 0
     """Nodes of a draft at most."""
     feature_width: int = 0
-    """Numbers a row that it sees of the target's pass."""
+    """Numbers that it reads of each row of the target's pass."""
     program: int = 0
-    """More of the program than without a drafter."""
+    """Bytes of the program that it adds."""
     learns: bool = False
     """Whether it learns while it serves, for the next process too."""
 
@@ -120,7 +120,7 @@ class Workload:
     precision: Precision
     prefill_rows: int
     program: Program = "python"
-    """What runs it."""
+    """Whether a Python program or a server runs the engine."""
     logit_rows: int = LOGIT_ROWS
     """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
@@ -133,7 +133,7 @@ class Workload:
 
     @property
     def blocks(self) -> int:
-        """Blocks in all."""
+        """Blocks of the pool, those for drafts and prefixes included."""
         if self.num_blocks is not None:
             return self.num_blocks
         return self.num_seqs * self.blocks_seq
@@ -149,7 +149,7 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
+        """Bytes of all components together."""
         return sum(self.components.values())
 
     @property
@@ -193,13 +193,13 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
 
 
 def together(totals: Iterable[int]) -> int:
-    """Of plans for models of one server: its program, modules and threads are there once."""
+    """Add up plans for models of one server: its program, modules and threads are there once."""
     each = [*totals]
     return sum(each) - max(len(each) - 1, 0) * SHARED_NBYTES
 
 
 def server_nbytes(workload: Workload) -> int:
-    """Return a server with the requests that run and some that wait."""
+    """Return the bytes of a server with the requests that run and some that wait."""
     if workload.program != "server":
         return 0
     request = REQUEST_NBYTES + TOKEN_OF_REQUEST_NBYTES * workload.max_len
@@ -209,7 +209,7 @@ def server_nbytes(workload: Workload) -> int:
 def step_nbytes(
     model: ModelNumbers, num_rows: int, workload: Workload, drafter: DrafterNumbers
 ) -> int:
-    """Return hidden states and features of a pass, and the scratch memory of the part that is computed at a time."""
+    """Return the bytes of hidden states and features of a pass, and of scratch memory for a part of it."""
     nodes = drafter.num_nodes
     held = num_rows * (model.hidden_size + drafter.feature_width)
     prompt = 2 * workload.max_len * drafter.feature_width  # until the drafter begins, and joined
@@ -222,7 +222,7 @@ def step_nbytes(
 
 
 def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
-    """Return what the kernels lay out for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
+    """Return the kernels' scratch bytes for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
     widths = (model.hidden_size, model.num_heads * model.head_dim, model.intermediate_size)
     heads = model.num_heads + 2 * model.num_kv_heads
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
@@ -233,7 +233,7 @@ def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
-    """Of a pass of so few rows that threads share the keys of one: a state a block of keys (csrc/model/plan.cpp)."""
+    """Return the bytes of a pass of few rows, where threads share the keys of one: a state a block (csrc/model/plan.cpp)."""
     group = model.num_heads // model.num_kv_heads
     heads = min(group, MAX_PAIRS)
     units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together
@@ -244,14 +244,14 @@ def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
 
 
 def _head_nbytes(model: ModelNumbers, rows: int) -> int:
-    """Return what the head lays out for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
+    """Return the head's scratch bytes for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
     blocks = -(-model.vocab_size // 128)
     aside = 4 * model.threads * PASS_ROWS * 128
     return _rows_nbytes(rows, model.hidden_size) + aside + rows * 8 * blocks
 
 
 def _rows_nbytes(rows: int, width: int) -> int:
-    """Return rows as floats, and as int8 with scales and sums a group of 32."""
+    """Return the bytes of rows as floats, and as int8 with scales and sums a group of 32."""
     whole = -(-rows // 8) * 8
     return 4 * rows * width + whole * -(-width // 32) * (32 + 4 + 4 + 8)
 
@@ -267,7 +267,7 @@ class PressureStep:
 def pressure_steps(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> list[PressureStep]:
-    """What each step of memory pressure would free by itself, in its fixed order: at load time, then while running.
+    """List what each step of memory pressure would free by itself, in order: at load time, then while running.
 
     `drafters` are the one that is asked for, smaller ones, and none.
     """

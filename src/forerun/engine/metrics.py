@@ -31,7 +31,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """Counters by position."""
+    """A counter for each position of a draft."""
 
     name: str
     labels: Mapping[str, str]
@@ -52,7 +52,7 @@ class RequestCounts:
     )
 
     def record(self, event: Event) -> None:
-        """Count one event."""
+        """Add one observation to its bucket, the sum and the count."""
         self.generation_tokens += len(event.token_ids)
         if event.finish_reason is not None:
             self.finished[event.finish_reason] += 1

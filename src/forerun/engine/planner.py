@@ -31,13 +31,13 @@ from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
 
 NOWHERE = Path("no-such-folder")
-"""What was learned before is not read for a plan."""
+"""Stands for the cache: what was learned before is not read for a plan."""
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
 
 
 def max_len_of(config: EngineConfig, longest: int) -> int:
-    """Tokens of prompt and answer, at most. Raises ConfigError if more are asked for than the model's `longest`."""
+    """Return the tokens of a sequence, at most. Raises ConfigError if more are asked for than the model's `longest`."""
     asked = config.max_model_len
     max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
     if not 2 <= max_len <= longest:
@@ -48,7 +48,7 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
 def model_numbers(
     model: Model, num_tokens: int, precisions: Sequence[Precision], threads: int
 ) -> ModelNumbers:
-    """Of a loaded or a blank model, of its tokenizer's tokens, and of keys and values as they may be kept."""
+    """Measure a loaded or a blank model, its tokenizer's tokens, and of keys and values as they may be kept."""
     config = model.config
     return ModelNumbers(
         weights=model.nbytes(),
@@ -66,12 +66,12 @@ def model_numbers(
 
 
 def block_nbytes(model: Model, precision: Precision) -> int:
-    """Of a block of the model's keys and values; `auto` is what the backend does best."""
+    """Return the bytes of a block of keys and values; `auto` is the backend's best."""
     return model.new_cache(1, BLOCK_ROWS, precision).block_nbytes
 
 
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
-    """Of a built drafter, or of several in one, for sequences of `max_len` tokens."""
+    """Measure a built drafter, or several in one, for sequences of `max_len` tokens."""
     features = drafter.features
     found = DrafterNumbers(
         name=name,
@@ -112,7 +112,7 @@ class Planner:
 
     @classmethod
     def of(cls, config: EngineConfig, device: torch.device) -> Planner:
-        """For a model that is not open yet."""
+        """Make the planner of a model that is not open yet."""
         spec = DrafterSpec.of_config(config)
         checkpoint = open_checkpoint(resolve(config.model))
         return cls(config, device, spec, checkpoint, checkpoint.tokenizer())
@@ -124,7 +124,7 @@ class Planner:
 
     @cached_property
     def numbers(self) -> ModelNumbers:
-        """The model's."""
+        """The model's sizes."""
         precisions = [self.config.kv, *self._others()]
         threads = self.config.threads or torch.get_num_threads()
         return model_numbers(self.model, self.tokenizer.vocab_size, precisions, threads)
@@ -169,11 +169,11 @@ class Planner:
         }
 
     def fitting(self, budget: int) -> MemoryPlan | None:
-        """Return what a budget makes of it; None if nothing works."""
+        """Return the plan within the budget; None if nothing works."""
         return memory.fit(self.numbers, self.drafters, self.workload, budget)
 
     def fit(self, budget: int) -> MemoryPlan:
-        """What a budget makes of it. Raises CapacityError that names the smallest budget, and what would work."""
+        """Return the plan within the budget. Raises CapacityError that names the smallest budget that works."""
         found = self.fitting(budget)
         if found is None:
             least = sizes.shown_up(self.smallest().total)
@@ -188,7 +188,7 @@ class Planner:
         return found
 
     def given_up(self, chosen: MemoryPlan) -> list[str]:
-        """In words, what differs in a plan from what was asked for, besides the number of blocks."""
+        """Describe how a plan differs from what was asked for, besides the number of blocks."""
         asked, got = self.workload, chosen.workload
         words = []
         drafter, wanted = chosen.drafter, self.drafters[0]

@@ -43,13 +43,12 @@ MARGIN = 1.25
 QUESTION_MARGIN = 1.125
 """m and m': the best of many estimates is overestimated."""
 SPEED_MEMORY = 0.98
-"""What a step counts for in s_i after the next, a sequence in what new ones are worth; s_i begins as after many plain
-steps."""
+"""Decay of a step's weight in s_i, and of a sequence's in the average; s_i begins as after many plain steps."""
 EXPLORATION = 0.008
 MIN_EXPLORATION = 0.004
-"""Share of the time, and what it falls to while trials are in vain."""
+"""Share of the time for trials, and what it falls to while they gain nothing."""
 RESERVE = 0.5
-"""Plain steps that are in store for trials at most, and at first."""
+"""Plain steps in the exploration budget, at most and at first."""
 TRIAL_STEPS = 2
 """A drafter's first draft after a pause is slow, it has to read what it missed."""
 PLAIN_EVERY = 64
@@ -59,22 +58,22 @@ _id = attrgetter("seq_id")
 
 @dataclass(slots=True)
 class SequenceEstimate:
-    """What is known of one sequence; tokens and time in plain steps."""
+    """The controller's state of one sequence; tokens and time in plain steps."""
 
     values: Means = field(default_factory=Means)
     tokens: float = 1 / (1 - SPEED_MEMORY)
     time: float = 1 / (1 - SPEED_MEMORY)
     weight: float = 1.0
-    """Of a token: s_i^-a."""
+    """Weight of a token in the objective, s_i^-a."""
     bias: Bias = field(default_factory=Bias)
 
     @property
     def speedup(self) -> float:
-        """Over plain decoding in this batch, of late."""
+        """Recent speed-up over plain decoding in this batch."""
         return self.tokens / self.time
 
     def record(self, tokens: int, time: float) -> None:
-        """Count a step."""
+        """Add the tokens and the time of a step."""
         self.tokens = self.tokens * SPEED_MEMORY + tokens
         self.time = self.time * SPEED_MEMORY + time
         self.weight = (self.time / self.tokens) ** ALPHA
@@ -165,7 +164,7 @@ class Policy(Controller):
         self._granted, self._drafts = {}, {}
 
     def _best_question(self, state: SequenceEstimate) -> int:
-        """As many nodes as add most, less what asking for them costs; none while that is unknown."""
+        """Return how many nodes add most, less what asking for them costs; none while that is unknown."""
         if not self._knows_asking:
             return 0
         values = accumulate(self._value.expected(state.values))
@@ -195,11 +194,11 @@ class Policy(Controller):
         return self._reserve >= 0 and self._since_plain >= PLAIN_EVERY
 
     def _next(self, k: int) -> int:
-        """Twice as many nodes; all where that is as many as drafts have, or before any draft."""
+        """Return twice as many nodes; all where that is as many as drafts have, or before any draft."""
         return 2 * k if 0 < 2 * k < self._value.num_nodes else self.full
 
     def _learn_values(self, gains: dict[int, list[float]], kept: dict[int, int]) -> None:
-        """What each node of a draft added, those that were not there or not kept nothing."""
+        """Return what each node of a draft added; 0 for those that were not there or not kept."""
         if not gains:
             return
         num_seqs, rows = len(self._states), sum(kept.values())
@@ -235,7 +234,7 @@ class Policy(Controller):
                 self._knows_asking, self._trial_steps = True, 0
 
     def _account(self, results: Sequence[DraftResult], num_rows: int, draft_s: float) -> None:
-        """The step's tokens and time, in plain steps, by sequence; into the exploration budget a share of its time.
+        """Add the step's tokens and time to each sequence, and a share of its time to the exploration budget.
 
         A trial takes out the time that went beyond what its tokens take at the present speed.
         """

@@ -1,4 +1,4 @@
-"""When blocks of keys and values run short: drafts bend first, tokens never.
+"""When blocks of keys and values run short: drafts give way first, and no token changes.
 
 The steps, each logged once and counted: smaller draft trees, shorter drafts, evicted prefixes, a draft model's rows,
 preempted sequences, and sequences that wait. Nothing of it changes a token.
@@ -78,7 +78,7 @@ class MemoryPressure:
         self._token_s, self._prompt_row_s = DecayedMean(COST_MEMORY), DecayedMean(COST_MEMORY)
 
     def learn(self, seconds: float, num_emitted: int, num_prompt_rows: int) -> None:
-        """What a step took: of a step that only decodes the seconds a token, else those of a row of a prompt.
+        """Learn what a step took: seconds a token if it only decodes, else seconds a row of a prompt.
 
         What the cache and the scheduler did by themselves is counted.
         """
@@ -92,7 +92,7 @@ class MemoryPressure:
             self._token_s.record(seconds / num_emitted)
 
     def fit(self, needs: Sequence[Need]) -> list[Draft]:
-        """Their drafts, cut where there are no blocks for them."""
+        """Return the drafts, cut where there are no blocks for them."""
         cache, drafts = self.cache, [need.draft for need in needs]
         least = [cache.lacking(need.seq.slot, need.pending) for need in needs]
         extra = [
@@ -118,13 +118,13 @@ class MemoryPressure:
         return drafts
 
     def take_back(self) -> bool:
-        """Whether a draft model's rows of a sequence were freed, which is decoded without drafts from here on."""
+        """Free a draft model's rows of a sequence, which then gets no drafts; return whether there were any."""
         found = self.cache.pool.shared.take_back()
         self.note(UNDRAFTED, found)
         return found
 
     def note(self, step: str, count: int = 1) -> None:
-        """A step was taken; the first time it is told."""
+        """Count a step of memory pressure, and log its first occurrence."""
         if count and not self.taken[step]:
             level = logging.WARNING if step in (PREEMPTED, QUEUED) else logging.INFO
             _log.log(level, "memory is tight: %s (told once)", PRESSURE_STEPS[step])
@@ -136,7 +136,7 @@ class MemoryPressure:
         return draft.trim(room) if room > 0 else EMPTY_DRAFT
 
     def _gain(self, draft: Draft, room: int) -> float:
-        """Return tokens that the nodes beyond the first `room` are expected to bring."""
+        """Return the tokens that the nodes beyond the first `room` are expected to bring."""
         rate = (self.stats.accepted + 1) / (self.stats.drafted + 2)
         own = draft.confidence or (rate,) * len(draft)
         return sum(tree.path_products(draft.parents, own)[max(room, 0) :])

@@ -25,9 +25,9 @@ from forerun.engine.figures import DrafterFigures, PassTimes
 from forerun.hub.names import cache_dir
 
 VERSION = 1
-"""Of the file format."""
+"""Version of the file format."""
 SAMPLE_NBYTES = 1 << 20
-"""Of the beginning and the end of each of a model's files, which tell it from other models."""
+"""Bytes of the beginning and the end of each of a model's files, which identify it."""
 PARTS = (".gguf", ".safetensors", ".bin", ".json")
 """Files of a model folder that make the model."""
 
@@ -59,11 +59,11 @@ class Subject:
     model: str
     """Digest of the model's contents."""
     setting: Mapping[str, object]
-    """Machine and way of running: whatever costs depend on."""
+    """Machine, threads, backend and options: whatever costs depend on."""
 
     @classmethod
     def of(cls, model: Path, config: EngineConfig, *, device: str, backend: str) -> Subject:
-        """Return a model's file or folder, run here and now as `config` says, on that device by that backend.
+        """Identify a model's file or folder, run here and now as `config` says, on that device by that backend.
 
         Every option that is not known to have no effect counts; defaults are left out.
         """
@@ -79,7 +79,7 @@ class Subject:
 
     @property
     def path(self) -> Path:
-        """Where its profile is."""
+        """File of the subject's profile, whether it exists or not."""
         return folder() / f"{self.name}-{self.model}-{digest_of(self.setting)}.json"
 
 
@@ -95,10 +95,10 @@ class Profile:
     drafters: tuple[DrafterFigures, ...]
     """Every setting that was tried."""
     measured: Mapping[str, object]
-    """The chosen setting beside plain decoding: `speedup`, `speedup_lo`, `speedup_hi`, and on how many prompts."""
+    """The chosen setting against plain decoding: `speedup`, `speedup_lo`, `speedup_hi`, and on how many prompts."""
 
     def prior(self, drafter: str, max_seqs: int) -> Prior:
-        """Return what a controller may know beforehand; of a setting that was never tried, only what passes cost."""
+        """Return the prior of a controller; of a setting that was never tried, only what passes cost."""
         passes = self.passes.costs(max_seqs)
         for figures in self.drafters:
             if figures.drafter == drafter:
@@ -132,7 +132,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, document: object, subject: Subject) -> Profile:
-        """Raises ValueError, KeyError or TypeError for what is no such file, or is another version's."""
+        """Read a file's JSON. Raises ValueError, KeyError or TypeError for another kind of file or version."""
         if not isinstance(document, dict):
             raise ValueError("it is no JSON object")
         made_by = (document.get("version"), document.get("forerun"))
@@ -161,7 +161,7 @@ def load(subject: Subject) -> Profile | None:
 
 
 def choices(model: Path) -> list[str]:
-    """Which drafter the profiles of a model chose, one a machine and way of running; unreadable ones left out."""
+    """List the drafters that a model's profiles chose, one a machine and setting; unreadable ones left out."""
     found = []
     for path in sorted(folder().glob(f"*-{digest(model)}-*.json")):
         try:
@@ -172,12 +172,12 @@ def choices(model: Path) -> list[str]:
 
 
 def folder() -> Path:
-    """Return where profiles are kept, beside the models; it may not exist yet."""
+    """Return the folder of the profiles in the cache; it may not exist yet."""
     return cache_dir().parent / "profiles"
 
 
 def digest(model: Path) -> str:
-    """Of a model's file, or of the files of its folder: their sizes, beginnings and ends."""
+    """Hash a model's file, or the files of its folder: their sizes, beginnings and ends."""
     files = [model]
     if model.is_dir():
         files = sorted(path for path in model.iterdir() if path.suffix in PARTS)
@@ -192,6 +192,6 @@ def digest(model: Path) -> str:
 
 
 def digest_of(value: object) -> str:
-    """Of any JSON value."""
+    """Hash any JSON value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True)
     return blake2b(text.encode(), digest_size=4).hexdigest()

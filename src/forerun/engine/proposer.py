@@ -49,7 +49,7 @@ class Proposer:
         return {i: self._extended(state, drafts.get(i, EMPTY_DRAFT)) for i, state in states.items()}
 
     def results(self, results: Sequence[StepResult]) -> list[DraftResult]:
-        """Return what the controller is told of a step: nodes that were not the drafter's do not count as its."""
+        """Return the step's trials for the controller: nodes that were not the drafter's do not count as its."""
         found = []
         for result in results:
             i, outcome = result.rows.seq.id, result.outcome
@@ -86,7 +86,7 @@ class Proposer:
         return with_forced(draft, grammar, room, state.stops.tokens_left - 1)
 
     def _room(self, seq: Seq, budget: int) -> int:
-        """Return nodes that a sequence may draft, with what it asked for and what is left of the context."""
+        """Return how many nodes a sequence may draft, with what it asked for and what is left of the context."""
         asked = seq.params.max_draft
         return min(budget if asked is None else min(budget, asked), self._max_len - len(seq.tokens))
 

@@ -1,4 +1,4 @@
-"""A drafter that cannot do harm: if it raises, its sequences go on without it.
+"""A wrapper that isolates a drafter's errors: if it raises, its sequences go on without it.
 
 After an error the state of the drafter's sequences cannot be trusted, so it is asked about none of them again;
 sequences that begin later get another chance, until it has failed too often.
@@ -55,7 +55,7 @@ class SafeDrafter(Drafter):
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """What became of its drafts."""
+        """Pass on the outcomes of the drafts."""
         rows = zip(seqs, drafts, outcomes, strict=True)
         known = [row for row in rows if row[0].id in self._known]
         if known:
@@ -63,7 +63,7 @@ class SafeDrafter(Drafter):
                 self.inner.observe(*map(list, zip(*known, strict=True)))
 
     def end(self, seq: Seq) -> None:
-        """Forget a sequence."""
+        """End the sequence in the drafter, unless it was given up there before."""
         if self._known.pop(seq.id, None) is not None:
             with self._guarded("end"):
                 self.inner.end(seq)
@@ -75,12 +75,12 @@ class SafeDrafter(Drafter):
         return False
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Ask the drafter."""
+        """Return what the drafter says it takes."""
         return self.inner.memory(num_seqs, max_len)
 
     @contextmanager
     def _guarded(self, verb: str) -> Iterator[None]:
-        """An error inside is counted, the first one told, and all sequences are taken away from the drafter."""
+        """Count an error inside, log the first one, and take all sequences away from the drafter."""
         try:
             yield
         except Exception as error:  # whatever it is, requests go on
@@ -94,7 +94,7 @@ class SafeDrafter(Drafter):
                     self.inner.end(seq)
 
     def _tell(self, verb: str, error: Exception) -> None:
-        """In a line what failed, with the way to it in the drafter's own code."""
+        """Describe an error in one line, with its place in the drafter's own code."""
         if isinstance(error, ForerunError):
             log.warning("%s; going on without drafts", error)
             return

@@ -1,4 +1,4 @@
-"""Who runs: waiting sequences get cache slots in the order they came, when there is memory for their rows."""
+"""Scheduling: waiting sequences get cache slots in the order they came, when there is memory for their rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Scheduler:
         self.reuse = reuse
         self.waiting: deque[Seq] = deque()
         self.running: list[Seq] = []
-        """Longest running first."""
+        """Running sequences, longest running first."""
         self.num_queried = self.num_reused = 0
         """Tokens of admitted sequences, and how many of them the cache held already."""
         self.num_preempted = self.num_queued = 0
@@ -28,7 +28,7 @@ class Scheduler:
         self._last_queued: Seq | None = None
 
     def add(self, seq: Seq) -> None:
-        """Queue a sequence."""
+        """Put a new sequence at the end of the queue."""
         self.waiting.append(seq)
 
     def admit(self) -> None:
@@ -65,7 +65,7 @@ class Scheduler:
         self.num_preempted += 1
 
     def pending(self, seq: Seq) -> list[int]:
-        """Return tokens of a running sequence that are not in its cache yet; one unless its prompt is being read."""
+        """Return a running sequence's tokens that are not in its cache yet; one unless its prompt is being read."""
         return seq.tokens[self.cache.length(seq.slot) :]
 
     def _reuses(self, seq: Seq) -> bool:

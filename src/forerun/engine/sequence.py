@@ -35,7 +35,7 @@ class SequenceState:
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Of the prompt's tokens after the first one."""
+    """Log-probabilities of the prompt's tokens after the first one."""
     pooled: list[Tensor] = field(default_factory=list)
     """States of the prompt, as `pooling` wants them, and of how many tokens they are."""
     num_pooled: int = 0
@@ -52,7 +52,7 @@ class SequenceState:
 
     @property
     def needs_only_argmax(self) -> bool:
-        """Whether the likeliest token of each row is all it takes."""
+        """Whether it needs only the likeliest token of each row."""
         return self.pipeline.needs_only_argmax and self.seq.params.logprobs is None
 
     @property
@@ -61,7 +61,7 @@ class SequenceState:
         return self.seq.params.prompt_logprobs is not None and not self.has_begun
 
     def score_prompt(self, base: int, states: Tensor, head: Callable[[Tensor], Tensor]) -> None:
-        """Log-probabilities of prompt tokens, from the hidden states (R, D) of those from position `base` on."""
+        """Score prompt tokens, from the hidden states (R, D) of those from position `base` on."""
         num_top = self.seq.params.prompt_logprobs or 0
         first = max(base, len(self.prompt_logprobs))  # read again if it was preempted
         stop = min(base + len(states), self.seq.num_prompt - 1)
@@ -95,7 +95,7 @@ class SequenceState:
         return found
 
     def take(self, result: StepResult) -> Event:
-        """Append the result to the sequence; the event with what is new."""
+        """Append the result to the sequence, and return the event with what is new."""
         if self.first_token_s is None:
             self.first_token_s = time.perf_counter()
         self.seq.tokens += result.outcome.emitted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 def expected_emitted(acceptance: float, num_draft: int) -> float:
-    """Return tokens a step emits on average if every drafted token is kept with the same chance (equation 1).
+    """Return the tokens a step emits on average if every drafted token is kept with the same chance (equation 1).
 
     >>> expected_emitted(0.5, 2)
     1.75
@@ -18,7 +18,7 @@ def expected_emitted(acceptance: float, num_draft: int) -> float:
 
 
 def speedup(acceptance: float, num_draft: int, cost: float, verify_cost: float = 1.0) -> float:
-    """Over plain decoding (theorem 3.8, with the cost of verifying in the place of 1)."""
+    """Return the speed-up over plain decoding (theorem 3.8, with the cost of verifying in the place of 1)."""
     return expected_emitted(acceptance, num_draft) / (num_draft * cost + verify_cost)
 
 

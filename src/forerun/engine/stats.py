@@ -70,7 +70,7 @@ class SpecStats:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over drafted tokens."""
+        """Accepted over drafted tokens; 0 if nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
@@ -122,10 +122,10 @@ class Timers:
 
     @property
     def draft_s(self) -> float:
-        """Time the drafter took."""
+        """Seconds in the drafter: proposing and observing."""
         return self.seconds["propose"] + self.seconds["observe"]
 
     @property
     def verify_s(self) -> float:
-        """Time the target took: its passes and what is done with them."""
+        """Seconds in the target: its passes and what is done with them."""
         return sum(self.seconds[name] for name in ("pack", "forward", "head", "verify", "keep"))

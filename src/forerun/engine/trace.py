@@ -25,7 +25,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the span."""
         return self.stop_s - self.start_s
 
 
@@ -44,7 +44,7 @@ class TraceStep:
         return self.spans[0].start_s
 
     def seconds(self) -> dict[str, float]:
-        """Return seconds of each phase, without those of a phase inside it; `other` is what no phase covers."""
+        """Return the seconds of each phase, without those of a phase inside it; `other` is what no phase covers."""
         found = dict.fromkeys(PHASES, 0.0)
         for span in self.spans:
             found[span.phase] += span.seconds
@@ -65,7 +65,7 @@ class Trace(Timers):
         self._spans.append(Span(phase, start_s, stop_s))
 
     def end_step(self, work: Pass, results: Sequence[StepResult], granted: int) -> None:
-        """The step is over: `granted` is what its sequences might have drafted together."""
+        """Record a finished step: `granted` is what its sequences might have drafted together."""
         spans = tuple(sorted(self._spans, key=lambda span: span.start_s))
         self._spans = []
         counts = {
@@ -78,7 +78,7 @@ class Trace(Timers):
         self.steps.append(TraceStep(spans, self.clock(), not work.is_decoding, counts))
 
     def profile(self) -> dict[str, dict[str, float]]:
-        """Milliseconds by phase, their `total` and the number of `steps`: of those that read a prompt, and others."""
+        """Return milliseconds by phase, their `total` and the number of `steps`, apart for steps that read a prompt."""
         return {
             "prompt": _summed([step for step in self.steps if step.reads_prompt]),
             "decode": _summed([step for step in self.steps if not step.reads_prompt]),

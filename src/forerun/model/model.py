@@ -149,7 +149,7 @@ class HeadColumns:
         return self.model.head_rows(hidden, self.ids)
 
     def nbytes(self) -> int:
-        """Nothing is copied."""
+        """0: the rows are the model's own."""
         return 0
 
 

@@ -41,14 +41,14 @@ For each function call, return a json object with function name and arguments wi
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Text outside of calls."""
+    """A piece of text outside of tool calls."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A call begins."""
+    """The beginning of a tool call, with its name."""
 
     name: str
     id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}", compare=False)

@@ -64,7 +64,7 @@ class Grid:
 
     @property
     def top(self) -> int:
-        """The largest code."""
+        """The largest code, 2^bits - 1."""
         return (1 << self.bits) - 1
 
     def round(self, weight: Tensor) -> Coded:
@@ -76,7 +76,7 @@ class Grid:
         return Coded(codes.view(weight.shape), scales, zeros)
 
     def nearest(self, weight: Tensor) -> Tensor:
-        """Return the values of `round`."""
+        """Return the values (N, K) of the nearest codes."""
         return self.round(weight).values()
 
 

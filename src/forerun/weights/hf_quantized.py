@@ -39,7 +39,7 @@ class PackedLayer:
         return self._data(part, "I32").view(np.int32)
 
     def floats(self, part: str) -> np.ndarray:
-        """Scales, fp32."""
+        """Read scales as fp32. Raises LoadError for another type."""
         tensor = self.tensor(part)
         if tensor.format.name not in ("f16", "bf16", "f32"):
             raise LoadError(f"tensor '{tensor.name}' is {tensor.format.name}, not floating-point")

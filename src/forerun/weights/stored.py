@@ -116,7 +116,7 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored."""
+        """Bytes of the codes as they lie in the file."""
         return self.data.nbytes
 
     def rows(self, index: Rows) -> Self:

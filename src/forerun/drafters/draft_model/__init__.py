@@ -154,7 +154,7 @@ class DraftModel(ModelDrafter):
             self._slots[seq.id] = Slot(opened[0], own)
 
     def end(self, seq: Seq) -> None:
-        """Give the slot back."""
+        """Free the sequence's slot of the draft's cache."""
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
             self.cache.close(slot.index, seq.tokens)

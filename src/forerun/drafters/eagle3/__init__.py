@@ -61,7 +61,7 @@ def _gguf(model: str) -> Path | None:
 
 
 def example(target: Target) -> Options:
-    """Choose an untrained network."""
+    """Choose a network of random weights, which `check-drafter` needs no file for."""
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 

@@ -72,7 +72,7 @@ class EagleNorm(nn.RMSNorm):
     """An RMS norm in fp32, whatever autocast multiplies in."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (..., n)."""
+        """Apply the RMS norm over the last dimension of (..., n)."""
         return super().forward(x.float())
 
 

@@ -38,7 +38,7 @@ def build(options: Options, target: Target) -> LastStateDrafter:
 
 
 def example(target: Target) -> Options:
-    """Choose untrained heads."""
+    """Choose heads of random weights, which `check-drafter` needs no file for."""
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 

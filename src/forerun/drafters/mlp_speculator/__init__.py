@@ -81,7 +81,7 @@ class LearningDrafter(LastStateDrafter):
             self.learner.saw(seq, outcome, committed_rows(outcome))
 
     def end(self, seq: Seq) -> None:
-        """Forget the sequence."""
+        """Drop the sequence's last state."""
         super().end(seq)
         self.learner.end(seq)
 
@@ -96,7 +96,7 @@ class LearningDrafter(LastStateDrafter):
 
 
 def example(target: Target) -> Options:
-    """Choose an untrained network."""
+    """Choose a network of random weights, which `check-drafter` needs no file for."""
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 

@@ -68,9 +68,9 @@ class HeadRows(NamedTuple):
     """The rows of a head, and the tokens that they stand for."""
 
     rows: Tensor
-    """(V', p) fp32."""
+    """Rows of the head, (V', p) fp32, one for each of `ids`."""
     ids: Tensor
-    """(V',) int64, ascending."""
+    """Token ids of the head's rows, (V',) int64, ascending."""
 
 
 def new_learner(
@@ -96,7 +96,7 @@ class Benefit:
         self.num = 0
 
     def add(self, learned: float, shipped: float) -> None:
-        """Record a measure."""
+        """Add one measure of both networks on new rows."""
         self.learned.record(learned)
         self.shipped.record(shipped)
         self.num += 1

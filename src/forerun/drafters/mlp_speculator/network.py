@@ -41,9 +41,9 @@ class MLPSpeculatorConfig:
 
     vocab_size: int
     hidden_size: int
-    """D, the target's."""
+    """Width D of the target's states."""
     inner_dim: int
-    """p."""
+    """Width p of the network's own state."""
     n_predict: int
     """Steps it is made for; with tied weights it can go further."""
     cell: Literal["mlp", "lstm"] = "mlp"
@@ -98,7 +98,7 @@ class ScaledNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (..., p)."""
+        """Normalise over the last dimension of (..., p), with scale and shift where there are any."""
         return rms(x) * self.weight + self.bias
 
 

@@ -23,7 +23,7 @@ class TextRuns(NamedTuple):
     """Rows to learn from: the state before the first guess, and what followed."""
 
     first: Tensor
-    """(R, D) fp32."""
+    """States from which chains start, (R, D) fp32."""
     tokens: Tensor
     """(R, K) int64: read one after the other."""
     after: Tensor
@@ -80,7 +80,7 @@ class StateBuffer:
         self.count += num
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all rows, as when the learned map is given up."""
         self._chunk.fill_(-1)
         self._open.clear()
 

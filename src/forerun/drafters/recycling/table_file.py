@@ -37,7 +37,7 @@ class TableHeader:
 
     model: str
     vocabulary: str
-    """The tokenizer's `fingerprint`."""
+    """`fingerprint` of the tokenizer whose token ids the table has."""
     order: int
     token_nbytes: int
     num_tokens: int

@@ -111,7 +111,7 @@ class TorchStateNetwork(StateNetwork):
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
     ) -> list[GuessTree]:
-        """Grow trees best first."""
+        """Grow a tree for each sequence, the likeliest node first."""
         take_steps = self.new_draft(hidden if rows is None else hidden[[*rows]])
         limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
         assert ngrams is None or isinstance(ngrams, Sequence)
@@ -195,7 +195,7 @@ class LastStateDrafter(NetworkDrafter):
             self.states[seq.id] = outcome.hidden, rows[-1]
 
     def end(self, seq: Seq) -> None:
-        """Forget the state."""
+        """Drop the sequence's state."""
         self.states.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:

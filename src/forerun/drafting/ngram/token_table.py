@@ -270,7 +270,7 @@ class PackedTable:
 
     @property
     def nbytes(self) -> int:
-        """Count offsets and data."""
+        """Bytes of the offsets and the entries."""
         return self.offsets.nbytes + self.data.nbytes
 
 

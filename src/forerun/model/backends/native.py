@@ -94,7 +94,7 @@ class NativeDecoder:
 
     @property
     def num_threads(self) -> int:
-        """Threads that compute."""
+        """Threads that the kernels use, the caller's included."""
         return self.runtime.num_threads
 
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:

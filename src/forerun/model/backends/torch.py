@@ -23,7 +23,7 @@ PRIORITY = 0
 
 
 def unsupported(config: ModelConfig, device: torch.device) -> str | None:
-    """None: every model runs."""
+    """Return None: torch runs every model."""
     return None
 
 

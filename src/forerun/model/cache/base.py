@@ -108,7 +108,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes allocated."""
+        """Bytes of the allocated blocks."""
 
     @abstractmethod
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:

@@ -51,7 +51,7 @@ class DenseCache(RowCache):
         return stored[0].float(), stored[1].float()
 
     def nbytes(self) -> int:
-        """Bytes allocated."""
+        """Bytes of the allocated rows."""
         return self._keys.nbytes + self._values.nbytes
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:

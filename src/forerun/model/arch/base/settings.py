@@ -63,7 +63,7 @@ class Settings:
         return number_in(self.prefix + key, self._present(key, default), low, high)
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return True or false."""
+        """Read a boolean. Raises LoadError for anything else."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self._wrong(key, value, "true or false")
