@@ -44,7 +44,7 @@ class Segment:
 
     @classmethod
     def of(cls, slot: int, base: int, pending: Sequence[int], draft: Draft) -> Segment:
-        """Pending tokens (at least one, not in the cache yet) as a chain, with the draft's tree below the last."""
+        """Make a chain of pending tokens (at least one, not in the cache yet), with the draft's tree below the last."""
         n = len(pending)
         parents = tree.chain(n) + tuple(parent + n for parent in draft.parents)
         return cls(slot, base, (*pending, *draft.tokens), parents)
@@ -92,7 +92,7 @@ class Batch:
         return np.concatenate([segment.positions() for segment in self.segments])
 
     def spans(self) -> list[range]:
-        """Return the rows of each segment."""
+        """Return the slice of each segment among the rows."""
         stops = accumulate(s.num_rows for s in self.segments)
         return [
             range(stop - s.num_rows, stop) for s, stop in zip(self.segments, stops, strict=True)

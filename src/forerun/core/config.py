@@ -47,7 +47,7 @@ class EngineConfig:
     num_draft: int | None = None
     """Tokens drafted a step, at most; an option of most drafters."""
     draft_options: Mapping[str, object] = field(default_factory=dict)
-    """Options of the drafter, given beside it."""
+    """Options of the drafter, given apart from its name."""
     min_draft: int = 0
     """A draft of fewer tokens is dropped, unless it was drawn at random."""
     draft_budget: int = 63

@@ -10,13 +10,13 @@ from forerun.core.errors import ConfigError
 
 ROOT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 NO_LIMIT = 1 << 60
-"""Version 1 has no word for none, but a number close to 2**63."""
+"""Version 1 has no value for "no limit", but a number close to 2**63."""
 MARGIN = 0.05
-"""Of a limit: for the kernel's part, and for what comes and goes."""
+"""Share of a limit that is left to the kernel and to short-lived memory."""
 
 
 def container_budget() -> int:
-    """The budget that a container's limit leaves beside Python, torch and a margin. Raises ConfigError if none does."""
+    """Return the budget that a container's limit leaves after Python, torch and a margin. Raises ConfigError."""
     limit = memory_limit()
     if limit is None:
         raise ConfigError(

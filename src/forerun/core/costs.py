@@ -84,7 +84,7 @@ class CostCurve:
         return cost + share * (self._at(low + 1) - cost) if share else cost
 
     def costs(self, first: int, last: int) -> list[float]:
-        """Of the sizes from `first` to `last`."""
+        """Return the costs of the sizes from `first` to `last`."""
         return [self._at(size) for size in range(first, last + 1)]
 
     def _at(self, size: int) -> float:
@@ -112,7 +112,7 @@ class CostCurve:
         return points[low] + share * (points[high] - points[low])
 
     def _fit(self, size: float, cost: float) -> None:
-        """Least squares with decaying weights; the slope stays while only one size is seen."""
+        """Fit a line by least squares with decaying weights; the slope stays while only one size is seen."""
         self._weight = self._weight * LINE_DECAY + 1
         step, miss = size - self._size, cost - self._cost
         self._size += step / self._weight

@@ -1,4 +1,4 @@
-"""The machine: device, threads, and what to write beside a measurement.
+"""The machine: device, threads, and what a measurement depends on.
 
 torch is imported where it is needed, not at the top, so that importing core stays cheap. Nothing is
 chosen behind the user's back: every choice is an argument, and `auto` means what is said below.
@@ -38,7 +38,7 @@ _FEATURES = (
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of that name; `auto` is the CPU, the only one with kernels. Raises ConfigError if it is not there."""
+    """Return the device of that name; `auto` is the CPU, the only one with kernels. Raises ConfigError."""
     import torch
 
     if name == "auto":
@@ -69,7 +69,7 @@ def set_threads(num_threads: int | None = None) -> int:
 
 
 def num_cores() -> int:
-    """Return physical cores this process may use, by affinity and a container's CPU quota."""
+    """Return the number of physical cores this process may use, by affinity and a container's CPU quota."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -79,7 +79,7 @@ def num_cores() -> int:
 
 
 def available_nbytes() -> int | None:
-    """Memory that a new program can have without swapping, within a container's limit; None if that is not told."""
+    """Return the memory a new program can have without swapping, within a container's limit; None if unknown."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")) or "")
     bounds = [int(found[1]) * 1024] if found else []
     limit, used = (_read(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
@@ -95,19 +95,19 @@ def return_freed() -> None:
 
 
 def trim_heap() -> None:
-    """The same without a search for garbage, which takes its time where there are many objects."""
+    """Give freed memory back without a search for garbage, which takes long where there are many objects."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
 
 
 def return_at_once() -> None:
-    """From now on let the C library (glibc) keep no freed memory that was asked for by the megabyte."""
+    """Make the C library (glibc) return freed blocks of a megabyte or more at once, from now on."""
     _mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 def share_heaps() -> None:
-    """From now on let all threads have two heaps of the C library (glibc): a server has many threads that do little."""
+    """Let all threads share two heaps of the C library (glibc), from now on: a server has many idle threads."""
     _mallopt(_ARENA_MAX, 2)
 
 
@@ -187,7 +187,7 @@ def _cpu_field(name: str) -> str | None:
 
 
 def _cpu_quota() -> int:
-    """CPUs the container may use, rounded up; a large number without a limit."""
+    """Return the number of CPUs the container may use, rounded up; a large number without a limit."""
     quota, _, period = (_read(Path("/sys/fs/cgroup/cpu.max")) or "max").partition(" ")
     return 1 << 16 if quota == "max" else -(-int(quota) // int(period))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 PATIENCE_S = 2.0
-"""How long to wait for another process that has a lock. It needs it for milliseconds."""
+"""Seconds to wait for another process's lock, which it holds for milliseconds."""
 
 
 def replace(path: Path, *parts: bytes, mode: int = 0o644) -> None:

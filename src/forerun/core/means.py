@@ -18,7 +18,7 @@ class DecayedMean:
 
     memory: float
     weight: float = 0.0
-    """Of all cases together, in units of the last one's."""
+    """Weight of all cases together, in units of the last one's."""
     total: float = 0.0
 
     def record(self, value: float) -> None:

@@ -49,7 +49,7 @@ class LoadModel(Protocol):
 
 
 def cannot_load(model: str, *, quant: Scheme = "none", head_bits: int | None = None) -> LoadedModel:
-    """Stand in for `Target.load` where the target was not loaded from a file. Raises ConfigError."""
+    """Replace `Target.load` where the target was not loaded from a file. Raises ConfigError."""
     raise ConfigError(f"'{model}' cannot be loaded: Target(load=...) says how, and was not given")
 
 

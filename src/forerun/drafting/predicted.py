@@ -56,7 +56,7 @@ class Prediction:
         )
 
     def learn(self, draft: Draft, path: Sequence[int]) -> None:
-        """Count what became of the predicted nodes of a draft, and guess more or less the next time."""
+        """Count the accepted and rejected predicted nodes of a draft, and adapt the number of guesses."""
         children, node = tree.children(draft.parents), -1
         num_drafted = num_right = 0
         for token in self._coming():

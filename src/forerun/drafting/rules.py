@@ -1,4 +1,4 @@
-"""What `propose` must return, checked in every step: a wrong draft is an error in words, not in a kernel."""
+"""What `propose` must return, checked in every step: a wrong draft is reported by name, before it reaches a kernel."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which drafter, with which options: one value, however it was given.
 
-`suffix:min_token_prob=0.2` on the command line, a mapping with `method`, options beside it: all end as a `DrafterSpec`.
+`suffix:min_token_prob=0.2` on the command line, a mapping with `method`, separate options: all end as a `DrafterSpec`.
 `suffix++draft_model:model=small.gguf` names two, which make one tree (`union`).
 """
 
@@ -33,13 +33,13 @@ class DrafterSpec:
     options: Mapping[str, object] = field(default_factory=dict)
     parts: tuple[DrafterSpec, ...] = ()
     is_auto: bool = field(default=False, compare=False)
-    """Nothing was asked for: what the model's profile chose takes its place."""
+    """No drafter was named: the model's profile decides."""
     built: Drafter | None = None
     """A drafter that was given as an object; it serves one engine."""
 
     @classmethod
     def of(cls, drafter: str | Mapping[str, object] | Drafter, **given: object) -> DrafterSpec:
-        """Read a name, `name:key=value,...` or a mapping with `method`, and options given beside it (None: not given).
+        """Read a name, `name:key=value,...` or a mapping with `method`, and separate options (None: not given).
 
         A name may be the path of a Python file; a drafter itself is taken as it is. A `model` without a method means
         `draft_model`, `ngram_max` without one prompt lookup: nothing that is asked for is ignored. Raises ConfigError.
@@ -84,7 +84,7 @@ class DrafterSpec:
         return options.spell(self.name, self._built_options())
 
     def keeps(self) -> bool:
-        """Say whether it keeps what it learned for the next process, where that is asked for."""
+        """Return whether it stores what it learned for the next process, with `learn`."""
         if self.parts:
             return any(part.keeps() for part in self.parts)
         return self.built is None and method_of(self.name).keeps
@@ -105,7 +105,7 @@ class DrafterSpec:
         return None if chosen is None else DrafterSpec.of(options.spell(self.name, chosen))
 
     def for_target(self, target: Target) -> DrafterSpec:
-        """Return what `auto` means for a target: the network that ships for it joins the tables, if there is one."""
+        """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
         has_network = self.is_auto and AUTO_NETWORK in registry.names("drafters")
         if not has_network or not method_of(AUTO_NETWORK).ships_for(target):
             return self
@@ -129,7 +129,7 @@ class DrafterSpec:
 
     @classmethod
     def _combined(cls, drafters: list[str], given: Mapping[str, object]) -> DrafterSpec:
-        """Read each part by itself; an option given beside them goes to the parts that have it."""
+        """Read each part by itself; an option given separately goes to the parts that have it."""
         parts = [cls.of(drafter) for drafter in drafters]
         names = [parse.option_names(part.name) if given else [] for part in parts]
         for key, value in given.items():

@@ -35,7 +35,7 @@ def united(parts: Sequence[Drafter]) -> Drafter:
 
 
 class Union(Drafter):
-    """Asks both drafters, tells both what becomes of the draft they made together."""
+    """Asks both drafters, and passes the outcome of their joint draft to both."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         if first.draws:
@@ -45,19 +45,19 @@ class Union(Drafter):
         self.draws = second.draws
         self.max_nodes = first.max_nodes + second.max_nodes  # where they share no path
         self.network: Drafter | None = None
-        """Of a pair that makes one tree in one call: the one that guesses with what `tables` knows."""
+        """The one of a pair that guesses with the n-gram model of `tables`, for one tree in one call."""
         for network, self.tables in ((first, second), (second, first)):
             if network.takes_ngrams and network.takes_ngrams == self.tables.gives_ngrams:
                 self.network, self.max_nodes = network, network.max_nodes
                 break
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Hand the sequence to both."""
+        """Begin the sequence in both."""
         for part in self.parts:
             part.begin(seq, _seen_by(part, outcome))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """Guess one tree a sequence, of both."""
+        """Draft one tree a sequence from both."""
         if self.network is not None:
             return self.network.propose_with(seqs, budgets, self.tables.ngram_model(seqs))
         firsts, seconds = (propose(part, seqs, budgets) for part in self.parts)
@@ -69,13 +69,13 @@ class Union(Drafter):
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Tell both what became of the draft. A network takes more likeliest tokens than it asked for: no copies."""
+        """Pass the outcome to both. A network takes more likeliest tokens than it asked for: no copies."""
         for part in self.parts:
             seen = outcomes if self.network else [_seen_by(part, each) for each in outcomes]
             part.observe(seqs, drafts, seen)
 
     def end(self, seq: Seq) -> None:
-        """Let both forget the sequence."""
+        """End the sequence in both."""
         for part in self.parts:
             part.end(seq)
 
@@ -90,7 +90,7 @@ class Union(Drafter):
 
 
 def common_features(first: Features, second: Features) -> Features:
-    """Return what both want to see of the target's pass. Raises ConfigError if that differs."""
+    """Join the features both want to see of the target's pass. Raises ConfigError if that differs."""
     wanted = {(f.last, f.layers) for f in (first, second)} - {(False, ())}
     if len(wanted) > 1:
         raise ConfigError("these drafters want to see different layers of the model: choose one")

@@ -1,4 +1,4 @@
-"""What token ids stand for, to a drafter, and whether two tokenizers mean the same by their ids."""
+"""What token ids stand for, as a drafter sees them, and whether two tokenizers mean the same by their ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SAMPLED = 64
 
 
 class Vocabulary(Protocol):
-    """What a drafter may ask of a tokenizer: what a token id stands for."""
+    """The part of a tokenizer that drafters use."""
 
     vocab_size: int
 

@@ -22,7 +22,7 @@ from forerun.hub.hugging_face import HubName
 from forerun.hub.wheel import WheelFile, fetch, sha256
 
 Progress = Callable[[str], None]
-"""Is told what is being done now, in a few words."""
+"""Called with a short description of what is being done now."""
 
 _UNKNOWN = "unknown"
 

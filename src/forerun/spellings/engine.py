@@ -126,7 +126,7 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
         "max_matching_ngram_size": Spelling("ngram_max"),
     },
 }
-"""Names of drafters' options, in a `speculative_config` and beside it."""
+"""Names of drafters' options, in a `speculative_config` or as options."""
 
 METHODS: Mapping[str, str] = {
     "ngram": "prompt_lookup",

@@ -26,7 +26,7 @@ class FillIn:
     suffix: int
     middle: int
     file: int | None = None
-    """Before a file's name, if the model has seen files beside one another."""
+    """Before a file's name, if the model was trained on several files in one text."""
     repo: int | None = None
     pad: int | None = None
 

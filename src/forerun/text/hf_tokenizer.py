@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json and the files beside it.
+"""The tokenizer of a Hugging Face folder: tokenizer.json and its sibling files.
 
 Whether a model wants a BOS token, which tokens end an answer and how a chat is written is spread
 over tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json and

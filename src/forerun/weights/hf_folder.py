@@ -1,4 +1,4 @@
-"""What stands beside the weights of a Hugging Face folder: the tokenizer's files and generation_config.json.
+"""The other files of a Hugging Face folder: the tokenizer's files and generation_config.json.
 
 Those of a folder are copied; those of a GGUF file are made from its metadata.
 """

@@ -69,7 +69,7 @@ def new_network(
 
 
 class NativeEagle:
-    """Drafts beside a native target: with its threads, its embedding, a copy of the rows of its head.
+    """Drafts natively, with the target's threads, its embedding, a copy of the rows of its head.
 
     Its methods are those of `TorchEagle`.
     """
@@ -157,7 +157,7 @@ class _Rows:
 
 
 class TorchEagle:
-    """Drafts in torch, beside a target that runs there; the oracle of the native one. Nothing is rounded.
+    """Drafts in torch, for a target that runs there; the oracle of the native one. Nothing is rounded.
 
     A slot holds a sequence: keys and values of the rows that were fed.
     """

@@ -1,4 +1,4 @@
-"""EAGLE-3 networks as GGUF files of the architecture `eagle3`, which llama.cpp runs beside a target (`draft-eagle3`).
+"""EAGLE-3 networks as GGUF files of the architecture `eagle3`, which llama.cpp runs with a target (`draft-eagle3`).
 
 Tensors are those of one Llama layer whose q, k and v read twice the width; rows of q and k lie in llama.cpp's order of
 pairs. `attn_norm_2` is `hidden_norm`, `enc.output_norm` the norm before `fc`. `d2t` (V',) int64 are the tokens of the

@@ -42,7 +42,7 @@ def new_network(weights: MedusaWeights, target: Model, bits: int) -> StateNetwor
 
 
 class NativeMedusa(NativeStateNetwork):
-    """Drafts beside a native target: with its threads, a copy of the rows of its head."""
+    """Drafts natively, with the target's threads, a copy of the rows of its head."""
 
     def __init__(self, weights: MedusaWeights, target: NativeDecoder, bits: int) -> None:
         from forerun import _native
@@ -66,7 +66,7 @@ class NativeMedusa(NativeStateNetwork):
 
 
 class TorchMedusa(TorchStateNetwork):
-    """Drafts in torch, beside a target that runs there; the oracle of the native one. Nothing is rounded."""
+    """Drafts in torch, for a target that runs there; the oracle of the native one. Nothing is rounded."""
 
     def __init__(self, weights: MedusaWeights, target: Model) -> None:
         super().__init__(weights.config.medusa_num_heads, sees_depth_alone=True)

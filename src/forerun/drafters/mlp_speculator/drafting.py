@@ -63,7 +63,7 @@ def new_network(
 
 
 class NativeNetwork(NativeStateNetwork):
-    """Drafts beside a native target: with its threads, its embedding, a copy of the rows of its head."""
+    """Drafts natively, with the target's threads, its embedding, a copy of the rows of its head."""
 
     def __init__(self, weights: RecurrentWeights, target: NativeDecoder, bits: int) -> None:
         from forerun import _native
@@ -103,7 +103,7 @@ class NativeNetwork(NativeStateNetwork):
 
 
 class TorchNetwork(TorchStateNetwork):
-    """Drafts in torch, beside a target that runs there; the oracle of the native one. Nothing is rounded."""
+    """Drafts in torch, for a target that runs there; the oracle of the native one. Nothing is rounded."""
 
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         super().__init__(weights.config.max_depth)

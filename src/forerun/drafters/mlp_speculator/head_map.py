@@ -59,7 +59,7 @@ PUBLISH = 8
 STEP_HEADS = 3
 """Heads in fp32 that a step's guesses, or the mapped head with its codes, take: measured."""
 FADE, MIN_MEASURES, MIN_SHARE = 0.9, 8, 0.98
-"""It goes back to what shipped if it brings less than this share of it, over the measures of late."""
+"""It goes back to what shipped if it brings less than this share of it, over recent measures."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def new_learner(
 
 
 class Benefit:
-    """Tokens a pass that the learned and the shipped network would bring on new rows, of late."""
+    """Tokens a pass that the learned and the shipped network would bring on recent rows."""
 
     def __init__(self) -> None:
         self.learned, self.shipped = DecayedMean(FADE), DecayedMean(FADE)
@@ -199,7 +199,7 @@ class HeadMap:
             del self._heard[next(iter(self._heard))]
 
     def _widen(self) -> None:
-        """Make the head anew, with the tokens that were heard of late."""
+        """Make the head anew, with the tokens of recent answers."""
         more = torch.tensor([*self._heard], dtype=torch.int64)
         ids, order = torch.cat([self.shipped.ids, more]).sort()
         if torch.equal(ids, self.head.ids):

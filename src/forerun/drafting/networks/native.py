@@ -1,4 +1,4 @@
-"""What networks that draft beside a native target have in common: how weights get to the kernels, one call a draft.
+"""Shared by networks that draft natively: how weights get to the kernels, one call a draft.
 
 D width of the target, V' tokens of the head.
 """

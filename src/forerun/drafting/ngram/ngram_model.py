@@ -1,4 +1,4 @@
-"""What costs nothing to ask: tables of next tokens, and places where the same words stood, as one model of n-grams.
+"""An n-gram model: tables of next tokens, and places where the same tokens stood, which cost little to ask.
 
 Every context is a level of evidence: its last 1, 2, ... tokens in the tables, then the places in other outputs and in
 this text where its last tokens stood. A level that saw the context N times, token t c(t) times,
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from forerun import _native
 
 PRIOR = 6.0
-"""k: sights that the shorter contexts together weigh as much as."""
+"""Weight of the shorter contexts, in occurrences (k)."""
 LIVE_WEIGHT = 16.0
-"""What a row learned in this process counts for, in rows of the file."""
+"""Weight of a row learned in this process, in rows of the file."""
 MAX_PLACES = 16
-"""Places of an index that are asked, those with the longest matches."""
+"""Places of an index that are counted, those with the longest matches."""
 
 Level = tuple[float, dict[int, float]]
 Places = list[tuple[int, int]]
@@ -46,7 +46,7 @@ class GuessPlace(NamedTuple):
 
 
 class NGramModel:
-    """What tables and indexes say may come next."""
+    """Predicts next tokens from tables and indexes."""
 
     def __init__(
         self, file: FileTable | None, live: LiveTable, indexes: Sequence[SuffixIndex]
@@ -74,7 +74,7 @@ class NGramModel:
 
 
 TextNGramModel = Sequence[tuple[Sequence[int], NGramModel]]
-"""The last tokens of each text, and what is known of them."""
+"""The last tokens of each text, and the models to look them up in."""
 AnyNGramModel: TypeAlias = "TextNGramModel | _native.TextNGramModel"
 
 

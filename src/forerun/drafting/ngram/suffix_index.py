@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 DOCUMENT_TOKENS = 24
-"""What a document costs besides its tokens (an array object and its entry in a dict), in tokens."""
+"""Overhead of a document (an array object and its entry in a dict), in tokens."""
 TOKEN_NBYTES = 14
 """4 bytes for the token, 8 for its position, and an eighth of room for arrays to grow."""
 

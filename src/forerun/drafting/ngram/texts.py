@@ -1,4 +1,4 @@
-"""The texts that are searched for repeats: each request's own, and what all requests were answered lately."""
+"""The texts that are searched for repeats: each request's own, and recent answers to all requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Texts:
         self._documents = count()
 
     def begin(self, seq: Seq, num_emitted: int) -> None:
-        """Follow a sequence; what it said before a preemption, all but the last `num_emitted`, is shared already."""
+        """Follow a sequence; its output before a preemption, all but the last `num_emitted`, is shared already."""
         own = new_index(self.max_depth)
         num_shared = len(seq.tokens) - num_emitted
         self._histories[seq.id] = _History(own, next(self._documents), num_shared)

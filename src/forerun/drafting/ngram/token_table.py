@@ -42,15 +42,15 @@ PER_BUCKET = 4
 WAYS = 4
 """Contexts that compete for the same place: the one learned longest ago gives way."""
 FADE = np.float32(0.7)
-"""Weight of what was known of a context when it is learned anew."""
+"""Decay of a context's earlier counts each time it is seen."""
 
 _MASK = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 VerifiedTree = tuple[Sequence[int], Sequence[int], Sequence[int], TopK]
-"""The last tokens before a draft, its tokens and parents, and what the target said at the root and at every node."""
+"""The last tokens before a draft, its tokens and parents, and the target's distribution at the root and at every node."""
 Hash = TypeVar("Hash", int, NDArray[Any])
-"""One, or an array of them as uint64."""
+"""One hash, or an array of them as uint64."""
 Counts = tuple[float, list[tuple[int, float]]]
 """Times a context was seen, and the tokens that followed, each with its share of those times."""
 
@@ -84,7 +84,7 @@ class _Entry:
     counts: list[np.float32] = field(default_factory=list)
 
     def add(self, tokens: Sequence[int], counts: Sequence[float]) -> None:
-        """Count one more sight of the context: all counts fade, the new ones are added; the rarest tokens give way."""
+        """Count one more occurrence of the context: all counts fade, the new ones are added; the rarest tokens give way."""
         self.total = self.total * FADE + np.float32(1)
         self.counts = [count * FADE for count in self.counts]
         for token, more in zip(tokens, counts, strict=True):
