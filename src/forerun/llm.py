@@ -239,7 +239,7 @@ class LLM:
     def load(
         self, model: str, *, quant: Quant = "none", head_bits: int | None = None
     ) -> LoadedModel:
-        """Load another model to run with this one, as a draft. `self` is this one's own file, such as with fewer bits."""
+        """Load another model to run with this one, as a draft. `self` is this one's own file, perhaps rounded."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
         loaded = self._load_model(checkpoint, beside=self.model, quant=quant, head_bits=head_bits)
         return LoadedModel(loaded, checkpoint.tokenizer())

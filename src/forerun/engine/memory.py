@@ -233,7 +233,7 @@ def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
-    """Return the bytes of a pass of few rows, where threads share a row's keys: a state a block (csrc/model/plan.cpp)."""
+    """Return the bytes of a pass of few rows, where threads share a row's keys (csrc/model/plan.cpp)."""
     group = model.num_heads // model.num_kv_heads
     heads = min(group, MAX_PAIRS)
     units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together

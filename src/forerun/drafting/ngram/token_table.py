@@ -48,7 +48,7 @@ _MASK = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 VerifiedTree = tuple[Sequence[int], Sequence[int], Sequence[int], TopK]
-"""The last tokens before a draft, its tokens and parents, and the target's distribution at the root and at every node."""
+"""The last tokens before a draft, its tokens and parents, and the target's distribution at root and nodes."""
 Hash = TypeVar("Hash", int, NDArray[Any])
 """One hash, or an array of them as uint64."""
 Counts = tuple[float, list[tuple[int, float]]]
@@ -84,7 +84,7 @@ class _Entry:
     counts: list[np.float32] = field(default_factory=list)
 
     def add(self, tokens: Sequence[int], counts: Sequence[float]) -> None:
-        """Count one more occurrence of the context: all counts fade, the new ones are added; the rarest tokens give way."""
+        """Count one more occurrence: all counts fade, the new ones are added; the rarest tokens give way."""
         self.total = self.total * FADE + np.float32(1)
         self.counts = [count * FADE for count in self.counts]
         for token, more in zip(tokens, counts, strict=True):
