@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from forerun.cli import console
-from forerun.cli.conversation import Cut, Message, Reply
+from forerun.cli.conversation import Cut, Message, ChatAnswer
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
@@ -48,7 +48,7 @@ class LocalModel:
         drafter = llm.drafter_spec.text()
         return f"{llm.path.stem}, {how}, drafter {drafter}, context {llm.max_len} tokens"
 
-    def answer(self, asked: Sequence[Message], cut: Cut | None) -> Reply:
+    def answer(self, asked: Sequence[Message], cut: Cut | None) -> ChatAnswer:
         """Print the answer. Raises CapacityError with the ways out where the context is full."""
         prompt = self.llm.encode([*asked]) if cut is None else cut.token_ids
         try:
@@ -63,7 +63,7 @@ class LocalModel:
         ids, text, line = [*given.token_ids], given.text, measured.line(spec.name)
         while not has_ended and text.endswith("\ufffd"):  # half a character: it is computed again
             text = self.llm.tokenizer.decode(ids := ids[:-1], is_start=False)
-        reply = Reply(text, measured.tokens, line, not is_whole)
+        reply = ChatAnswer(text, measured.tokens, line, not is_whole)
         if has_ended or not (text or cut):
             return reply
         if len(prompt) + len(given.token_ids) >= self.llm.max_len:
@@ -120,7 +120,7 @@ class RemoteModel:
         """Name the model and the server."""
         return f"{self.remote.name} at {self.remote.url}"
 
-    def answer(self, asked: Sequence[Message], cut: Cut | None) -> Reply:
+    def answer(self, asked: Sequence[Message], cut: Cut | None) -> ChatAnswer:
         """Print the answer as it streams. Raises RemoteError."""
         body: dict[str, object] = {"model": self.remote.name, "messages": asked, **self.body}
         body["stream_options"] = {"include_usage": True}
@@ -134,7 +134,7 @@ class RemoteModel:
             line += "\nstopped"
         elif last.finish_reason == "length":
             line += f"\ncut at {tokens} tokens (--max-tokens)"
-        return Reply(text, tokens, line, not is_whole)
+        return ChatAnswer(text, tokens, line, not is_whole)
 
     def drafter(self, spec: str) -> str:
         """Ask for another drafter, where the server can, or say which was asked for."""

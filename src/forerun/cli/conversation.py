@@ -21,7 +21,7 @@ class Cut(NamedTuple):
     text: str
 
 
-class Reply(NamedTuple):
+class ChatAnswer(NamedTuple):
     """What was printed as an answer."""
 
     text: str
@@ -43,7 +43,7 @@ class Answerer(Protocol):
     def check(self, messages: Sequence[Message]) -> None:
         """Raise RequestError if the model cannot take these messages and a question."""
 
-    def answer(self, asked: Sequence[Message], cut: Cut | None) -> Reply:
+    def answer(self, asked: Sequence[Message], cut: Cut | None) -> ChatAnswer:
         """Print the answer to the messages, or more of one that was cut."""
 
     def drafter(self, spec: str) -> str:
