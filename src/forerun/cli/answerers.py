@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from forerun.cli import console
-from forerun.cli.conversation import Cut, Message, ChatAnswer
+from forerun.cli.conversation import ChatAnswer, Cut, Message
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
