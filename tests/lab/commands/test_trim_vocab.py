@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -50,13 +49,7 @@ def test_a_draft_is_trimmed_measured_and_used(
     before = answers.read_bytes()
     monkeypatch.setattr(trim, "SIZES", (4096,))
     monkeypatch.setattr(trim, "ROUNDS", 1)
-    fast = {None: 1.0, 4096: 2.0}
-    figures = trim.TrimMeasured.figures
-    monkeypatch.setattr(
-        trim.TrimMeasured,
-        "figures",
-        lambda self, *of: replace(figures(self, *of), gain=fast[self.size]),
-    )
+    monkeypatch.setattr(trim, "fastest", lambda figures, out: 4096)
     code, out, err = trim_vocab("--answers", answers, "--limit", 1, "-n", 12, "--json")
     assert (code, err) == (0, "")
     document = the_json(out)
@@ -80,7 +73,7 @@ def test_a_draft_is_trimmed_measured_and_used(
 
 
 def test_a_size_that_is_given_is_not_measured(trim_vocab, texts, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(trim, "answer", lambda *of: pytest.fail("it was measured"))
+    monkeypatch.setattr(trim, "measure", lambda *of: pytest.fail("it was measured"))
     code, out, err = trim_vocab("--texts", texts, "--size", 1000)
     assert (code, err) == (0, "")
     assert f"{tmp_path / 'small'}: 1000 of 49152 tokens, 100.00% of the" in out.replace("\n", "")
@@ -90,8 +83,12 @@ def test_where_no_list_is_faster_nothing_is_written(
     trim_vocab, texts, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(
-        "forerun.lab.commands.trim_vocab._measure",
-        lambda *of: [trim.Figures(None, 1, 2, 2, 9, 1.0, 3)],
+        trim,
+        "measure",
+        lambda *of, **more: [
+            dict.fromkeys(("coverage", "tau", "mbsu", "tok_s", "gain", "draft_ms"), 1)
+            | {"size": None}
+        ],
     )
     code, out, err = trim_vocab("--texts", texts)
     assert (code, err.count("\n")) == (2, 1)

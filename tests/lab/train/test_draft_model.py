@@ -10,7 +10,7 @@ import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.lab.train import draft_model
+from forerun.lab.train import draft_model, trim
 from forerun.lab.train.draft_model import DraftModelLearner, shape_for
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Trainer
@@ -115,4 +115,4 @@ def test_what_a_step_costs_is_measured() -> None:
 
 
 def test_memory_bound_speed_up() -> None:
-    assert draft_model.mbsu(2.0, 0.1, 5) == pytest.approx(2 / 1.5)
+    assert trim.mbsu(2.0, 0.1, 5) == pytest.approx(2 / 1.5)

@@ -20,7 +20,7 @@ from forerun.core.types import TaskPrompt
 from forerun.engine.memory import MemoryPlan
 from forerun.engine.planner import Planner
 from forerun.lab.bench import summary, workload
-from forerun.lab.bench.measurement import Measurement, Provenance, Round
+from forerun.lab.bench.measurement import Provenance, Round
 from forerun.lab.bench.run import PLAIN, Bench, EngineSystem
 from forerun.lab.bench.summary import ALL, Row
 from forerun.lab.bench.workload import PromptGroup
@@ -57,7 +57,7 @@ def budget_of(whole: MemoryPlan, cut: float) -> int:
 
 def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -> list[Row]:
     """A row a point: its speed, and the share of the speed with all memory that is kept, with its interval."""
-    plain = {row["drafter"]: row for row in _of_all(rounds, origin)}
+    plain = _of_all(rounds, origin)
     found: list[Row] = []
     for point in points:
         row: Row = {"drafter": point.drafter, "cut": point.cut, "budget_bytes": point.budget}
@@ -65,16 +65,15 @@ def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -
             found.append({**row, "error": "too small for one sequence"})
             continue
         whole = next(p.name for p in points if p.drafter == point.drafter)
-        kept = {r["drafter"]: r for r in _of_all(_against(rounds, whole), origin)}
-        mine, share = plain[point.name], kept.get(point.name)
+        mine, share = plain[point.name], _of_all(rounds, origin, whole)[point.name]
         row |= {
             "generation_bytes": point.plan.generation,
             "total_bytes": point.plan.total,
             "blocks": point.plan.num_blocks,
             "with": point.plan.drafter.name,
-            "kept": 1.0 if share is None else share["speedup"],
-            "kept_lo": None if share is None else share["speedup_lo"],
-            "kept_hi": None if share is None else share["speedup_hi"],
+            "kept": share["speedup"],
+            "kept_lo": None if point.name == whole else share["speedup_lo"],
+            "kept_hi": None if point.name == whole else share["speedup_hi"],
         }
         names = ("tok_s", "speedup", "tau", "acceptance_rate", "drafted", "accepted", "rejected")
         found.append(
@@ -85,7 +84,7 @@ def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -
 
 def times(alone: Sequence[Round], together: Sequence[Round], origin: Provenance) -> list[Row]:
     """A row a system: its tok/s one sequence at a time and many, within one budget."""
-    one, many = ({r["drafter"]: r for r in _of_all(each, origin)} for each in (alone, together))
+    one, many = _of_all(alone, origin), _of_all(together, origin)
     return [
         {
             "drafter": name,
@@ -100,20 +99,9 @@ def times(alone: Sequence[Round], together: Sequence[Round], origin: Provenance)
     ]
 
 
-def _of_all(rounds: Sequence[Round], origin: Provenance) -> list[Row]:
-    return [row for row in summary.rows(rounds, origin) if row["category"] == ALL]
-
-
-def _against(rounds: Sequence[Round], whole: str) -> list[Round]:
-    """The rounds with another system in the place of plain decoding."""
-
-    def named(measurement: Measurement) -> Measurement:
-        return replace(measurement, system=PLAIN) if measurement.system == whole else measurement
-
-    return [
-        replace(each, measurements=[named(m) for m in each.measurements if m.system != PLAIN])
-        for each in rounds
-    ]
+def _of_all(rounds: Sequence[Round], origin: Provenance, plain: str = PLAIN) -> dict[str, Row]:
+    found = summary.rows(rounds, origin, plain=plain)
+    return {row["drafter"]: row for row in found if row["category"] == ALL}
 
 
 def points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:

@@ -193,7 +193,7 @@ class Bench:
                 if answer is not None:
                     done[system.name].append(answer)
                     lengths = lengths or [len(ids) for ids in answer.token_ids]
-            for i, text in zip(asked, done[PLAIN][step].texts, strict=True):
+            for i, text in zip(asked, done[self.systems[0].name][step].texts, strict=True):
                 chats[i].append({"role": "assistant", "content": text})
         return [self._measurement(system, done[system.name]) for system in self.systems]
 

@@ -28,10 +28,16 @@ Pair = tuple[Measurement, Measurement]
 """A system's measurement and plain decoding's, or a baseline's, of the same group and round."""
 
 
-def rows(rounds: Sequence[Round], provenance: Provenance, baseline: str | None = None) -> list[Row]:
+def rows(
+    rounds: Sequence[Round],
+    provenance: Provenance,
+    baseline: str | None = None,
+    plain: str = PLAIN,
+) -> list[Row]:
     """A row for each system and category, `all` first, in the order in which they were measured.
 
-    With a `baseline`, another system's name, each has the ratio of its speed to that one's too.
+    `plain` is the system whose tokens and speed are the measure. With a `baseline`, another one's name, each row has
+    the ratio of its speed to that one's too.
     """
     found: list[Row] = []
     by_system: dict[str, list[Measurement]] = {}
@@ -42,15 +48,27 @@ def rows(rounds: Sequence[Round], provenance: Provenance, baseline: str | None =
         if errors:
             found.append({**base, "category": ALL, "error": errors[0]})
             continue
-        mine = [r for r in rounds if r.of(system) and r.of(PLAIN)]
-        for category in dict.fromkeys([ALL, *(r.category for r in mine)]):
-            chosen = [r for r in mine if category in (ALL, r.category)]
-            if chosen:
-                values = _values(chosen, system, provenance.get("temperature") == 0)
-                if baseline is not None:
-                    values |= _against(chosen, system, baseline)
+        for category in dict.fromkeys([ALL, *(r.category for r in rounds)]):
+            chosen = [r for r in rounds if category in (ALL, r.category)]
+            if pairs := _pairs(chosen, system, plain):
+                num_prompts = {r.group: r.num_prompts for r in chosen}
+                values = _values(pairs, num_prompts, provenance.get("temperature") == 0)
+                if baseline is not None and (others := _pairs(chosen, system, baseline)):
+                    names = ("over_baseline", "over_baseline_lo", "over_baseline_hi")
+                    ratios = zip(names, _speedup(others), strict=True)
+                    values |= {"baseline": baseline, **{n: _round(v, 4) for n, v in ratios}}
                 found.append({**base, "category": category, **values})
     return found
+
+
+def _pairs(rounds: Sequence[Round], system: str, other: str) -> dict[str, list[Pair]]:
+    """A system's measurements beside another's, by group, where both were measured."""
+    groups: dict[str, list[Pair]] = {}
+    for each in rounds:
+        own, theirs = each.of(system), each.of(other)
+        if own is not None and theirs is not None:
+            groups.setdefault(each.group, []).append((own, theirs))
+    return groups
 
 
 def num_different(found: Sequence[Row]) -> int:
@@ -70,15 +88,9 @@ def _base(system: Measurement, provenance: Provenance) -> Row:
     return {**base, "quant": system.quant or base["quant"], "peer": system.peer, "drafter": drafter}
 
 
-def _values(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
-    groups: dict[str, list[Pair]] = {}
-    num_prompts: dict[str, int] = {}
-    for each in rounds:
-        own, plain = each.of(system), each.of(PLAIN)
-        assert own is not None
-        assert plain is not None
-        groups.setdefault(each.group, []).append((own, plain))
-        num_prompts[each.group] = each.num_prompts
+def _values(
+    groups: Mapping[str, Sequence[Pair]], num_prompts: Mapping[str, int], is_greedy: bool
+) -> Row:
     # Every round of a group gives the same counts.
     first = [pairs[0][0] for pairs in groups.values()]
     every = [own for pairs in groups.values() for own, _ in pairs]
@@ -88,7 +100,7 @@ def _values(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
     is_ours = first[0].peer is None
     identical = sum(_num_identical(pairs, num_prompts[name]) for name, pairs in groups.items())
     return {
-        "prompts": sum(num_prompts.values()),
+        "prompts": sum(num_prompts[name] for name in groups),
         "tokens": sum(len(ids) for m in first for ids in m.token_ids),
         "seconds": _round(_total(groups, "prefill_s") + seconds, 4),
         "tok_s": _round(tokens / seconds if seconds else 0.0, 2),
@@ -109,20 +121,6 @@ def _values(rounds: Sequence[Round], system: str, is_greedy: bool) -> Row:
         "identical": identical if is_greedy else None,
         "peak_rss_mb": max(m.peak_rss_mb for m in every),
     }
-
-
-def _against(rounds: Sequence[Round], system: str, baseline: str) -> Row:
-    """The ratio of a system's tokens a second to a baseline's, in the rounds that measured both."""
-    groups: dict[str, list[Pair]] = {}
-    for each in rounds:
-        own, other = each.of(system), each.of(baseline)
-        if own is not None and other is not None:
-            groups.setdefault(each.group, []).append((own, other))
-    if not groups:
-        return {}
-    ratio, low, high = _speedup(groups)
-    named = {"over_baseline": ratio, "over_baseline_lo": low, "over_baseline_hi": high}
-    return {"baseline": baseline} | {name: _round(value, 4) for name, value in named.items()}
 
 
 def _total(groups: Mapping[str, Sequence[Pair]], field: str) -> float:

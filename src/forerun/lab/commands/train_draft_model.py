@@ -99,7 +99,7 @@ def _finish(
     from forerun.cli import console
     from forerun.core.errors import ForerunError
     from forerun.drafters.draft_model import Options, load
-    from forerun.lab.train import draft_model, held_out, session, simulated, trained
+    from forerun.lab.train import draft_model, held_out, session, simulated, trained, trim
 
     folder, shape, depth = trainer.folder, learner.shape, trainer.depth
     learner.net.load_state_dict(trainer.best)
@@ -111,7 +111,7 @@ def _finish(
         draft_model.write(folder, checkpoint, trainer.best, data.ids, *named)
         small = load(Options(model=str(folder / draft_model.MODEL), quant=QUANT), llm.target())
         cost = draft_model.measured_cost(llm.model, small, data.ids)
-        gain = draft_model.mbsu(found["all"].tau, shape.cost, depth)
+        gain = trim.mbsu(found["all"].tau, shape.cost, depth)
         figures = {"cost": shape.cost, "measured_cost": cost, "mbsu": gain}
         measured = figures | {n: asdict(a) for n, a in found.items()}
         options = {"model": str(folder), "num_draft": depth, "quant": QUANT}

@@ -173,8 +173,3 @@ def measured_cost(target: Model, draft: Model, ids: Tensor) -> float:
             times[model].append(time.process_time() - start_s)
             cache.truncate(0, CONTEXT)
     return median(times[draft]) / median(times[target])
-
-
-def mbsu(tau: float, cost: float, num_draft: int) -> float:
-    """Tokens of a pass over what its drafting costs: memory-bound speed-up."""
-    return tau / (1 + cost * num_draft)

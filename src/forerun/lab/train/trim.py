@@ -1,4 +1,4 @@
-"""How far a draft's head is cut: the tokens its target says most, and what lists of each size bring.
+"""Cut a draft's head to the tokens its target says most, and measure what lists of each size bring.
 
 Source: VocabTrim (arXiv 2506.22694), which counts what the target says, keeps the commonest, and reports MBSU: the
 tokens of a pass over what its drafting costs, tau / (c gamma + 1), where c is what a step of the draft reads of a pass.
@@ -8,27 +8,44 @@ V vocabulary, n tokens of a list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.lab.bench.run import Answer
+from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.params import SamplingParams
+from forerun.core.textfile import read_text
+from forerun.core.types import TaskPrompt
+from forerun.drafting.vocabulary import fingerprint
+from forerun.engine.engine import Engine
+from forerun.hub.names import name_of, resolve
+from forerun.lab import store
+from forerun.lab.bench import summary, workload
+from forerun.lab.bench.run import Bench, EngineSystem
+from forerun.lab.bench.summary import ALL, Row
+from forerun.lab.output import Column, show_table
+from forerun.lab.store import Store
+from forerun.lab.train.answers import default_path, kept
+from forerun.llm import LLM
 from forerun.model.config import ModelConfig, flops_per_token
+from forerun.model.model import Model
 
 SIZES = (2048, 4096, 8192, 16384, 32768, 65536)
 """Lists that are tried, against the whole head."""
 ROUNDS = 3
 """Times that every prompt is answered with every list; the machine is never quite still."""
+WHOLE = "all"
 
 Counts = NDArray[np.int64]
 
 
 def count(texts: Iterable[Sequence[int]], vocab_size: int) -> Counts:
-    """How often each token comes (V,). Ids beyond the vocabulary are left out."""
+    """Count how often each token comes (V,). Ids beyond the vocabulary are left out."""
     counts = np.zeros(vocab_size, np.int64)
     for text in texts:
         ids = np.asarray(text, np.int64)
@@ -37,13 +54,13 @@ def count(texts: Iterable[Sequence[int]], vocab_size: int) -> Counts:
 
 
 def ranked(counts: Counts) -> list[int]:
-    """The commonest first; of equal ones the lower id, which was a frequent token where the vocabulary was made."""
+    """Sort the commonest first; of equal ones the lower id, which was frequent where the vocabulary was made."""
     ids: list[int] = np.argsort(-counts, kind="stable").tolist()
     return ids
 
 
 def coverage(counts: Counts, tokens: Tensor | None) -> float:
-    """Share of what was counted that a list has."""
+    """Return the share of what was counted that a list has."""
     if tokens is None:
         return 1.0
     return float(counts[tokens.numpy()].sum() / max(1, counts.sum()))
@@ -55,55 +72,146 @@ def cost(draft: ModelConfig, target: ModelConfig, size: int | None) -> float:
     return (flops_per_token(draft) - saved) / flops_per_token(target)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What a list brings; `size` None is the whole head, against which `gain` is a median over the prompts."""
-
-    size: int | None
-    coverage: float
-    tau: float
-    mbsu: float
-    tok_s: float
-    gain: float
-    draft_ms: float
-    """Median of the time of one drafted token."""
+def mbsu(tau: float, cost: float, num_draft: int) -> float:
+    """Tokens of a pass over what its drafting costs: memory-bound speed-up."""
+    return tau / (1 + cost * num_draft)
 
 
-@dataclass(slots=True)
-class TrimMeasured:
-    """One list's answers so far: of each prompt tokens a second, tokens a pass, and milliseconds a drafted token."""
+def said(llm: LLM, answers: Path | None, texts: Path | None, vocab_size: int) -> Counts:
+    """Count what the target says, in its answers and in a text. Raises ConfigError where there is nothing."""
+    if answers is None and texts is None:
+        name = name_of(llm.path)
+        answers = default_path(name)
+        if not answers.exists():
+            raise ConfigError(
+                f"there are no answers of {name} to count: forerun train table makes them, or give "
+                "--answers or --texts"
+            )
+    counts = count(_said(llm, answers, texts), vocab_size)
+    if not counts.any():
+        raise ConfigError(f"{answers or texts} holds no tokens to count")
+    return counts
 
-    ask: Callable[[Sequence[Sequence[int]]], Answer]
-    size: int | None
-    coverage: float
-    speeds: list[float] = field(default_factory=list)
-    taus: list[float] = field(default_factory=list)
-    draft_ms: list[float] = field(default_factory=list)
 
-    def figures(self, whole: TrimMeasured, cost: float, num_draft: int) -> Figures:
-        """Against the whole head, answered beside it."""
-        tau = fmean(self.taus)
-        gain = median(a / b for a, b in zip(self.speeds, whole.speeds, strict=True))
-        return Figures(
-            self.size,
-            self.coverage,
-            tau,
-            tau / (cost * num_draft + 1),
-            median(self.speeds),
-            gain,
-            median(self.draft_ms),
+def _said(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequence[int]]:
+    if answers is not None:
+        origin, results = store.read(answers)
+        if (theirs := origin.get("vocabulary")) != (ours := fingerprint(llm.tokenizer)):
+            raise ConfigError(
+                f"{answers} holds answers of another vocabulary ({theirs}, this model has {ours}): give "
+                "this model's own"
+            )
+        known = Store(origin)  # in memory: the file may be growing
+        known.path, known.results = answers, results
+        yield from (answer for _, answer in kept(known))
+    if texts is not None:
+        for line in read_text(texts).splitlines(keepends=True):
+            yield llm.tokenizer.encode(line, bos=False)
+
+
+def needed(llm: LLM, vocab_size: int, size: int | None) -> list[int]:
+    """Return the tokens that every list has. Raises ConfigError for a size that cannot be."""
+    from forerun.drafters.draft_model.head import must_have
+
+    found = must_have(llm.tokenizer, vocab_size)
+    if size is not None and size > vocab_size:
+        raise ConfigError(
+            f"--size {size} is more than the {vocab_size} tokens of the vocabulary: give fewer, or auto"
         )
+    if size is not None and size < len(found):
+        raise ConfigError(
+            f"--size {size} is too few: {len(found)} tokens are bytes or marks, which every list has"
+        )
+    return found
 
 
-def answer(measured: Sequence[TrimMeasured], prompts: Sequence[Sequence[int]]) -> Iterator[int]:
-    """Answer each prompt with each list, in turn and another first each time; yields how many are done."""
-    done = 0
-    for number, prompt in enumerate([*prompts] * ROUNDS):
-        shift = number % len(measured)
-        for each in [*measured[shift:], *measured[:shift]]:
-            found = each.ask([prompt])
-            each.speeds.append(found.decode_tokens / max(found.decode_s, 1e-9))
-            each.taus.append(found.stats.tau or 1.0)
-            each.draft_ms.append(1000 * found.draft_s / max(1, found.stats.drafted))
-            done += 1
-            yield done
+def measure(
+    llm: LLM,
+    draft: Model,
+    counts: Counts,
+    lists: Mapping[int, Tensor],
+    prompts: Sequence[TaskPrompt],
+    *,
+    max_tokens: int,
+    num_draft: int,
+) -> list[Row]:
+    """Answer prompts with the whole head and with every list in turn; a row of figures each, the whole head first."""
+    from forerun.drafters.draft_model import DraftModel, Options
+
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    target = llm.target()
+    heads: dict[int | None, Tensor | None] = {None: None} | dict(lists)
+
+    def system(size: int | None) -> EngineSystem:
+        vocab = "full" if size is None else "auto"
+        options = Options(model="", num_draft=num_draft, draft_vocab=vocab)
+
+        def build(tokens: Tensor | None) -> Engine:
+            return llm.with_drafter(DraftModel(draft, options, target, tokens)).engine
+
+        return EngineSystem(str(size or WHOLE), partial(build, heads[size]), llm.tokenizer, params)
+
+    asked = [replace(prompt, turns=prompt.turns[:1]) for prompt in prompts]
+    bench = Bench(workload.groups(asked, 1), [*map(system, heads)], llm.encode, Store({}), ROUNDS)
+    bench.run("measuring")
+    rows = summary.rows(bench.rounds, bench.store.origin, plain=WHOLE)
+    of_all = [row for row in rows if row["category"] == ALL]
+    figures = []
+    for (size, tokens), row in zip(heads.items(), of_all, strict=True):
+        share = cost(draft.config, llm.model.config, size)
+        figures.append(
+            {
+                "size": size,
+                "coverage": coverage(counts, tokens),
+                "tau": row["tau"],
+                "mbsu": mbsu(row["tau"], share, num_draft),
+                "tok_s": row["tok_s"],
+                "gain": row["speedup"],
+                "draft_ms": row["draft_ms"] / max(1, row["drafted"]),
+            }
+        )
+    return figures
+
+
+def fastest(figures: Sequence[Row], out: Path) -> int:
+    """Return the size to take. Raises ConfigError if it is the whole head."""
+    size: int | None = max(figures, key=lambda each: float(each["gain"]))["size"]
+    if size is None:
+        show(figures)
+        raise ConfigError(
+            f"no list is faster than the whole head here, so {out} is not written: --size N writes one"
+        )
+    return size
+
+
+def save(llm: LLM, draft: str, out: Path, counts: Counts, tokens: Tensor) -> dict[str, object]:
+    """Write the folder; what it says of itself, and which share of what was counted its tokens are."""
+    from forerun.drafters.draft_model import trimmed
+
+    made = trimmed.TrimmedConfig(
+        draft=str(resolve(draft).resolve()),
+        target=name_of(llm.path),
+        vocabulary=fingerprint(llm.tokenizer),
+        vocab_size=len(counts),
+        draft_vocab_size=len(tokens),
+        num_tokens=int(counts.sum()),
+    )
+    try:
+        trimmed.save(out, made, tokens)
+    except OSError as error:
+        raise ForerunError(f"{out} cannot be written: {error}") from error
+    return {**asdict(made), "said": coverage(counts, tokens)}
+
+
+def show(figures: Sequence[Row]) -> None:
+    """Print a line a list, the whole head first."""
+    columns: dict[str, Column] = {
+        "tokens": lambda row: row["size"] or WHOLE,
+        "said": ("coverage", ".2%"),
+        "tau": ("tau", 3),
+        "MBSU": ("mbsu", 3),
+        "draft ms": ("draft_ms", 2),
+        "tok/s": ("tok_s", 2),
+        "against all": lambda row: f"{row['gain']:.3f}x",
+    }
+    show_table(figures, columns, num_left=0)
