@@ -133,7 +133,7 @@ def test_a_request_whose_second_prompt_is_refused_leaves_nothing_running(llm):
             with pytest.raises(RequestError, match="the prompt is empty"):
                 await request.accepted()
             other = worker.submit(prompts[:1], GREEDY)  # the engine goes on with what there is
-            async for _ in other.news():
+            async for _ in other.events():
                 pass
             assert [one.is_finished for one in request.handles] == [True]
             assert not llm.engine.has_work

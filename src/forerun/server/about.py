@@ -33,14 +33,14 @@ _MODEL = object_of(
 @open_router.get("/health", responses=answers(object_of(status={"const": "ok"})))
 @open_router.get("/v1/health", include_in_schema=False)
 async def health(fleet: All) -> Response:
-    """200 when requests are answered, 503 while the first model loads."""
+    """Answer 200 when requests are answered, 503 while the first model loads."""
     _check_ready(fleet)
     return answer({"status": "ok"})
 
 
 @router.get("/version", responses=answers(object_of(version=TEXT)))
 async def version() -> Response:
-    """Which forerun this is."""
+    """Tell which forerun this is."""
     return answer({"version": forerun.__version__})
 
 
@@ -49,7 +49,7 @@ async def version() -> Response:
 )
 @router.get("/models", include_in_schema=False)
 async def models(fleet: All) -> Response:
-    """What is served."""
+    """List what is served."""
     _check_ready(fleet)
     data = [_model(service, name) for service in fleet.services for name in service.names]
     return answer({"object": "list", "data": data})
@@ -57,7 +57,7 @@ async def models(fleet: All) -> Response:
 
 @router.get("/v1/models/{name:path}", responses=answers(_MODEL))
 async def model(name: str, fleet: All) -> Response:
-    """One of the served names."""
+    """Show one of the served names."""
     service = fleet.named(name)
     served = service.name(name)
     _check_ready(fleet)
@@ -77,7 +77,7 @@ def _model(service: Service, name: str) -> dict[str, object]:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(fleet: All) -> Response:
-    """Counts and histograms for Prometheus."""
+    """Write counts and histograms for Prometheus."""
     _check_ready(fleet)
     there = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
     found = {name: await asyncio.to_thread(llm.get_metrics) for name, llm in there.items()}
@@ -97,7 +97,7 @@ def _check_ready(fleet: Fleet) -> None:
     ),
 )
 async def props(service: AskedByQuery) -> Response:
-    """What the server runs with."""
+    """Show what the server runs with."""
     llm = service.llm()
     tokenizer, params = llm.tokenizer, service.defaults(max_tokens=None)
     eos_ids = sorted(tokenizer.eos_ids)
@@ -128,7 +128,7 @@ async def props(service: AskedByQuery) -> Response:
 
 @router.get("/slots", responses=answers(list_of(object_of(id=COUNT, n_ctx=COUNT))))
 async def slots(service: AskedByQuery, fail_on_no_slot: str = "") -> Response:
-    """What each place for a sequence does; with `?fail_on_no_slot=1` 503 if none is free."""
+    """Show what each place for a sequence does; with `?fail_on_no_slot=1` 503 if none is free."""
     if not service.config.slots:
         raise ApiError(
             501,

@@ -29,7 +29,7 @@ class LogEntry:
     """Of several, the one that was asked."""
 
     def line(self, method: str, path: str) -> str:
-        """The line, at the end of the request."""
+        """Write the line, at the end of the request."""
         end_s = time.perf_counter()
         parts = [f"{self.id} {method} {_plain(path)} {self.status or 'gone'}"]
         if self.model is not None:
@@ -77,11 +77,11 @@ class AccessLog:
 
 
 def _plain(path: str) -> str:
-    """A path that cannot break the line."""
+    """Write a path so that it cannot break the line."""
     return path if path.isprintable() and " " not in path and len(path) < 60 else short_repr(path)
 
 
 def _reasons(running: AsyncRequest) -> str:
-    """Why its completions ended, each reason once."""
+    """List why its completions ended, each reason once."""
     found = [run.seq.finish_reason for run in running.runs]
     return "+".join(dict.fromkeys("abort" if one is None else one.value for one in found))

@@ -34,7 +34,7 @@ class Writer(ABC):
         """Write an answer that is complete."""
 
     @abstractmethod
-    def events(self, news: Sequence[StreamEvent]) -> bytes:
+    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
         """Write what came since the last call; empty if there is nothing to show."""
 
     @abstractmethod
@@ -59,15 +59,15 @@ class Writer(ABC):
         if stream:
             return EventStream(self._stream(), self.running.cancel)
         async with watched(request.receive, self.running.cancel):
-            async for _ in self._news():
+            async for _ in self._events():
                 pass
             return answer(self.document())
 
     async def _stream(self) -> AsyncIterator[bytes]:
         has_begun = False
         try:
-            async for news in self._news():
-                chunks = (b"" if has_begun else self.begin()) + self.events(news)
+            async for events in self._events():
+                chunks = (b"" if has_begun else self.begin()) + self.chunks(events)
                 has_begun = True
                 if chunks:
                     yield chunks
@@ -77,13 +77,13 @@ class Writer(ABC):
         if last:
             yield last
 
-    async def _news(self) -> AsyncIterator[list[StreamEvent]]:
+    async def _events(self) -> AsyncIterator[list[StreamEvent]]:
         """Follow the request. Raises what ended it."""
-        async for news in self.running.news():
-            for one in news:
+        async for events in self.running.events():
+            for one in events:
                 self._observe(one)
-            self.end_s = news[-1].time_s
-            yield news
+            self.end_s = events[-1].time_s
+            yield events
 
 
 def event(document: Document) -> bytes:
@@ -94,7 +94,7 @@ def event(document: Document) -> bytes:
 
 
 def usage(request: AsyncRequest) -> Document:
-    """Tokens read and written so far; a prompt counts once, whatever n is."""
+    """Count the tokens read and written so far; a prompt counts once, whatever n is."""
     firsts = [handle.runs[0].seq for handle in request.handles]
     num_prompt = sum(seq.num_prompt for seq in firsts)
     num_new = sum(len(run.seq.tokens) - run.seq.num_prompt for run in request.runs)
@@ -114,7 +114,7 @@ def usage(request: AsyncRequest) -> Document:
 
 
 def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
-    """llama-server's figures of a request that has ended at `end_s`, and what the drafter of that name guessed.
+    """Write llama-server's figures of a request that has ended at `end_s`, and what the drafter of that name guessed.
 
     The prompt's time is the time to the first token, waiting included. The answer's time begins with that token, and
     `predicted_per_second` counts those after it: the speed of decoding.

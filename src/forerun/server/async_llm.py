@@ -44,8 +44,8 @@ class AsyncLLM:
         Leaving the loop cancels the rest before the engine's next step. Raises RequestError, CapacityError.
         """
         request = await self._submit(prompt, sampling_params)
-        async for news in request.news():
-            for one in news:
+        async for events in request.events():
+            for one in events:
                 yield one.event
 
     async def generate(
@@ -56,7 +56,7 @@ class AsyncLLM:
         Cancelling the task ends the request. Raises RequestError, CapacityError.
         """
         request = await self._submit(prompt, sampling_params)
-        async for _ in request.news():
+        async for _ in request.events():
             pass
         return request.handles[0].output()
 

@@ -87,10 +87,11 @@ class BlockWriter(Writer):
         """Write the first events."""
         return _events(self.first())
 
-    def events(self, news: Sequence[StreamEvent]) -> bytes:
+    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
         """Write what became of the blocks."""
         each = (
-            self._read(one.event.text, is_last=one.event.finish_reason is not None) for one in news
+            self._read(one.event.text, is_last=one.event.finish_reason is not None)
+            for one in events
         )
         return b"".join(map(_events, each))
 

@@ -82,7 +82,7 @@ class BodyQueue:
         self._received = asyncio.Semaphore(READ_AT_ONCE)
 
     async def receive(self, read: Callable[[], Awaitable[T]], nbytes: int) -> T:
-        """A body of so many bytes: where many large ones come, each part of each costs the event loop a turn."""
+        """Receive a body of so many bytes: each part of each of many large ones costs the event loop a turn."""
         if nbytes < LARGE:
             return await read()
         has_turn = False
@@ -96,7 +96,7 @@ class BodyQueue:
                 self._received.release()
 
     async def run(self, work: Callable[[], T], nbytes: int) -> T:
-        """The result of work on so many bytes."""
+        """Return the result of work on so many bytes."""
         if nbytes < LARGE:
             return await asyncio.to_thread(work)
         self._num_large += 1
@@ -149,7 +149,7 @@ def stated_nbytes(request: Request) -> int:
 
 
 def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
-    """The JSON object in a body. Raises ApiError if it is none."""
+    """Parse the JSON object in a body. Raises ApiError if it is none."""
     _check_values(body, max(MIN_VALUES, config.max_body_nbytes // VALUE_NBYTES))
     try:
         found = json.loads(body)

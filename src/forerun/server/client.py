@@ -40,7 +40,7 @@ class Chunk:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Chunk:
-        """An event of /chat/completions or /completions."""
+        """Read an event of /chat/completions or /completions."""
         choice: dict[str, Any] = next(iter(event.get("choices") or ()), {})
         delta = choice.get("delta") or {}
         text = delta.get("content") or delta.get("reasoning_content") or choice.get("text") or ""
@@ -73,7 +73,7 @@ class Remote:
         return cls(f"{parts.scheme}://{parts.netloc}{path}", api_key)
 
     def models(self) -> list[dict[str, Any]]:
-        """What is served: `id` is a model's name. Raises RemoteError."""
+        """List what is served: `id` is a model's name. Raises RemoteError."""
         with self._answer("GET", "/models") as answer:
             text = answer.read()
         try:
@@ -83,7 +83,7 @@ class Remote:
             raise RemoteError(f"{self.url} is no OpenAI server: /models is {text[:60]!r}") from None
 
     def model(self, name: str | None = None) -> dict[str, Any]:
-        """The model of that name, or the only one. Raises RemoteError and ConfigError."""
+        """Find the model of that name, or the only one. Raises RemoteError and ConfigError."""
         found = {each["id"]: each for each in self.models()}
         if not found:
             raise RemoteError(f"{self.url} serves no model")
@@ -95,7 +95,7 @@ class Remote:
 
     @contextmanager
     def stream(self, route: str, body: Body) -> Iterator[ChunkStream]:
-        """An answer as it comes; the end of the block ends the request, too. Raises RemoteError."""
+        """Ask for an answer as it comes; the end of the block ends the request, too. Raises RemoteError."""
         with self._answer("POST", route, {**body, "stream": True}) as answer:
             yield ChunkStream(self.url, answer)
 
@@ -125,7 +125,7 @@ class Remote:
             line.close()
 
     def _refusal(self, route: str, answer: http.client.HTTPResponse) -> str:
-        """Why a server says no, and what to do."""
+        """Explain why a server says no, and what to do."""
         status, said = answer.status, _message(answer.read())
         if status in (401, 403):
             word = "a key" if self.api_key is None else "another key"
@@ -146,7 +146,7 @@ class ChunkStream:
             yield chunk
 
     def pieces(self) -> Iterator[bytes]:
-        """The bytes as they come, for `read`: a measurement reads them when it has time. Raises RemoteError."""
+        """Yield the bytes as they come, for `read`: a measurement reads them when it has time. Raises RemoteError."""
         try:
             while piece := self._answer.read1():
                 yield piece
@@ -156,7 +156,7 @@ class ChunkStream:
             raise RemoteError(f"{self._url} broke the answer off: {reason(error)}") from error
 
     def read(self, pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, Chunk]]:
-        """What is in pieces, each with the time of the piece that it ended in. Raises RemoteError."""
+        """Yield what is in pieces, each with the time of the piece that it ended in. Raises RemoteError."""
         has_ended = False
         for time_s, data in _data(pieces):
             if data == DONE:
@@ -181,7 +181,7 @@ class ChunkStream:
 
 
 def _data(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
-    """The data of server-sent events."""
+    """Find the data of server-sent events."""
     rest = b""
     for time_s, piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -191,7 +191,7 @@ def _data(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]
 
 
 def _message(text: bytes) -> str:
-    """What an error's body says: OpenAI's, FastAPI's or any text."""
+    """Find what an error's body says: OpenAI's, FastAPI's or any text."""
     said: Any = text.decode(errors="replace")
     with suppress(ValueError):
         said = json.loads(text)

@@ -67,7 +67,7 @@ class Connection(H11Protocol):
 
 
 def most_connections() -> int:
-    """As many as the system lets this process have, of which it asks for all it may."""
+    """Return as many as the system lets this process have, of which it asks for all it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         wanted = MAX_CONNECTIONS + RESERVED

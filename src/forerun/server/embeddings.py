@@ -57,7 +57,7 @@ class EmbeddingRequest(RequestBody):
     ),
 )
 async def embeddings(service: Asked, request: JsonRequest, body: EmbeddingRequest) -> Response:
-    """Vectors of texts, in OpenAI's form."""
+    """Compute vectors of texts, in OpenAI's form."""
     if service.config.pooling == "none":
         message = (
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
@@ -78,7 +78,7 @@ async def embeddings(service: Asked, request: JsonRequest, body: EmbeddingReques
 async def native_embeddings(
     service: Asked, request: JsonRequest, body: EmbeddingRequest
 ) -> Response:
-    """Vectors of texts, in llama-server's form: a list of vectors for each text."""
+    """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
     found, _ = await _vectors(service, request, body)
     documents: list[Document] = [
         {"index": i, "embedding": [_written(row, body.encoding_format) for row in one]}
@@ -113,7 +113,7 @@ async def _vectors(
     running = await service.submit(encoded, params, field=field)
     request.state.entry.running = running
     async with watched(request.receive, running.cancel):
-        async for _ in running.news():
+        async for _ in running.events():
             pass
     found = [handle.runs[0].states() for handle in running.handles]
     vectors = [_normalized(one) if body.embd_normalize == 2 else one for one in found]
@@ -123,7 +123,7 @@ async def _vectors(
 
 
 def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
-    """The field with the texts, and what it holds. Raises ApiError."""
+    """Find the field with the texts, and what it holds. Raises ApiError."""
     service.name(body.model)
     given = {"input": body.input, "content": body.content}
     fields = [name for name, value in given.items() if value is not None]

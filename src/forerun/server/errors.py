@@ -29,22 +29,22 @@ class ApiError(Exception):
     more: Mapping[str, object] = field(default_factory=dict)
 
     def body(self, path: str) -> dict[str, object]:
-        """What an answer to this path says of it, in the form of the path's API."""
+        """Write what an answer to this path says of it, in the form of the path's API."""
         return self.anthropic() if is_anthropic(path) else self.document()
 
     def document(self) -> dict[str, object]:
-        """The body of the answer."""
+        """Write the body of the answer."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**error, **self.more}}
 
     def anthropic(self) -> dict[str, object]:
-        """The same as Anthropic writes it."""
+        """Write the same as Anthropic does."""
         kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
 def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
-    """The same of a request whose fields have other names: ours, and what they were sent as."""
+    """Rename the fields of an error: by our names, what they were sent as."""
     param, message = error.param, error.message
     for ours, theirs in names.items():
         if param is not None and (param == ours or param.startswith(f"{ours}.")):
@@ -54,7 +54,7 @@ def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
 
 
 def is_anthropic(path: str) -> bool:
-    """True for the paths of Anthropic's API."""
+    """Tell the paths of Anthropic's API."""
     return path.startswith("/v1/messages")
 
 
@@ -72,7 +72,7 @@ _ANTHROPIC: Mapping[int, str] = {
 def too_long(
     num_prompt: int, limit: int, context: int, param: str = "messages", *, is_least: bool = False
 ) -> ApiError:
-    """A prompt longer than the context, or than the server allows; `n_ctx` is llama-server's.
+    """Refuse a prompt longer than the context, or than the server allows; `n_ctx` is llama-server's.
 
     `is_least`: it has more tokens than `num_prompt`, which is as far as they were counted.
     """
@@ -93,7 +93,7 @@ def too_long(
 
 
 def loading(message: str = "Loading model") -> ApiError:
-    """The model is not there yet."""
+    """Say that the model is not there yet."""
     return ApiError(
         503,
         message,
@@ -104,7 +104,7 @@ def loading(message: str = "Loading model") -> ApiError:
 
 
 def busy(num_waiting: int, limit: int) -> ApiError:
-    """Too many sequences wait."""
+    """Say that too many sequences wait."""
     return ApiError(
         429,
         f"{num_waiting} sequences are waiting, the server lets {limit} wait (--max-queue): "
@@ -116,20 +116,20 @@ def busy(num_waiting: int, limit: int) -> ApiError:
 
 
 def of_status(status: int, message: str | None = None) -> ApiError:
-    """The error of an HTTP status."""
+    """Make the error of an HTTP status."""
     kind = INVALID if status < 500 else "server_error"
     return ApiError(status, message or HTTPStatus(status).phrase, type=kind)
 
 
 def of_stream(error: Exception) -> ApiError:
-    """What the client of a stream is told at its end; the log of what is a bug of ours."""
+    """Say what the client of a stream is told at its end; the log is told of a bug of ours."""
     if not isinstance(error, ForerunError):
         _log.error("a stream ended with %s", type(error).__name__)
     return of_exception(error)
 
 
 def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
-    """What a client is told of an error; nothing of one that is a bug of ours."""
+    """Say what a client is told of an error; nothing of one that is a bug of ours."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError | CapacityError):

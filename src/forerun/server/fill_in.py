@@ -11,7 +11,7 @@ from forerun.text.prompt import Encoded
 
 
 def tokens_of(service: Service, what: str) -> FillIn:
-    """The model's tokens for filling in. Raises ApiError for a model without."""
+    """Return the model's tokens for filling in. Raises ApiError for a model without."""
     tokens = service.llm().tokenizer.fill_in
     if tokens is None:
         raise ApiError(
@@ -32,7 +32,7 @@ def filled(
     params: tuple[str, str],
     files: Sequence[tuple[str, str]] = (),
 ) -> Encoded:
-    """The prompt for a hole; control tokens written in the texts are read as text.
+    """Make the prompt for a hole; control tokens written in the texts are read as text.
 
     `params` are the fields with the texts before and after it. Raises ApiError for one that cannot fit.
     """

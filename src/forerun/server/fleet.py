@@ -116,7 +116,7 @@ class Fleet:
             service.cancel_all()
 
     def named(self, asked: str | None) -> Service:
-        """The model of a name; the first for none, and the only one for any. Raises ApiError."""
+        """Find the model of a name; the first for none, and the only one for any. Raises ApiError."""
         for service in self.services:
             if asked is None or asked in service.names or self.is_one:
                 return service
@@ -220,7 +220,7 @@ class Fleet:
             self.on_dropped(oldest)
 
     def _has_room(self, service: Service, without: Collection[Service]) -> bool:
-        """True if a model fits beside those that are loaded, but these."""
+        """Tell whether a model fits beside those that are loaded, but these."""
         there = [one for one in self.services if one.is_loaded and one not in without]
         if self.config.models_max is not None and len(there) >= self.config.models_max:
             return False
@@ -230,13 +230,13 @@ class Fleet:
 
 
 def public_name(model: str) -> str:
-    """A model's name for clients; of a file, not where it lies."""
+    """Make a model's name for clients; of a file, not where it lies."""
     path = Path(model).expanduser()
     return path.name.removesuffix(".gguf") if path.exists() else model
 
 
 def _configs(sources: Sequence[ModelSource], config: ServerConfig) -> list[ServerConfig]:
-    """The configuration of each model: one has all names, several have one each. Raises ConfigError."""
+    """Make the configuration of each model: one has all names, several have one each. Raises ConfigError."""
     given = config.served_model_name
     if len(sources) == 1:
         return [replace(config, served_model_name=given or (public_name(sources[0].model),))]

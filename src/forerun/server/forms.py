@@ -16,7 +16,7 @@ _TYPES = "text, json_object or json_schema"
 
 
 def of_response_format(given: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
-    """OpenAI's `response_format`; a schema beside `json_object` is llama-server's way. Raises ApiError."""
+    """Read OpenAI's `response_format`; a schema beside `json_object` is llama-server's way. Raises ApiError."""
     if given is None or given.get("type") == "text":
         return None
     kind, field = given.get("type"), "response_format"
@@ -40,7 +40,7 @@ def of_response_format(given: Mapping[str, Any] | None) -> StructuredOutputsPara
 
 
 def of_prediction(given: str | Mapping[str, Any]) -> str:
-    """OpenAI's `prediction`: a text, or its parts. Raises ApiError."""
+    """Read OpenAI's `prediction`: a text, or its parts. Raises ApiError."""
     content = given.get("content") if isinstance(given, Mapping) else given
     if isinstance(given, Mapping) and given.get("type", "content") != "content":
         content = None
@@ -57,7 +57,7 @@ def of_prediction(given: str | Mapping[str, Any]) -> str:
 
 
 def max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
-    """The most tokens that may be drafted, of a request's `speculative`; None: any. Raises ApiError.
+    """Read the most tokens that may be drafted, of a request's `speculative`; None: any. Raises ApiError.
 
     `drafter` is the one that is loaded.
     """

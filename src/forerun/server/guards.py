@@ -62,7 +62,7 @@ class OriginCheck:
         return None
 
     def _is_own(self, name: str) -> bool:
-        """True for names that lead here, and cannot be made to by a stranger who owns them."""
+        """Tell names that lead here, and cannot be made to by a stranger who owns them."""
         if name in self._names or ANY in self._names or _is_address(name):
             return True
         if name == "localhost" or name.endswith(".localhost"):
@@ -79,7 +79,7 @@ class OriginCheck:
 
 
 def _name(host: str) -> str:
-    """The name in a `Host`, without the port; empty for what is none."""
+    """Find the name in a `Host`, without the port; empty for what is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
@@ -87,7 +87,7 @@ def _name(host: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """True for a number: a page that was loaded from it is this server's own."""
+    """Tell a number: a page that was loaded from it is this server's own."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

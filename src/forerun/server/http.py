@@ -22,12 +22,12 @@ _SLICE = 4096
 
 
 def to_json(document: object) -> bytes:
-    """JSON in UTF-8; a lone surrogate stays an escape."""
+    """Write JSON in UTF-8; a lone surrogate stays an escape."""
     return "".join(_pieces(document)).encode("utf-8", "backslashreplace")
 
 
 def _pieces(document: object) -> Iterator[str]:
-    """JSON part by part where an object's own lists are long."""
+    """Write JSON part by part where an object's own lists are long."""
     encode = _ENCODER.encode
     if not (isinstance(document, dict) and any(map(_is_long, document.values()))):
         yield encode(document)
@@ -47,7 +47,7 @@ def _pieces(document: object) -> Iterator[str]:
 
 
 def _entries(found: list[object]) -> str:
-    """The entries of a list; an object that stands there many times is written once."""
+    """Write the entries of a list; an object that stands there many times is written once."""
     known = {id(one): one for one in found}
     if len(known) > len(found) // 4:
         return _ENCODER.encode(found)[1:-1]
@@ -82,12 +82,12 @@ class JsonResponse(Response):
 
 
 def answer(document: object) -> Response:
-    """An answer of JSON."""
+    """Answer with JSON."""
     return JsonResponse(to_json(document))
 
 
 def refusal(error: ApiError, path: str = "") -> Response:
-    """The answer that an error is, in the form of the API that the path belongs to."""
+    """Answer with an error, in the form of the API that the path belongs to."""
     return Response(
         to_json(error.body(path)), error.status, dict(error.headers), "application/json"
     )
@@ -114,7 +114,7 @@ class EventStream(Response):
 
 @asynccontextmanager
 async def watched(receive: Receive, leave: Callable[[], object]) -> AsyncIterator[None]:
-    """Inside, a client that goes away has `leave` called, and so has an error. The body must have been read."""
+    """Call `leave` where the client goes away inside, or at an error. The body must have been read."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -126,7 +126,7 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
 def _translated(
     number: int, role: object, blocks: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The results of tools as messages of their own, then what is said and called."""
+    """Yield the results of tools as messages of their own, then what is said and called."""
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     for block in blocks:
@@ -251,7 +251,7 @@ def _block(block: ContentBlock) -> Document:
 
 
 def _usage(running: AsyncRequest) -> Document:
-    """Anthropic counts cached tokens apart."""
+    """Count tokens as Anthropic does: cached ones apart."""
     found = usage(running)
     cached = found["prompt_tokens_details"]["cached_tokens"]
     return {

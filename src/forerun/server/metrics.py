@@ -69,12 +69,12 @@ class ServerMetrics:
         )
 
     def of(self, model: str) -> ModelMetrics:
-        """Those of the model of this name."""
+        """Return those of the model of this name."""
         each = (self._first, self._next, self._whole, self._prompt, self._generation)
         return ModelMetrics(*(one.labels(**_labels(model)) for one in each))
 
     def page(self, found: Mapping[str, Sequence[metrics.Metric]]) -> bytes:
-        """The text that Prometheus reads, with the counts that the models' engines have at this moment."""
+        """Write the text that Prometheus reads, with the counts that the models' engines have at this moment."""
         registry = CollectorRegistry()
         registry.register(_Engines(found))
         return generate_latest(registry) + generate_latest(self._registry)
@@ -95,19 +95,19 @@ class ModelMetrics:
     _generation: Histogram
 
     def follow(self, request: AsyncRequest) -> Callable[[StreamEvent], None]:
-        """What is to be called with each piece of news of a request."""
+        """Return what is to be called with each event of a request."""
         last_s: dict[int, float] = {}
 
-        def observe(news: StreamEvent) -> None:
-            num_tokens = len(news.event.token_ids)
-            before = last_s.get(news.completion)
+        def observe(event: StreamEvent) -> None:
+            num_tokens = len(event.event.token_ids)
+            before = last_s.get(event.completion)
             if before is None and num_tokens:
-                self._first.observe(news.time_s - request.start_s)
+                self._first.observe(event.time_s - request.start_s)
             elif before is not None:
                 for _ in range(num_tokens):
-                    self._next.observe((news.time_s - before) / num_tokens)
+                    self._next.observe((event.time_s - before) / num_tokens)
             if num_tokens:
-                last_s[news.completion] = news.time_s
+                last_s[event.completion] = event.time_s
 
         return observe
 
@@ -121,7 +121,7 @@ class ModelMetrics:
 
 
 def _labels(model: str) -> dict[str, str]:
-    """VLLM's labels of a model."""
+    """Make vLLM's labels of a model."""
     return {"model_name": model, "engine": "0"}
 
 

@@ -46,7 +46,7 @@ class NativeRequest(SampledAnswer):
     """Only these fields of the answer; `a/b` is the field b of the object a."""
 
     def scores(self) -> dict[str, int | None]:
-        """`n_probs` asks for log-probabilities."""
+        """Read `n_probs`."""
         return {"logprobs": self.n_probs} if self.n_probs else {}
 
     def read_biases(self, tokenizer: Tokenizer) -> None:
@@ -68,7 +68,7 @@ class NativeRequest(SampledAnswer):
 
 
 def _ids(token: object, tokenizer: Tokenizer) -> list[str]:
-    """The ids that a token is, as it is written in a bias."""
+    """Find the ids that a token is, as it is written in a bias."""
     if isinstance(token, str) and not token.isdecimal():
         return [str(one) for one in tokenizer.encode(token, bos=False)]
     if isinstance(token, bool) or not isinstance(token, int | str):

@@ -37,7 +37,7 @@ _OFF: Document = {
 
 
 def settings(params: SamplingParams, eos_ids: list[int], seed: int | None) -> Document:
-    """The parameters of a request under llama-server's names."""
+    """Write the parameters of a request under llama-server's names."""
     biases: list[Document] = [
         {"token": token, "bias": value} for token, value in params.logit_bias.items()
     ]
@@ -96,29 +96,29 @@ class NativeWriter(Writer):
         ]
         return documents[0] if self.is_one else documents
 
-    def events(self, news: Sequence[StreamEvent]) -> bytes:
+    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
         """Write a chunk for each token, and the whole of a completion without its text where it ends."""
-        return b"".join(event(self._only(one)) for each in news for one in self._chunks(each))
+        return b"".join(event(self._only(one)) for each in events for one in self._chunks(each))
 
     def fail(self, error: ApiError) -> bytes:
         """Write the error."""
         return event(error.document())
 
-    def _chunks(self, news: StreamEvent) -> Iterator[Document]:
-        for text, tokens, scored in _by_token(news.event):
+    def _chunks(self, step: StreamEvent) -> Iterator[Document]:
+        for text, tokens, scored in _by_token(step.event):
             if tokens:
-                yield self._chunk(news, text, tokens, scored)
-        if news.event.finish_reason is not None:
-            yield self._final(news.completion, "")
+                yield self._chunk(step, text, tokens, scored)
+        if step.event.finish_reason is not None:
+            yield self._final(step.completion, "")
 
     def _chunk(
         self,
-        news: StreamEvent,
+        step: StreamEvent,
         text: str,
         tokens: tuple[int, ...],
         scored: tuple[TokenLogprob, ...],
     ) -> Document:
-        index = news.completion
+        index = step.completion
         seq = self.running.runs[index].seq
         self._counts[index] += len(tokens)
         document: Document = {
@@ -133,11 +133,11 @@ class NativeWriter(Writer):
         if scored:
             document["completion_probabilities"] = self._probabilities(scored)
         if self.with_timings:
-            document["timings"] = timings(self.running, news.time_s, self.llm.drafter_spec.name)
+            document["timings"] = timings(self.running, step.time_s, self.llm.drafter_spec.name)
         return document
 
     def _final(self, index: int, text: str) -> Document:
-        """The whole of a completion, or the last chunk of one whose text was sent."""
+        """Write the whole of a completion, or the last chunk of one whose text was sent."""
         run = self.running.runs[index]
         seq, tokenizer = run.seq, self.llm.tokenizer
         with_tokens = self.with_tokens and not self.is_stream
@@ -184,7 +184,7 @@ class NativeWriter(Writer):
 
 
 def _by_token(event: Event) -> list[tuple[str, tuple[int, ...], tuple[TokenLogprob, ...]]]:
-    """Text, tokens and log-probabilities token by token; all together where a text is of several tokens."""
+    """Split text, tokens and log-probabilities token by token; all together where a text is of several tokens."""
     scored, tokens = event.logprobs or (), event.token_ids
     if len(event.pieces) != len(tokens):
         return [(event.text, tokens, scored)]
@@ -219,6 +219,6 @@ def _stop_type(run: SequenceState) -> str:
 
 
 def _fills_context(run: SequenceState, llm: LLM) -> bool:
-    """True if the answer ended where the context does."""
+    """Tell whether the answer ended where the context does."""
     is_full = len(run.seq.tokens) >= llm.max_len
     return is_full and run.seq.finish_reason is FinishReason.LENGTH

@@ -122,7 +122,7 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
 
 
 def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
-    """The conversation as the model reads it."""
+    """Write a conversation as the model reads it, with these tools."""
     tokenizer = service.llm().tokenizer
     settings: dict[str, Any] = service.template_kwargs | (body.chat_template_kwargs or {})
     settings |= {"add_generation_prompt": body.add_generation_prompt}
@@ -133,5 +133,5 @@ def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
 
 
 def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:
-    """OpenAI calls the system `developer` as well; templates do not know that."""
+    """Call a `developer` the system, as templates do."""
     return message | {"role": "system"} if message.get("role") == "developer" else message

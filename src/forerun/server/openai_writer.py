@@ -60,9 +60,9 @@ class OpenAIWriter(Writer):
             found |= self._of_prompt(first.output())
         return found
 
-    def events(self, news: Sequence[StreamEvent]) -> bytes:
+    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
         """Write a chunk for each completion that got something."""
-        return b"".join(map(self._chunk, _joined(news)))
+        return b"".join(map(self._chunk, _joined(events)))
 
     def end(self) -> bytes:
         """Write the figures if they were asked for, and the end mark."""
@@ -76,25 +76,25 @@ class OpenAIWriter(Writer):
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
         return event({**self._head, "object": kind, "choices": choices, **more})
 
-    def _chunk(self, news: StreamEvent) -> bytes:
+    def _chunk(self, step: StreamEvent) -> bytes:
         """Write a chunk for what one completion got; nothing if there is nothing to show."""
-        choice, more = self._delta(news), Document()
+        choice, more = self._delta(step), Document()
         if choice is None:
             return b""
         if self.options.continuous_usage_stats:
             more["usage"] = usage(self.running)
         elif self.options.include_usage:
             more["usage"] = None
-        is_last = news.event.finish_reason is not None and all(
+        is_last = step.event.finish_reason is not None and all(
             handle.is_finished for handle in self.running.handles
         )
         if self.with_timings or (is_last and not more):
-            more["timings"] = timings(self.running, news.time_s, self.llm.drafter_spec.name)
+            more["timings"] = timings(self.running, step.time_s, self.llm.drafter_spec.name)
         return self._event([choice], more)
 
-    def _delta(self, news: StreamEvent) -> Document | None:
+    def _delta(self, step: StreamEvent) -> Document | None:
         """Write what a chunk adds to a choice."""
-        event, index, run = news.event, news.completion, self.running.runs[news.completion]
+        event, index, run = step.event, step.completion, self.running.runs[step.completion]
         is_first = index not in self._offsets
         offset = self._offsets.setdefault(index, 0)
         logprobs, text, reason = None, event.text, event.finish_reason
@@ -250,24 +250,24 @@ def _calls(parts: Sequence[Part], index: int) -> list[Document]:
 
 
 def _reason(reason: FinishReason | None, num_calls: int) -> str | None:
-    """Why a completion ended, in OpenAI's words."""
+    """Say why a completion ended, by OpenAI's names."""
     if reason is FinishReason.STOP and num_calls:
         return "tool_calls"
     return None if reason is None else reason.value
 
 
 def _joined(found: Sequence[StreamEvent]) -> Sequence[StreamEvent]:
-    """What came together as one piece of news for each completion."""
+    """Join what came together into one event for each completion."""
     if len(found) == 1:
         return found
     parts: dict[int, list[StreamEvent]] = {}
-    for news in found:
-        parts.setdefault(news.completion, []).append(news)
+    for step in found:
+        parts.setdefault(step.completion, []).append(step)
     return [own[0] if len(own) == 1 else _join(own) for own in parts.values()]
 
 
 def _join(parts: list[StreamEvent]) -> StreamEvent:
-    events, last = [news.event for news in parts], parts[-1]
+    events, last = [step.event for step in parts], parts[-1]
     logprobs = tuple(one for event in events for one in event.logprobs or ())
     event = Event(
         last.event.seq_id,

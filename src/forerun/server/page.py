@@ -37,7 +37,7 @@ POLICY = "; ".join(
 
 
 def page_routes() -> list[Route]:
-    """A route for `/` and one for each other file."""
+    """Make a route for `/` and one for each other file."""
     files = sorted(path for path in FOLDER.iterdir() if path.suffix in TYPES)
     names = ["/" if path.name == "index.html" else f"/static/{path.name}" for path in files]
     return [_route(name, path) for name, path in zip(names, files, strict=True)]

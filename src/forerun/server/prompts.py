@@ -53,7 +53,7 @@ def _one(given: object, field: str) -> list[Part]:
 
 
 def _text_of(given: Mapping[str, Any], field: str) -> str:
-    """The text of a prompt that is an object."""
+    """Find the text of a prompt that is an object."""
     if given.get("multimodal_data"):
         raise ApiError(
             400, f"{field} must be text: this server reads no images or sounds", param=field

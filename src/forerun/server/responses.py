@@ -117,7 +117,7 @@ def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Its fields stand beside the type here, in chat requests in an object of their own."""
+    """Move the fields beside the type into an object of their own, as chat requests have them."""
     known = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
     return {"type": tool.get("type"), "function": known}
 

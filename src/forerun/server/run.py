@@ -76,7 +76,7 @@ def serve(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises ConfigError for an address that cannot be had."""
+    """Open a socket that listens. Raises ConfigError for an address that cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -119,7 +119,7 @@ class Server(uvicorn.Server):
         fleet.on_loaded, fleet.on_dropped = self.loaded, self.dropped
 
     def loaded(self, service: Service) -> None:
-        """An engine thread tells that loading has ended; without the first model there is no server."""
+        """Take note that loading has ended, for an engine thread; without the first model there is no server."""
         llm = service.worker.llm
         if llm is None:
             self.should_exit |= not self._fleet.is_ready
@@ -138,7 +138,7 @@ class Server(uvicorn.Server):
         )
 
     def dropped(self, service: Service) -> None:
-        """A model has made room for another."""
+        """Say that a model has made room for another."""
         self._say(f"dropped: {service.names[0]}")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -150,13 +150,13 @@ class Server(uvicorn.Server):
             one.listen(BACKLOG)  # uvicorn's backlog is also how many are accepted at once
 
     async def on_tick(self, counter: int) -> bool:
-        """Every second: close what has been idle for too long."""
+        """Close, every second, what has been idle for too long."""
         if counter % 10 == 0:
             close_idle(self.server_state.connections, self._fleet.config.idle_timeout)
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A first signal ends it when the requests have ended, a second one at once."""
+        """End when the requests have ended, at a second signal at once."""
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True

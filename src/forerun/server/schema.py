@@ -74,7 +74,7 @@ ChatMessages = Annotated[list[dict[str, Any]], listed(_CHAT_MESSAGE)]
 
 
 def _one_kind(prompt: object) -> object:
-    """A prompt of the types above. pydantic would try each type on every entry, for seconds where there are many."""
+    """Check that a prompt is of one type; pydantic would try each on every entry, for seconds where there are many."""
     kinds = {*map(type, prompt)} if isinstance(prompt, list) else {type(prompt)}
     if kinds == {list}:
         kinds = {*map(type, itertools.chain.from_iterable(prompt))}  # type: ignore[arg-type]
@@ -229,7 +229,7 @@ class AnswerRequest(RequestBody):
         return self.typed.get("structured_outputs", "structured_outputs")
 
     def scores(self) -> dict[str, int | None]:
-        """The log-probabilities that are asked for, as fields of SamplingParams."""
+        """Return the log-probabilities that are asked for, as fields of SamplingParams."""
         raise NotImplementedError
 
 
@@ -254,12 +254,12 @@ class CompletionRequest(SampledAnswer):
     """What comes after the answer: a model that was trained to fills the hole."""
 
     def scores(self) -> dict[str, int | None]:
-        """With `echo`, the prompt's tokens are scored too."""
+        """Score the prompt's tokens too with `echo`."""
         own = {"logprobs": self.logprobs} if self.logprobs is not None else {}
         return own | ({"prompt_logprobs": self.logprobs} if own and self.echo else {})
 
     def prompts(self) -> list[str | list[int]]:
-        """The single prompts."""
+        """Return the single prompts."""
         given: Any = self.prompt
         is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
         return given if is_many else [given]
@@ -286,7 +286,7 @@ class ChatRequest(SampledAnswer):
     """False: one call at most, where calls are required."""
 
     def scores(self) -> dict[str, int | None]:
-        """As chat completions ask for them."""
+        """Read them as chat completions ask for them."""
         if not self.logprobs:
             if self.top_logprobs:
                 raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
@@ -339,7 +339,7 @@ def _told(error: ValidationError, body: type[RequestBody], typed: Mapping[str, s
 
 
 def _is_alternative(part: int | str) -> bool:
-    """True for what pydantic calls the member of a union, which is no part of the path."""
+    """Tell what pydantic calls the member of a union, which is no part of the path."""
     return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
 
 

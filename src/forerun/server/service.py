@@ -85,19 +85,19 @@ class Service:
         return Worker(self._load, self._loaded)
 
     def _loaded(self) -> None:
-        """The engine thread tells that loading has ended."""
+        """Take note that loading has ended, for the engine thread."""
         if (llm := self.worker.llm) is not None:
             self.facts = {"max_model_len": llm.max_len, "drafter": llm.drafter_spec.name}
         self.on_loaded()
 
     def llm(self) -> LLM:
-        """The model. Raises ApiError while it is not there."""
+        """Return the model. Raises ApiError while it is not there."""
         if self.worker.llm is None:
             raise loading()
         return self.worker.llm
 
     def name(self, asked: str | None) -> str:
-        """The name under which a request is answered. Raises ApiError for a model that is not served."""
+        """Choose the name under which a request is answered. Raises ApiError for a model that is not served."""
         if asked is None or asked in self.names:
             return asked or self.names[0]
         if not self.config.strict_model_name:
@@ -111,7 +111,7 @@ class Service:
         )
 
     def defaults(self, **own: Any) -> SamplingParams:
-        """What a request leaves out: the server's options, then `own`, then the model's."""
+        """Return what a request leaves out: the server's options, then `own`, then the model's."""
         return replace(self.llm().default_params(), **{**own, **self.sampling})
 
     def params(self, body: AnswerRequest, **own: Any) -> SamplingParams:
@@ -220,7 +220,7 @@ class Service:
             raise busy(max(0, num_running - num_slots), self.config.max_queue)
 
     def _limit(self) -> int:
-        """Tokens of a prompt, at most."""
+        """Return the tokens of a prompt, at most."""
         llm = self.llm()
         return min(self.config.max_prompt_len or llm.max_len, llm.max_len - 1)
 

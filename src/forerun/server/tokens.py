@@ -45,7 +45,7 @@ class DetokenizeRequest(RequestBody):
 
 @router.post("/apply-template", responses=answers(object_of(prompt=TEXT)))
 async def apply_template(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
-    """The text that a conversation becomes."""
+    """Write the text that a conversation becomes."""
     service.name(body.model)
     text = await service.encode(lambda: rendered(service, body), request.nbytes)
     return answer({"prompt": text})
@@ -54,7 +54,7 @@ async def apply_template(service: Asked, request: JsonRequest, body: ChatRequest
 @router.post("/v1/chat/completions/input_tokens", responses=answers(object_of(input_tokens=COUNT)))
 @router.post("/chat/completions/input_tokens", include_in_schema=False)
 async def input_tokens(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
-    """How many tokens a conversation has."""
+    """Count the tokens of a conversation."""
     num_tokens = await count(service, request, body)
     return answer({"object": "response.input_tokens", "input_tokens": num_tokens})
 
@@ -64,7 +64,7 @@ async def input_tokens(service: Asked, request: JsonRequest, body: ChatRequest) 
     responses=answers(object_of(count=COUNT, max_model_len=COUNT, tokens={"type": "array"})),
 )
 async def tokenize(service: Asked, request: JsonRequest, body: TokenizeRequest) -> Response:
-    """Token ids of a text or a conversation."""
+    """Find the token ids of a text or a conversation."""
     llm = service.llm()
     given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
     if len(given) != 1:
@@ -74,7 +74,7 @@ async def tokenize(service: Asked, request: JsonRequest, body: TokenizeRequest) 
 
 @router.post("/detokenize", responses=answers(object_of(prompt=TEXT, content=TEXT)))
 async def detokenize(service: Asked, request: JsonRequest, body: DetokenizeRequest) -> Response:
-    """The text of token ids, as vLLM (`prompt`) and llama-server (`content`) call it."""
+    """Write the text of token ids, as vLLM (`prompt`) and llama-server (`content`) call it."""
     tokenizer = service.llm().tokenizer
 
     def put_together() -> Response:

@@ -33,7 +33,7 @@ class Toolbox:
 
     @classmethod
     def of(cls, tools: Sequence[object] | None, choice: object, parallel: bool | None) -> Toolbox:
-        """As OpenAI's chat completions write them. Raises ApiError."""
+        """Read them as OpenAI's chat completions write them. Raises ApiError."""
         found = tuple(_checked(number, tool) for number, tool in enumerate(tools or ()))
         by_name = {_name(tool): tool for tool in found}
         if len(by_name) < len(found):
@@ -56,7 +56,7 @@ class Toolbox:
     def prepare(
         self, messages: Sequence[Message], tokenizer: Tokenizer
     ) -> tuple[Sequence[Message], dict[str, Any]]:
-        """The messages, and what the chat template is given besides; tools are text where it has no place for them."""
+        """Return the messages, and what the chat template is given besides; tools it has no place for are text."""
         speaks_tools = any("tool_calls" in one or one.get("role") == "tool" for one in messages)
         if not self.tools and not speaks_tools:
             return messages, {}
@@ -65,7 +65,7 @@ class Toolbox:
         return described(messages, self.tools), {}
 
     def form(self, answer: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
-        """The form of the answer: calls if they are required; calls or an answer of its form if that has one."""
+        """Choose the form of the answer: calls if they are required; calls or its own form if it has one."""
         tools = self.required or (self.tools if answer is not None else ())
         if not tools:
             return answer
@@ -102,7 +102,7 @@ def _checked(number: int, tool: object) -> Tool:
 
 
 def _chosen(choice: object) -> object:
-    """The name in a choice. Raises ApiError for one that is none."""
+    """Find the name in a choice. Raises ApiError for one that is none."""
     function = choice.get("function") if isinstance(choice, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
         message = f"tool_choice must be {CHOICES}, got {short_repr(choice)}"
@@ -115,12 +115,12 @@ def _name(tool: Tool) -> str:
 
 
 def _head(tool: Tool) -> str:
-    """What a call begins with, as the grammar quotes it."""
+    """Write what a call begins with, as the grammar quotes it."""
     return _quoted(f'{{"name": "{_name(tool)}", "arguments": ')
 
 
 def _schema(tool: Tool) -> str:
-    """The schema of a tool's arguments: an object, of nothing if there are no parameters."""
+    """Write the schema of a tool's arguments: an object, of nothing if there are no parameters."""
     nothing = {"properties": {}, "additionalProperties": False}
     return _laid_out({"type": "object", **(tool["function"].get("parameters") or nothing)})
 

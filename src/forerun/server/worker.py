@@ -56,7 +56,7 @@ class AsyncRequest:
         interval_s: float = 0.0,
     ) -> None:
         self.interval_s = interval_s
-        """News is sent at multiples of it, the first at once."""
+        """Events are sent at multiples of it, the first at once."""
         self._tick = 0.0
         self.start_s = time.perf_counter()
         self.error: BaseException | None = None
@@ -65,7 +65,7 @@ class AsyncRequest:
         """What the engine made of its prompts, once it has been accepted."""
         self.loop = loop
         self._worker, self._on_over = worker, on_over
-        self._news: deque[StreamEvent] = deque()
+        self._waiting: deque[StreamEvent] = deque()
         self._is_over = False
         self._is_cancelled = False
         self._accepted: asyncio.Future[None] = loop.create_future()
@@ -94,15 +94,15 @@ class AsyncRequest:
             self.cancel()
             raise
 
-    async def news(self) -> AsyncIterator[list[StreamEvent]]:
-        """What came, as many steps together as came since it was last asked for. Raises what ended the request."""
+    async def events(self) -> AsyncIterator[list[StreamEvent]]:
+        """Yield what came, as many steps together as came since the last time. Raises what ended the request."""
         try:
-            while self._news or not self._is_over:
-                if not self._news:
+            while self._waiting or not self._is_over:
+                if not self._waiting:
                     self._waiter = self.loop.create_future()
                     await self._waiter
-                found = [*self._news]
-                self._news.clear()
+                found = [*self._waiting]
+                self._waiting.clear()
                 if found:
                     yield found
             if self.error is not None:
@@ -111,7 +111,7 @@ class AsyncRequest:
             self.cancel()
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End it before the next step; harmless if it has ended. `error` is raised to who reads the news."""
+        """End it before the next step; harmless if it has ended. `error` is raised to who reads the events."""
         if not (self._is_over or self._is_cancelled):
             self._is_cancelled, self.error = True, self.error or error
             self._worker.drop(self)
@@ -122,16 +122,18 @@ class AsyncRequest:
             handle.cancel()
 
     def is_due(self, now_s: float, num_running: int) -> bool:
-        """True when the engine thread should send its news: at once, then after multiples of the interval."""
+        """Tell whether the engine thread should send its events: at once, then after multiples of the interval."""
         if self.interval_s == 0:
             return True
         interval_s = max(self.interval_s, min(EACH_S * num_running, MAX_S))
         before, self._tick = self._tick, now_s // interval_s
         return self._tick != before
 
-    def deliver(self, news: list[StreamEvent], is_over: bool, error: BaseException | None) -> None:
+    def deliver(
+        self, events: list[StreamEvent], is_over: bool, error: BaseException | None
+    ) -> None:
         """Take what the engine thread sent."""
-        self._news += news
+        self._waiting += events
         self.error = self.error or error
         if is_over and not self._is_over:
             self._is_over = True
@@ -157,7 +159,7 @@ class _Delivery(NamedTuple):
     """What the engine thread has for a request."""
 
     request: AsyncRequest
-    news: list[StreamEvent]
+    events: list[StreamEvent]
     is_over: bool
     error: BaseException | None = None
 
@@ -195,7 +197,7 @@ class Worker:
         self._thread.start()
 
     def wait_until_loaded(self) -> LLM:
-        """The model, once it is loaded. Raises what loading raised."""
+        """Wait for the model, and return it. Raises what loading raised."""
         self._is_loaded.wait()
         if self.llm is None:
             raise self.error or Closed("closed before the model was loaded")
@@ -210,9 +212,9 @@ class Worker:
     ) -> AsyncRequest:
         """Hand over a request of the running event loop; `accepted` tells what the engine says of it.
 
-        `on_over` is called in that loop when the request has ended, however that came. News is sent not more often than
-        every `interval_s` (longer where many requests run), the first at once: to wake an event loop and to send takes
-        as long as much of a small model's step. Requests of one interval are told together.
+        `on_over` is called in that loop when the request has ended, however that came. Events are sent not more often
+        than every `interval_s` (longer where many requests run), the first at once: to wake an event loop and to send
+        takes as long as much of a small model's step. Requests of one interval are told together.
         """
         request = AsyncRequest(self, asyncio.get_running_loop(), on_over, interval_s)
         self._jobs.put(_Job(request, prompts, params))
@@ -250,7 +252,7 @@ class Worker:
                 self._do(job, llm)
             if engine.has_work and not self._is_closing:
                 self._step(llm)
-            self._send(self._mail())
+            self._send(self._deliveries())
             is_learning = not self._is_closing and llm.loop.idle()
 
     def _new_jobs(self, *, wait: bool = False) -> Iterator[_Job]:
@@ -264,13 +266,13 @@ class Worker:
             return
 
     def _do(self, job: _Job, llm: LLM) -> None:
-        request, news, index = job.request, list[StreamEvent](), dict[int, int]()
+        request, events, index = job.request, list[StreamEvent](), dict[int, int]()
         if job.params is None:
             request.end()
             return
 
         def take(event: Event) -> None:
-            news.append(StreamEvent(index[event.seq_id], event, time.perf_counter()))
+            events.append(StreamEvent(index[event.seq_id], event, time.perf_counter()))
 
         try:
             for prompt in job.prompts:
@@ -282,33 +284,33 @@ class Worker:
             request.end()
             self._send([_Delivery(request, [], True, error)])
             return
-        self._requests[request] = news
+        self._requests[request] = events
         self._send([_Delivery(request, [], False)])
 
     def _step(self, llm: LLM) -> None:
-        """One step. An error in it has ended what ran; the next requests get another chance."""
+        """Step once. An error in it has ended what ran; the next requests get another chance."""
         try:
             llm.loop.step()
         except Exception:
             _log.exception("a step of the engine failed, %d requests end", len(self._requests))
 
-    def _mail(self) -> list[_Delivery]:
-        """What there is to tell; who has ended is forgotten."""
-        mail, now_s = [], time.perf_counter()
-        for request, news in [*self._requests.items()]:
+    def _deliveries(self) -> list[_Delivery]:
+        """Collect what there is to tell; who has ended is forgotten."""
+        deliveries, now_s = [], time.perf_counter()
+        for request, events in [*self._requests.items()]:
             is_over = all(each.is_finished for each in request.handles)
-            if is_over or (news and request.is_due(now_s, len(self._requests))):
+            if is_over or (events and request.is_due(now_s, len(self._requests))):
                 error = next((each.error for each in request.handles if each.error), None)
-                mail.append(_Delivery(request, [*news], is_over, error))
-                news.clear()
+                deliveries.append(_Delivery(request, [*events], is_over, error))
+                events.clear()
             if is_over:
                 del self._requests[request]
-        return mail
+        return deliveries
 
-    def _send(self, mail: list[_Delivery]) -> None:
-        """One call a loop; requests of a loop that is closed end."""
+    def _send(self, deliveries: list[_Delivery]) -> None:
+        """Hand it out with one call a loop; requests of a loop that is closed end."""
         by_loop: dict[asyncio.AbstractEventLoop, list[_Delivery]] = {}
-        for one in mail:
+        for one in deliveries:
             by_loop.setdefault(one.request.loop, []).append(one)
         for loop, own in by_loop.items():
             try:
@@ -318,10 +320,12 @@ class Worker:
                     self.drop(one.request)
 
     def _end_all(self) -> None:
-        """Nothing runs any more: whoever waits is told why."""
+        """End what runs, and tell whoever waits why."""
         for request in self._requests:
             request.end()
-        self._send([one._replace(error=one.error or self._why_closed()) for one in self._mail()])
+        self._send(
+            [one._replace(error=one.error or self._why_closed()) for one in self._deliveries()]
+        )
         self._refuse_jobs()
 
     def _refuse_jobs(self) -> None:
@@ -333,6 +337,6 @@ class Worker:
         return self.error or Closed("the engine is shutting down")
 
 
-def _hand_out(mail: list[_Delivery]) -> None:
-    for request, news, is_over, error in mail:
-        request.deliver(news, is_over, error)
+def _hand_out(deliveries: list[_Delivery]) -> None:
+    for request, events, is_over, error in deliveries:
+        request.deliver(events, is_over, error)
