@@ -1,7 +1,8 @@
-"""The row law: a row's result is the same bits alone and in any company, prefilled, decoded or drafted."""
+"""The row law: a row's bits are the same alone and in any company, prefilled, decoded or drafted, on any threads."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache as memo
 
 import pytest
@@ -13,9 +14,12 @@ from torch import Tensor
 from forerun.core import tree
 from forerun.core.batch import Segment
 from forerun.model.config import ModelConfig, RopeConfig
-from forerun.model.decoder import Decoder
+from forerun.model.kernels import native as kernels
 from forerun.model.kernels.reference import KEY_BLOCK
+from forerun.model.model import Model
 from tests.model.tiny import logits_of, random_decoder
+from tests.native import models
+from tests.native.models import same_bits
 
 VOCAB = 61
 MAX_LEN = 2 * KEY_BLOCK + 100
@@ -34,25 +38,40 @@ GATED = {
 }
 ODD_WIDTHS = {"hidden_size": 60, "intermediate_size": 92, "head_dim": 20, "num_heads": 3}
 PLAIN = {"norm": "layer", "gated_mlp": False, "rope": None, "learned_position_offset": 2}
-CONFIGS = {
+TORCH = {
     "gated": ModelConfig(**GATED),
     "window": ModelConfig(**GATED | {"sliding_window": 37, "qk_norm": True}),
     "odd": ModelConfig(**GATED | ODD_WIDTHS | {"num_kv_heads": 1, "activation": "gelu"}),
     "plain": ModelConfig(**GATED | PLAIN | {"num_kv_heads": 4, "activation": "gelu_tanh"}),
 }
+NATIVE = {
+    "q4": (models.GATED, "q4_1"),
+    "mixed": (replace(models.GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
+    "native window": (replace(models.GATED, sliding_window=29, qk_norm=True), "q4_0"),
+    "flat": (replace(models.GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
+    "float": (
+        replace(models.GATED, norm="layer", gated_mlp=False, activation="gelu"),
+        "bf16",
+    ),
+}
+KINDS = [*TORCH, *(NATIVE if kernels.available() else ())]
 
-law = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
-kinds = st.sampled_from(sorted(CONFIGS))
+law = settings(deadline=None, max_examples=110, suppress_health_check=list(HealthCheck))
+kinds = st.sampled_from(KINDS)
+threads = st.sampled_from([1, 2])
 bases = st.one_of(
     st.integers(0, 40),
-    st.integers(KEY_BLOCK - 12, KEY_BLOCK + 4),
+    *(st.integers(edge - 12, edge + 4) for edge in (64, KEY_BLOCK)),
     st.integers(2 * KEY_BLOCK - 20, 2 * KEY_BLOCK),
 )
 
 
 @memo
-def decoder_of(kind: str) -> Decoder:
-    return random_decoder(CONFIGS[kind])
+def decoder_of(kind: str, num_threads: int = 2) -> Model:
+    """A model of a kind; of torch's the threads are the process's."""
+    if kind in TORCH:
+        return random_decoder(TORCH[kind])
+    return models.native(*NATIVE[kind], num_threads)
 
 
 @memo
@@ -69,7 +88,7 @@ def plain_logits(kind: str) -> Tensor:
     return torch.cat([decode(decoder, cache, 0, (token,)) for token in text()])
 
 
-def decode(decoder: Decoder, cache, slot: int, tokens: tuple[int, ...]) -> Tensor:
+def decode(decoder: Model, cache, slot: int, tokens: tuple[int, ...]) -> Tensor:
     """One pass over a chain, all of it kept; logits (n, V)."""
     logits = logits_of(decoder, cache, Segment(slot, cache.length(slot), tokens))
     cache.keep(slot, range(len(tokens)))
@@ -86,21 +105,21 @@ def parents_of(draw: st.DrawFn, size: int) -> tuple[int, ...]:
 
 
 @law
-@given(kind=kinds, sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_chunked_prefill_equals_step_by_step(kind: str, sizes: list[int]) -> None:
-    decoder = decoder_of(kind)
+@given(kind=kinds, sizes=st.lists(st.integers(1, 64), min_size=1, max_size=5), threads=threads)
+def test_chunked_prefill_equals_step_by_step(kind: str, sizes: list[int], threads: int) -> None:
+    decoder = decoder_of(kind, threads)
     cache = decoder.new_cache(1, MAX_LEN)
     done = 0
     for size in sizes:
         logits = decode(decoder, cache, 0, text()[done : done + size])
-        assert torch.equal(logits, plain_logits(kind)[done : done + size])
+        assert same_bits(logits, plain_logits(kind)[done : done + size])
         done += size
 
 
 @law
-@given(data=st.data(), kind=kinds, base=bases, size=st.integers(1, 40))
-def test_a_tree_row_equals_its_path_decoded(data, kind: str, base: int, size: int) -> None:
-    decoder = decoder_of(kind)
+@given(data=st.data(), kind=kinds, base=bases, size=st.integers(1, 40), threads=threads)
+def test_a_tree_row_equals_its_path_decoded(data, kind, base, size, threads) -> None:
+    decoder = decoder_of(kind, threads)
     nodes, parents = data.draw(tokens_of(size)), data.draw(parents_of(size))
     cache = decoder.new_cache(2, MAX_LEN)
     for slot in range(2 if base else 0):
@@ -111,7 +130,7 @@ def test_a_tree_row_equals_its_path_decoded(data, kind: str, base: int, size: in
         cache.truncate(1, base)
         for step in path:
             alone = decode(decoder, cache, 1, (nodes[step],))
-            assert torch.equal(alone[0], logits[step])
+            assert same_bits(alone[0], logits[step])
 
 
 @law
@@ -126,7 +145,7 @@ def test_a_tree_grown_in_pieces_equals_one_pass(data, kind: str, base: int, size
     whole = logits_of(decoder, cache, Segment(0, base, nodes, parents))
     first = logits_of(decoder, cache, Segment(0, base, nodes, parents, stop=cut))
     second = logits_of(decoder, cache, Segment(0, base, nodes, parents, first=cut))
-    assert torch.equal(torch.cat((first, second)), whole)
+    assert same_bits(torch.cat((first, second)), whole)
 
 
 @law
@@ -144,7 +163,7 @@ def test_company_does_not_matter(data, kind: str, lengths: list[int]) -> None:
         )
     together = logits_of(decoder, cache, *segments)
     alone = [logits_of(decoder, cache, segment) for segment in segments]
-    assert torch.equal(together, torch.cat(alone))
+    assert same_bits(together, torch.cat(alone))
 
 
 @law
@@ -179,21 +198,21 @@ def test_cache_history_does_not_matter(data, kind: str) -> None:
     for slot, tokens in enumerate(held):
         assert cache.length(slot) == len(tokens)
         fresh = decode(decoder, decoder.new_cache(1, MAX_LEN), 0, (*tokens, 7))
-        assert torch.equal(decode(decoder, cache, slot, (7,))[0], fresh[-1])
+        assert same_bits(decode(decoder, cache, slot, (7,))[0], fresh[-1])
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", TORCH)
 def test_any_number_of_threads(kind: str) -> None:
     decoder = decoder_of(kind)
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
         cache = decoder.new_cache(1, MAX_LEN)
         logits = decode(decoder, cache, 0, text()[:20])
-        assert torch.equal(logits, plain_logits(kind)[:20])
+        assert same_bits(logits, plain_logits(kind)[:20])
 
 
 def test_the_head_obeys_it() -> None:
     decoder = decoder_of("gated")
     hidden = torch.randn(21, 32, generator=torch.Generator().manual_seed(3))
     alone = torch.cat([decoder.head(row[None]) for row in hidden])
-    assert torch.equal(decoder.head(hidden), alone)
+    assert same_bits(decoder.head(hidden), alone)

@@ -1,4 +1,4 @@
-"""The row law: a row's bits are the same alone and in any company, prefilled, decoded or drafted, on any threads."""
+"""The native row law beyond tests/model/test_row_law.py: instruction sets, NaN, and blocks anywhere in the pool."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tests.native.models import (
     prefill,
     random_weights,
     same_bits,
+    stored,
     text,
 )
 
@@ -67,104 +68,10 @@ def committed(model: NativeDecoder, tokens: tuple[int, ...], num_slots: int = 1)
     return cache
 
 
-def step_by_step(
-    model: NativeDecoder, cache: NativeCache, tokens: tuple[int, ...], slot: int = 0
-) -> torch.Tensor:
-    rows = []
-    for token in tokens:
-        rows.append(logits_of(model, cache, Segment(slot, cache.length(slot), (token,))))
-        cache.keep(slot, [0])
-    return torch.cat(rows)
-
-
-@law
-@given(kind=kinds, base=bases, num_rows=st.integers(1, 64), threads=st.sampled_from([1, 2]))
-def test_a_chain_equals_its_steps(kind: str, base: int, num_rows: int, threads: int) -> None:
-    model = model_of(kind, threads)
-    prefix, tokens = text(base), text(num_rows, seed=1)
-    together = logits_of(model, committed(model, prefix), Segment(0, base, tokens))
-    other = model_of(kind, 3 - threads)
-    assert same_bits(together, step_by_step(other, committed(other, prefix), tokens))
-
-
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[int, ...]:
     size = draw(st.integers(1, 40))
     return tuple(draw(st.integers(-1, i - 1)) for i in range(size))
-
-
-@law
-@given(kind=kinds, base=bases, parents=trees(), threads=st.sampled_from([1, 2]))
-def test_a_tree_row_equals_its_path_alone(
-    kind: str, base: int, parents: tuple[int, ...], threads: int
-) -> None:
-    model = model_of(kind, threads)
-    prefix, tokens = text(base), text(len(parents), seed=2)
-    rows = logits_of(model, committed(model, prefix), Segment(0, base, tokens, parents))
-    for node in range(0, len(parents), 5):
-        path = tree.path_to(node, parents)
-        alone = step_by_step(model, committed(model, prefix), tuple(tokens[i] for i in path))
-        assert same_bits(rows[path], alone)
-
-
-@law
-@given(kind=kinds, base=bases, parents=trees(), cut=st.integers(0, 39))
-def test_a_tree_computed_in_two_pieces_is_the_same(
-    kind: str, base: int, parents: tuple[int, ...], cut: int
-) -> None:
-    model = model_of(kind)
-    cut = min(cut, len(parents))
-    tokens, prefix = text(len(parents), seed=3), text(base)
-    whole = logits_of(model, committed(model, prefix), Segment(0, base, tokens, parents))
-    cache = committed(model, prefix)
-    pieces = [Segment(0, base, tokens, parents, 0, cut), Segment(0, base, tokens, parents, cut)]
-    rows = [logits_of(model, cache, piece) for piece in pieces if piece.num_rows]
-    assert same_bits(torch.cat(rows), whole)
-
-
-@law
-@given(kind=kinds, base=bases, data=st.data())
-def test_a_cache_built_by_keeps_and_truncates_is_as_if_prefilled(
-    kind: str, base: int, data: st.DataObject
-) -> None:
-    model = model_of(kind)
-    history = list(text(base))
-    cache = committed(model, text(base))
-    for turn in range(data.draw(st.integers(1, 4))):
-        parents = data.draw(trees())
-        tokens = text(len(parents), seed=10 + turn)
-        if len(history) + len(tokens) + 2 > MAX_LEN:
-            break
-        model.forward(Batch((Segment(0, len(history), tokens, parents),)), cache)
-        path = tree.path_to(data.draw(st.integers(-1, len(parents) - 1)), parents)
-        cache.keep(0, path)
-        history += [tokens[i] for i in path]
-        if data.draw(st.booleans()):
-            length = data.draw(st.integers(max(0, len(history) - 9), len(history)))
-            cache.truncate(0, length)
-            history = history[:length]
-    last = logits_of(model, cache, Segment(0, len(history), (1, 2)))
-    assert same_bits(last, prefill(model, (*history, 1, 2), MAX_LEN)[-2:])
-
-
-@law
-@given(kind=kinds, lengths=st.lists(st.integers(0, 150), min_size=2, max_size=4), data=st.data())
-def test_sequences_of_a_batch_do_not_meet(
-    kind: str, lengths: list[int], data: st.DataObject
-) -> None:
-    model = model_of(kind)
-    cache = model.new_cache(len(lengths), MAX_LEN)
-    segments, alone = [], []
-    for slot, length in enumerate(lengths):
-        prefix, parents = text(length, seed=slot), data.draw(trees())
-        if length:
-            model.forward(Batch((Segment(slot, 0, prefix),)), cache)
-            cache.keep(slot, range(length))
-        tokens = text(len(parents), seed=20 + slot)
-        segments.append(Segment(slot, length, tokens, parents))
-        single = committed(model, prefix)
-        alone.append(logits_of(model, single, Segment(0, length, tokens, parents)))
-    assert same_bits(logits_of(model, cache, *segments), torch.cat(alone))
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -187,8 +94,6 @@ def test_a_row_with_nan_harms_only_those_who_see_it() -> None:
     weights = random_weights(config, dtype)
     embed = weights["embed"].dequantize()
     embed[5] = torch.nan
-    from tests.native.models import stored
-
     weights["embed"] = stored("embed", embed.numpy(), "f32")
     model = load_native(config, weights, num_threads=2)
     clean = tuple(7 if token == 5 else token for token in text(30, seed=9))
