@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun import LLM
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.options import spell
@@ -19,9 +18,7 @@ from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.union import Union
 from forerun.engine.engine import Engine
-from forerun.model.decoder import Decoder
 from forerun.model.model import LayerPlan, Model
-from forerun.model.random_model import random_config, random_weights
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
 from tests.engine.harness import LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -104,20 +101,6 @@ def test_the_whole_model_is_always_right(branch):
     assert engine.stats.acceptance_by_depth[0] == 1
     assert engine.stats.accepted == engine.stats.emitted - engine.stats.passes
     assert engine.stats.tau > 3
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"exit": 1}, {"exit": 3, "skip_attn": (1,), "skip_mlp": (0, 1)}, {"skip_mlp": (3,)}],
-)
-def test_torch_and_its_drafts_say_what_plain_decoding_says(options):
-    config = random_config(num_layers=NUM_LAYERS)
-    model = Decoder(config, random_weights(3, config, sharpness=3.0))
-    engine = engine_of(model, **options)
-    params = replace(ANSWER, max_tokens=12)
-    runs = complete(engine, LOOPING[:2], params)
-    assert [run.seq.generated for run in runs] == plain(model, LOOPING[:2], params)
-    assert engine.stats.drafted > 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -243,15 +226,6 @@ def test_tuning_keeps_what_was_given():
     assert tune(target, given, Planted()) == given
     tree = Options(exit=2, branch=(2, 1))
     assert tune(target, tree, Planted()) == replace(tree, min_confidence=0.4)
-
-
-def test_a_real_model_says_the_same_with_it(default_model):
-    llm = LLM(str(default_model), drafter="early_exit:exit=29", max_model_len=128, controller=False)
-    params = SamplingParams(temperature=0, max_tokens=16)
-    drafted = llm.generate("The sun rises in the", params)[0].outputs[0]
-    plainly = llm.with_drafter("none").generate("The sun rises in the", params)[0].outputs[0]
-    assert drafted.token_ids == plainly.token_ids
-    assert drafted.stats.accepted > 0
 
 
 def test_the_engine_uses_the_cache_it_is_given():

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core import tree
-from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.lookahead import Lookahead, Options, Pool, State, Window
@@ -278,12 +277,6 @@ def test_without_a_window_and_anything_said_before_nothing_is_drafted():
     lookahead, seq = drafter(window=0), sequence([1, 2, 3, 4])
     lookahead.begin(seq, Outcome((), (4,)))
     assert lookahead.propose([seq], [63]) == [EMPTY_DRAFT]
-
-
-@pytest.mark.parametrize("wrong", [{"window": -1}, {"ngram": 1}, {"guesses": 0}])
-def test_sizes_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Options(**wrong)
 
 
 def test_nbytes_is_never_less_than_what_is_held():

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.core.errors import ConfigError
 from forerun.drafters.prompt_lookup import NgramIndex, Options, PromptLookup
 from forerun.drafting.held import held_nbytes
 from tests.drafters.helpers import NO_OUTCOME, check_draft, sequence
@@ -86,27 +85,6 @@ def test_drafts_are_chains_within_budget_and_options(
     assert draft.probs is None
 
 
-@given(TEXT, TEXT)
-def test_a_sequence_that_comes_back_gets_the_same_drafts(head: list[int], tail: list[int]) -> None:
-    stayed, left = PromptLookup(Options()), PromptLookup(Options())
-    seq = sequence(head)
-    for drafter in (stayed, left):
-        drafter.begin(seq, NO_OUTCOME)
-        drafter.propose([seq], [7])
-    left.end(seq)
-    seq.tokens.extend(tail)
-    left.begin(seq, NO_OUTCOME)
-    assert stayed.propose([seq], [7]) == left.propose([seq], [7])
-
-
-def test_sequences_of_a_batch_do_not_see_each_other() -> None:
-    drafter = PromptLookup(Options(num_draft=2, factor=2.0))
-    seqs = [sequence([1, 2, 3, 1], 0), sequence([1, 5, 6, 1], 1), sequence([1, 2], 2)]
-    for seq in seqs:
-        drafter.begin(seq, NO_OUTCOME)
-    assert [d.tokens for d in drafter.propose(seqs, [7] * len(seqs))] == [(2, 3), (5, 6), ()]
-
-
 @pytest.mark.parametrize("length", [3, 100, 683, 1366, 3000])
 def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     tokens = random.Random(0).sample(range(10**6), length)  # nothing repeats: the most entries
@@ -117,15 +95,6 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     held = held_nbytes(drafter.indexes) - held_nbytes(*tokens)  # the ids belong to the sequence
     assert 0 < held <= drafter.memory(len(seqs), length).total
     assert drafter.memory(0, length).total == 0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"ngram_min": 0}, {"ngram_min": 4}, {"ngram_max": 0}, {"num_draft": 0}, {"factor": 0.0}],
-)
-def test_wrong_options_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        Options(**options)
 
 
 def test_the_longer_the_match_the_surer_it_is_and_surer_still_where_it_comes_true() -> None:

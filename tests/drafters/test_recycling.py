@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core import tree
-from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
-from forerun.drafters import recycling
 from forerun.drafters.recycling import Options, Recycling
-from forerun.drafting.base import Drafter, Target
+from forerun.drafting.base import Target
 from forerun.drafting.held import held_nbytes
 from forerun.drafting.ngram import token_table
 from forerun.drafting.ngram.ngram_model import LIVE_WEIGHT, PRIOR
@@ -346,26 +344,3 @@ def test_more_tokens_than_it_asked_for_are_understood() -> None:
 
 def target(vocabulary=None) -> Target:
     return Target(model=None, vocabulary=vocabulary, max_num_seqs=1, max_len=64)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"order": 0},
-        {"num_draft": 0},
-        {"min_chance": 0.0},
-        {"min_chance": float("nan")},
-        {"table_mb": 0.0},
-        {"table_mb": float("inf")},
-        {"max_depth": 0},
-        {"shared_tokens": -1},
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        Options(**options)
-
-
-def test_it_is_a_drafter() -> None:
-    drafter: Drafter = recycling.build(Options(table="none"), target())
-    assert drafter.features.top_k == token_table.NUM_LIVE

@@ -8,7 +8,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from forerun.core import tree
-from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
 from forerun.drafting.held import held_nbytes
@@ -182,20 +181,3 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     drafter.propose(seqs, [8] * len(seqs))
     held = held_nbytes(drafter.texts.shared, drafter.texts._histories)
     assert 1000 < held <= drafter.memory(len(seqs), length).total
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_depth": 0},
-        {"num_draft": 0},
-        {"factor": 0},
-        {"offset": -1},
-        {"min_token_prob": 0.0},
-        {"min_token_prob": 1.5},
-        {"shared_tokens": -1},
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        Options(**options)

@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.batch import Batch
-from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.decoding.processors import LogitsPipeline
 from forerun.model.cache.base import KVCache
@@ -177,17 +175,3 @@ def test_nothing_is_guessed_below_a_token_without_confidence() -> None:
         assert len(draft) == 6 or not confident[-1]
         lengths.add(len(draft))
     assert len(lengths) > 1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_draft": 0},
-        {"branch": (2, 0)},
-        {"temperature": -1.0},
-        {"min_confidence": 1.0},
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        drafter_of(**options)

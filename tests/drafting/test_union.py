@@ -75,14 +75,6 @@ def union(model=NOISY, **options) -> Union:
     return Union(Suffix(Options()), second)
 
 
-@pytest.mark.parametrize("branch", [(), (2, 2, 1)])
-def test_greedy_output_equals_plain_decoding(branch):
-    engine = engine_for(MODEL, union(branch=branch))
-    runs = complete(engine, LOOPING, GREEDY)
-    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
-    assert 0 < engine.stats.accepted < engine.stats.drafted
-
-
 def test_together_they_accept_at_least_as_much_as_either():
     tau = {}
     for name, drafter in (

@@ -17,12 +17,8 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.engine.acceptance import AcceptanceModel, Bias
 from forerun.engine.controller import DraftResult, Fixed, Prior
 from forerun.engine.policy import MARGIN, Policy
-from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.engine.worlds import NEW_ROWS, Oracle, Trees
-from tests.tiny import tiny_model
 
-MODEL = tiny_model(3, sharpness=3.0)
-ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
 ALL = 8
 
 
@@ -253,22 +249,6 @@ def test_plain_passes_are_measured_seldom_where_drafting_is_faster():
     world = Trees()
     world.run(Policy(11), 1000)
     assert 1 <= [granted[0] for granted in world.budgets].count(0) <= 15
-
-
-class Knowing(Scripted):
-    """Says of its guesses that they are sure or not, at random."""
-
-    def _propose_one(self, seq, length):
-        draft = super()._propose_one(seq, length)
-        rng = random.Random(len(seq.tokens))
-        return Draft(draft.tokens, draft.parents, None, tuple(rng.random() for _ in draft.tokens))
-
-
-@given(st.integers(0, 4))
-def test_no_cut_changes_a_token(right):
-    engine = engine_for(MODEL, Knowing(ANSWERS, lambda step: right), controller=True)
-    runs = complete(engine, LOOPING, GREEDY)
-    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
 
 
 def test_a_seeded_request_is_not_cut_where_drafts_are_drawn():
