@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forerun.cli import console
-from forerun.cli.conversation import ChatAnswer, Cut, Message
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
@@ -23,6 +22,28 @@ LEARN_S = 0.2
 WAY_OUT = "/clear forgets the conversation, /save FILE keeps it"
 ROUTE = "/chat/completions"
 OURS = "forerun"
+Message = dict[str, str]
+
+
+class Cut(NamedTuple):
+    """An answer that did not end by itself: what was asked, the token ids of prompt and answer, and its text."""
+
+    asked: Sequence[Message]
+    token_ids: Sequence[int]
+    text: str
+
+
+class ChatAnswer(NamedTuple):
+    """What was printed as an answer."""
+
+    text: str
+    num_tokens: int
+    line: str
+    """About the answer, for people."""
+    was_stopped: bool
+    """Whether Ctrl-C ended it."""
+    token_ids: Sequence[int] = ()
+    """Prompt and answer, if it was cut and can go on."""
 
 
 @dataclass(slots=True)

@@ -6,58 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
+from forerun.cli.answerers import Cut, LocalModel, Message, RemoteModel
 from forerun.core.errors import ConfigError
-
-Message = dict[str, str]
-
-
-class Cut(NamedTuple):
-    """An answer that did not end by itself: what was asked, the token ids of prompt and answer, and its text."""
-
-    asked: Sequence[Message]
-    token_ids: Sequence[int]
-    text: str
-
-
-class ChatAnswer(NamedTuple):
-    """What was printed as an answer."""
-
-    text: str
-    num_tokens: int
-    line: str
-    """About the answer, for people."""
-    was_stopped: bool
-    """Whether Ctrl-C ended it."""
-    token_ids: Sequence[int] = ()
-    """Prompt and answer, if it was cut and can go on."""
-
-
-class Answerer(Protocol):
-    """A model of this machine or of a server. Raises ForerunError for what it cannot do."""
-
-    def title(self) -> str:
-        """Say what answers, and how."""
-
-    def check(self, messages: Sequence[Message]) -> None:
-        """Raise RequestError if the model cannot take these messages and a question."""
-
-    def answer(self, asked: Sequence[Message], cut: Cut | None) -> ChatAnswer:
-        """Print the answer to the messages, or more of one that was cut."""
-
-    def drafter(self, spec: str) -> str:
-        """Draft in another way, or say how it is done where there is no `spec`."""
-
-    def summary(self) -> str:
-        """Add to the line about all answers."""
 
 
 @dataclass(slots=True)
 class Conversation:
     """Messages and answers. Raises ForerunError for what cannot be done; the messages are then as before."""
 
-    model: Answerer
+    model: LocalModel | RemoteModel
     messages: list[Message] = field(default_factory=list)
     cut: Cut | None = None
     """The last answer, if it can go on."""

@@ -9,30 +9,28 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
-import select
-import stat
-import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from forerun.cli.arguments import META, Arguments
 from forerun.cli.help import type_name
+from forerun.cli.params import FORM as FORM
+from forerun.cli.params import Grammar as Grammar
+from forerun.cli.params import GrammarFile as GrammarFile
+from forerun.cli.params import JsonSchema as JsonSchema
 from forerun.cli.params import Params as Params
+from forerun.cli.params import form as form
 from forerun.core import options
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
-from forerun.core.errors import ConfigError, RequestError, given_as
+from forerun.core.errors import ConfigError, given_as
 from forerun.core.errors import check_least as check_least
 from forerun.core.params import SamplingParams
-from forerun.core.structured import StructuredOutputsParams
-from forerun.core.textfile import read_text
 from forerun.server.config import ServerConfig
 from forerun.spellings import engine as spellings
 from forerun.text.generation import SETTINGS
@@ -115,26 +113,6 @@ Raw = Annotated[
 System = Annotated[
     str | None, typer.Option("--system", "-sys", "--system-prompt", help="A system message.")
 ]
-JsonSchema = Annotated[
-    str | None,
-    typer.Option(
-        *("-j", "--json-schema"),
-        metavar="FILE",
-        help="Answer in JSON of this schema: a file, or the schema itself.",
-    ),
-]
-Grammar = Annotated[
-    str | None,
-    typer.Option(
-        "--grammar", metavar="GBNF", help="Answer as this grammar says: GBNF, EBNF or Lark."
-    ),
-]
-GrammarFile = Annotated[
-    Path | None,
-    typer.Option("--grammar-file", metavar="FILE", help="Read such a grammar here."),
-]
-FORM = ("json_schema", "grammar", "grammar_file")
-"""Options that say what an answer must look like."""
 Command = Callable[..., None]
 
 
@@ -361,81 +339,9 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     return llm
 
 
-def form(
-    json_schema: str | None, grammar: str | None = None, grammar_file: Path | None = None
-) -> StructuredOutputsParams | None:
-    """Read the form that one of the options asks for. Raises ConfigError for two of them, and for a wrong schema."""
-    flags = ("--json-schema", "--grammar", "--grammar-file")
-    given = [
-        flag
-        for flag, one in zip(flags, (json_schema, grammar, grammar_file), strict=True)
-        if one is not None
-    ]
-    if len(given) > 1:
-        raise ConfigError(f"give {' or '.join(given)}, not both")
-    if grammar_file is not None:
-        grammar = read_text(grammar_file)
-    if grammar is not None:
-        return StructuredOutputsParams(grammar=grammar)
-    if json_schema is None:
-        return None
-    is_text = json_schema.lstrip().startswith("{")
-    try:
-        return StructuredOutputsParams(
-            json=json_schema if is_text else read_text(Path(json_schema))
-        )
-    except RequestError as error:
-        raise ConfigError(f"--json-schema {error}") from error
-
-
 def names(given: str | None) -> list[str]:
     """Split a list with commas."""
     return [part for part in map(str.strip, (given or "").split(",")) if part]
-
-
-def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """Read the prompt as given, from a file, or from stdin; piped text follows a prompt. One line end at its end goes.
-
-    Raises ConfigError if there is none, more than one, or an empty one.
-    """
-    if prompt is not None and file is not None:
-        raise ConfigError("two prompts: give one as an argument or with --file, not both")
-    if file is not None and str(file) != "-":
-        text, origin = read_text(file), f"the prompt in {file}"
-    elif file is not None or prompt == "-":
-        text, origin = _read_stdin(), "the prompt on stdin"
-    else:
-        piped = _piped(wanted=prompt is None)
-        if prompt is None and not piped:
-            raise ConfigError("no prompt: give one as an argument, with --file FILE, or on stdin")
-        text, origin = "\n\n".join(filter(None, (prompt, piped))), "the prompt"
-    if not text.strip():
-        raise ConfigError(f"{origin} is empty")
-    return text.removesuffix("\n")
-
-
-def _piped(*, wanted: bool) -> str | None:
-    """Read what is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
-
-    A pipe that stays open and empty would block in silence: after a second that is said.
-    """
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-        is_terminal = sys.stdin.isatty()
-    except (AttributeError, OSError, ValueError):  # closed, or none at all
-        return None
-    if is_terminal or not (wanted or stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
-        return None
-    if not select.select([sys.stdin], [], [], 1.0)[0]:
-        print("reading stdin to its end; < /dev/null if nothing comes", file=sys.stderr)
-    return _read_stdin()
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"stdin is not UTF-8 text: {error}") from error
 
 
 def conversation(text: str, system: str | None = None) -> list[dict[str, str]]:

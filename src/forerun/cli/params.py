@@ -1,17 +1,45 @@
-"""What the user gave of a request's parameters, for a model of this machine and for a server."""
+"""What the user asks of an answer: parameters for a model of this machine or a server, and the answer's form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from forerun.core.errors import ConfigError, RequestError
 from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
+from forerun.core.textfile import read_text
 from forerun.spellings.engine import note
 from forerun.text.generation import FILTERS, SETTINGS
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
+
+
+JsonSchema = Annotated[
+    str | None,
+    typer.Option(
+        *("-j", "--json-schema"),
+        metavar="FILE",
+        help="Answer in JSON of this schema: a file, or the schema itself.",
+    ),
+]
+Grammar = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar", metavar="GBNF", help="Answer as this grammar says: GBNF, EBNF or Lark."
+    ),
+]
+GrammarFile = Annotated[
+    Path | None,
+    typer.Option("--grammar-file", metavar="FILE", help="Read such a grammar here."),
+]
+FORM = ("json_schema", "grammar", "grammar_file")
+"""Options that say what an answer must look like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +66,30 @@ class Params:
             for name, value in self.chosen.items()
             if value is not None and (name in kept or value != getattr(neutral, name))
         }
+
+
+def form(
+    json_schema: str | None, grammar: str | None = None, grammar_file: Path | None = None
+) -> StructuredOutputsParams | None:
+    """Read the form that one of the options asks for. Raises ConfigError for two of them, and for a wrong schema."""
+    flags = ("--json-schema", "--grammar", "--grammar-file")
+    given = [
+        flag
+        for flag, one in zip(flags, (json_schema, grammar, grammar_file), strict=True)
+        if one is not None
+    ]
+    if len(given) > 1:
+        raise ConfigError(f"give {' or '.join(given)}, not both")
+    if grammar_file is not None:
+        grammar = read_text(grammar_file)
+    if grammar is not None:
+        return StructuredOutputsParams(grammar=grammar)
+    if json_schema is None:
+        return None
+    is_text = json_schema.lstrip().startswith("{")
+    try:
+        return StructuredOutputsParams(
+            json=json_schema if is_text else read_text(Path(json_schema))
+        )
+    except RequestError as error:
+        raise ConfigError(f"--json-schema {error}") from error

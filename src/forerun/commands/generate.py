@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
+import stat
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +15,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.core.textfile import read_text
 
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
@@ -51,7 +56,7 @@ def command(
 
     if prompt is not None and text is not None:
         raise ConfigError("give the prompt once: as it is, or with -p")
-    text = opt.read_prompt(text if prompt is None else prompt, file)
+    text = _read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     form = opt.form(json_schema, grammar, grammar_file)
@@ -83,3 +88,48 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the trace: {error}") from error
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    """Read the prompt as given, from a file, or from stdin; piped text follows a prompt. One line end at its end goes.
+
+    Raises ConfigError if there is none, more than one, or an empty one.
+    """
+    if prompt is not None and file is not None:
+        raise ConfigError("two prompts: give one as an argument or with --file, not both")
+    if file is not None and str(file) != "-":
+        text, origin = read_text(file), f"the prompt in {file}"
+    elif file is not None or prompt == "-":
+        text, origin = _read_stdin(), "the prompt on stdin"
+    else:
+        piped = _piped(wanted=prompt is None)
+        if prompt is None and not piped:
+            raise ConfigError("no prompt: give one as an argument, with --file FILE, or on stdin")
+        text, origin = "\n\n".join(filter(None, (prompt, piped))), "the prompt"
+    if not text.strip():
+        raise ConfigError(f"{origin} is empty")
+    return text.removesuffix("\n")
+
+
+def _piped(*, wanted: bool) -> str | None:
+    """Read what is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
+
+    A pipe that stays open and empty would block in silence: after a second that is said.
+    """
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        is_terminal = sys.stdin.isatty()
+    except (AttributeError, OSError, ValueError):  # closed, or none at all
+        return None
+    if is_terminal or not (wanted or stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+        return None
+    if not select.select([sys.stdin], [], [], 1.0)[0]:
+        print("reading stdin to its end; < /dev/null if nothing comes", file=sys.stderr)
+    return _read_stdin()
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin is not UTF-8 text: {error}") from error
