@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from forerun.lab.commands import _training
-from forerun.lab.train import session, trained
-from forerun.lab.train.learners import Kind, new_learner
+from forerun.lab.train import session
+from forerun.lab.train.learners import Kind
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.session import Data
 from forerun.lab.train.states import StateReader
@@ -59,7 +59,7 @@ def main() -> None:
     readers: dict[object, StateReader] = {}
     for name in given.only.split(","):
         folder = given.folder / name.replace(" ", "_")
-        if not (folder / trained.RECORD).exists():
+        if not (folder / session.RECORD).exists():
             settings = TrainSettings(
                 given.tokens,
                 stages=STAGES.get(name, (0, 1)),
@@ -111,22 +111,19 @@ def _train(
     """One run to its end; its record says what was measured of the best weights. Runs share the model's states."""
     kind = kind or KINDS["mlp_speculator"]
     torch.manual_seed(settings.seed)
-    weights = trained.last_layer(llm) if kind.name == "eagle3" else {}
-    learner = new_learner(kind, llm.model, data.ids, weights)
-    origin = {"model": data.model, "vocabulary": data.vocabulary, "kind": asdict(kind)}
-    trainer = session.new_trainer(llm, learner, data, DEPTH, settings, HOLD_GB, folder, origin)
+    learner = session.network(llm, kind, data.ids)
+    origin = {"kind": asdict(kind)}
+    trainer = session.new_trainer(llm, learner, data, settings, HOLD_GB, folder, origin)
     read = trainer.read
     trainer.read = readers.setdefault((read.layers, read.whole), read)
-    session.say_needs(trainer, data)
-    session.train(trainer, data, True)
-    trained.finish(llm, trainer, data)
+    session.run(llm, trainer, data, "")
 
 
 def table(folder: Path, domains: Sequence[str] = DOMAINS) -> str:
     """Tokens a pass on held-out replies, of all runs below a folder, in Markdown."""
     lines = [f"| run | weights | tokens | CPU s | {' | '.join(domains)} | at T = 1 |"]
     lines.append("|---" * (len(domains) + 5) + "|")
-    for path in sorted(folder.glob(f"*/{trained.RECORD}")):
+    for path in sorted(folder.glob(f"*/{session.RECORD}")):
         record = json.loads(path.read_text(encoding="utf-8"))
         held_out = record["held_out"]
         if not held_out:

@@ -80,14 +80,16 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
     record = json.loads((folder / "train.json").read_text())
     seen = {}
 
-    def new_trainer(llm, learner, data, depth, settings, hold_gb, out, origin):
-        seen.update(origin, settings=asdict(settings) | {"bf16": True})  # the machine's
+    def new_trainer(llm, learner, data, settings, hold_gb, out, origin):
+        seen.update(
+            origin, model=data.model, settings=asdict(settings) | {"bf16": True}
+        )  # the machine's
         raise KeyboardInterrupt
 
     data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], torch.arange(3))
     monkeypatch.setattr("forerun.cli.options.load", lambda config, **_: SimpleNamespace(model=None))
     monkeypatch.setattr("forerun.lab.train.session.read_data", lambda *_: data)
-    monkeypatch.setattr("forerun.lab.train.learners.new_learner", lambda *_: None)
+    monkeypatch.setattr("forerun.lab.train.session.network", lambda *_, **__: None)
     monkeypatch.setattr("forerun.lab.train.session.new_trainer", new_trainer)
     name, *words = shlex.split(record["command"])
     assert name == "forerun"

@@ -49,7 +49,7 @@ def test_it_learns_what_the_target_says(tmp_path) -> None:
     weights = random_weights(3, replace(target.config, tied_head=False), 1.0)
     learner = DraftModelLearner(target, DEPTH, draft_model.DraftShape((0, 2), 0.5), weights)
     read = StateReader(target, (), whole=True, max_len=64, max_nbytes=1 << 20)
-    run = Trainer(learner, target, IDS, DEPTH, SETTINGS, read, tmp_path, origin={})
+    run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
     for _ in itertools.islice(run.run((), counted(60), counted(8)), None):
         pass
     found = run.acceptance(counted(8))
@@ -68,7 +68,7 @@ def test_a_sibling_of_another_width_learns_what_the_target_says(tmp_path) -> Non
     shape = shape_for(config, target.config, 8, 0, 0.9)
     learner = DraftModelLearner(sibling, DEPTH, shape, weights)
     read = StateReader(target, (), whole=True, max_len=64, max_nbytes=1 << 20)
-    run = Trainer(learner, target, IDS, DEPTH, SETTINGS, read, tmp_path, origin={})
+    run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
     assert run.head.shape == (len(IDS), config.hidden_size)
     for _ in run.run((), counted(60), counted(8)):
         pass

@@ -16,8 +16,8 @@ from forerun.core.errors import CapacityError, ConfigError, ForerunError
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.lab.store import Store
-from forerun.lab.train import batches, replies, trained, trainer
-from forerun.lab.train.learners import Kind, new_learner
+from forerun.lab.train import batches, replies, session, trainer
+from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
@@ -61,7 +61,7 @@ def new(folder, kind="mlp_speculator", settings=SETTINGS, target=TARGET, **more)
     read = StateReader(
         target, learner.layers, whole=learner.piece is None, max_len=64, max_nbytes=1 << 20
     )
-    return Trainer(learner, target, IDS, DEPTH, settings, read, folder, origin={"kind": kind})
+    return Trainer(learner, target, IDS, settings, read, folder, origin={"kind": kind})
 
 
 def counted(num: int) -> list[Reply]:
@@ -196,14 +196,15 @@ def test_a_full_disk_is_a_line_and_leaves_what_was_there(tmp_path, monkeypatch) 
     with pytest.raises(ForerunError, match="No space left"):
         done.save()
     with pytest.raises(ForerunError, match="No space left"):
-        trained.write(tmp_path, {}, done.best, IDS, {}, [])
+        write_network(tmp_path, {}, done.best, IDS)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
 
 
 def test_a_folder_has_weights_in_fp16_and_a_line_a_step(tmp_path) -> None:
     net = nn.Linear(3, 2, bias=False)
     lines = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25, "tau": 1.5}]
-    trained.write(tmp_path, {"model_type": "x"}, net.state_dict(), IDS, {"tokens": 7}, lines)
+    session.write_record(tmp_path, {"tokens": 7}, lines)
+    write_network(tmp_path, {"model_type": "x"}, net.state_dict(), IDS)
     stored = load_file(tmp_path / "model.safetensors")
     assert torch.equal(stored["weight"], net.weight.detach().half())
     assert torch.equal(stored["draft_ids"], IDS)
@@ -214,7 +215,7 @@ def test_a_folder_has_weights_in_fp16_and_a_line_a_step(tmp_path) -> None:
 def test_int8_is_what_eight_bits_run_and_smaller(tmp_path) -> None:
     net = nn.Linear(64, 8, bias=False)
     for name, int8 in (("fp16", False), ("int8", True)):
-        trained.write(tmp_path / name, {}, net.state_dict(), IDS, {}, [], int8=int8)
+        write_network(tmp_path / name, {}, net.state_dict(), IDS, int8=int8)
     codes = load_file(tmp_path / "int8" / "model.safetensors")
     assert codes["weight"].dtype == torch.int8
     assert torch.equal(codes["draft_ids"], IDS)
@@ -246,10 +247,7 @@ def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> 
 @pytest.mark.parametrize("more", [{}, {"inner_dim": 32, "num_layers": 2, "for_gguf": True}])
 def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
     trainer_ = new(tmp_path, kind, **more)
-    config = trainer_.learner.config() | {
-        "draft_vocab_size": len(IDS),
-        "temperature": [1.0] * DEPTH,
-    }
-    trained.write(tmp_path, config, trainer_.learner.net.state_dict(), IDS, {}, [])
+    learner = trainer_.learner
+    learner.write(tmp_path, learner.net.state_dict(), IDS, {}, [1.0] * DEPTH)
     drafter = DrafterSpec.of(f"{kind}:model={tmp_path}").build(Target(TARGET, None, 1, 64))
     assert drafter.memory(1, 64).total > 0

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forerun.core.errors import ConfigError, unknown
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
-    from forerun.lab.train.trainer import TrainSettings
+    from forerun.lab.train.session import Data
+    from forerun.lab.train.trainer import Trainer, TrainSettings
+    from forerun.llm import LLM
 
 NOT_REPEATED = ("model", "out", "as_json")
 """Options that a command to reproduce a run is told without."""
@@ -54,6 +57,17 @@ def check_choice(name: str, given: str, allowed: Sequence[str]) -> str:
     if given not in allowed:
         raise ConfigError(unknown(f"--{name}", given, allowed))
     return given
+
+
+def train(
+    context: typer.Context, llm: LLM, trainer: Trainer, data: Data, *, is_first: bool, as_json: bool
+) -> None:
+    """Run to the end, and show what came of it; nothing but the first process of `torchrun` speaks."""
+    from forerun.lab.train import session
+
+    if found := session.run(llm, trainer, data, command_of(context), is_first=is_first):
+        document = {"drafter": str(trainer.folder), **found[0]}
+        publish(document, lambda: session.show(trainer, *found), as_json=as_json)
 
 
 def command_of(context: typer.Context) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -12,17 +11,8 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _training as shared
 
-if TYPE_CHECKING:
-    from forerun.lab.train.draft_model import DraftModelLearner
-    from forerun.lab.train.session import Data
-    from forerun.lab.train.trainer import Trainer
-    from forerun.llm import LLM
-    from forerun.weights.checkpoint import Checkpoint
-
 RATE = 0.005
 """Of Muon: the weights are not new, so a step is small."""
-QUANT: Literal["int8"] = "int8"
-"""The draft is measured with: its file is fp16."""
 
 
 @opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
@@ -74,63 +64,11 @@ def command(
         path = llm.path if source is None else resolve(source)
         checkpoint = open_checkpoint(path)
         weights = draft_model.weights_of(checkpoint, shape.layers)
-        learner = draft_model.DraftModelLearner(sibling, depth, shape, weights)
-        origin = {"model": data.model, "from": name_of(path), "vocabulary": data.vocabulary}
-        origin |= asdict(shape)
+        num_tokens = sum(reply.num_learned for reply in data.train)
+        learner = draft_model.DraftModelLearner(
+            sibling, depth, shape, weights, checkpoint, num_tokens
+        )
+        origin = {"from": name_of(path), **asdict(shape)}
         folder = out or data.path.with_name(f"{data.model}.draft_model")
-        trainer = session.new_trainer(llm, learner, data, depth, settings, hold_gb, folder, origin)
-        if is_first:
-            session.say_needs(trainer, data)
-        session.train(trainer, data, is_first)
-        if is_first:
-            _finish(llm, trainer, learner, data, checkpoint, shared.command_of(context), as_json)
-
-
-def _finish(
-    llm: LLM,
-    trainer: Trainer,
-    learner: DraftModelLearner,
-    data: Data,
-    checkpoint: Checkpoint,
-    command: str,
-    as_json: bool,
-) -> None:
-    """Measure the best weights, write the folder and how it was made, and show the figures."""
-    from forerun.cli import console
-    from forerun.core.errors import ForerunError
-    from forerun.drafters.draft_model import Options, load
-    from forerun.lab.train import draft_model, held_out, session, simulated, trained, trim
-
-    folder, shape, depth = trainer.folder, learner.shape, trainer.depth
-    learner.net.load_state_dict(trainer.best)
-    parts = trainer.measure(data.held_out)
-    found = simulated.by_domain(parts)
-    num_tokens = sum(reply.num_learned for reply in data.train)
-    named = (data.vocabulary, num_tokens, data.model)
-    try:
-        draft_model.write(folder, checkpoint, trainer.best, data.ids, *named)
-        small = load(Options(model=str(folder / draft_model.MODEL), quant=QUANT), llm.target())
-        cost = draft_model.measured_cost(llm.model, small, data.ids)
-        gain = trim.mbsu(found["all"].tau, shape.cost, depth)
-        figures = {"cost": shape.cost, "measured_cost": cost, "mbsu": gain}
-        measured = figures | {n: asdict(a) for n, a in found.items()}
-        options = {"model": str(folder), "num_draft": depth, "quant": QUANT}
-        run = held_out.measure(llm, data.held_out, "draft_model", **options)
-        record = session.record_of(trainer, data, measured, command, run)
-        trained.write_record(folder, record, trainer.progress.history)
-    except OSError as error:
-        raise ForerunError(f"{folder} cannot be written: {error}") from error
-    session.draw(trainer, data.model)
-    if as_json:
-        console.print_json({"drafter": str(folder), **record})
-        return
-    report = console.report()
-    report.print(session.table(found, depth, run))
-    report.print(
-        f"layers {', '.join(map(str, shape.layers))}; a step reads {shape.cost:.3f} of a pass's weights and takes "
-        f"{cost:.3f} of its CPU time in {QUANT}; with {depth} tokens tau {found['all'].tau:.3f}, memory-bound "
-        f"speed-up {gain:.2f}; {run}; {record['cpu_s']} s of CPU"
-    )
-    report.print(
-        f"{folder}: use it with -d draft_model:model={folder},num_draft={depth},quant={QUANT}"
-    )
+        trainer = session.new_trainer(llm, learner, data, settings, hold_gb, folder, origin)
+        shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

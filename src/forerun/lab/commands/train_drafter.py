@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _training as shared
-from forerun.lab.output import publish
-
-if TYPE_CHECKING:
-    from forerun.lab.train.session import Data
-    from forerun.lab.train.trained import WrittenForm
-    from forerun.lab.train.trainer import Trainer
-    from forerun.llm import LLM
 
 RATES = {"muon": 0.02, "adamw": 0.001}
 
@@ -59,11 +51,10 @@ def command(
     """
     import torch
 
-    from forerun.lab.train import session, trained
-    from forerun.lab.train.learners import KINDS, Kind, new_learner
+    from forerun.lab.train import session
+    from forerun.lab.train.learners import KINDS, Kind
 
     shared.check_choice("kind", kind, KINDS)
-    form = trained.WrittenForm(shared.command_of(context), int8)
     for name, value in (
         ("depth", depth),
         ("draft-vocab", vocab),
@@ -84,33 +75,8 @@ def command(
         data = session.read_data(llm, answers, text or (), vocab)
         torch.manual_seed(seed)
         what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
-        weights = trained.last_layer(llm) if kind == "eagle3" else {}
-        learner = new_learner(what, llm.model, data.ids, weights)
+        learner = session.network(llm, what, data.ids, int8=int8)
         out = out or data.path.with_name(f"{data.model}.{kind}")
-        origin = {"model": data.model, "vocabulary": data.vocabulary, "kind": asdict(what)}
-        trainer = session.new_trainer(llm, learner, data, depth, settings, hold_gb, out, origin)
-        if is_first:
-            session.say_needs(trainer, data)
-        session.train(trainer, data, is_first, lambda: trained.try_out(llm, trainer, data, form))
-        if is_first:
-            _report(llm, trainer, data, form, as_json)
-
-
-def _report(llm: LLM, trainer: Trainer, data: Data, form: WrittenForm, as_json: bool) -> None:
-    """Measure the best weights by domain, write them, and show both."""
-    from forerun.cli import console
-    from forerun.lab.train import session, trained
-
-    found, run = trained.finish(llm, trainer, data, form)
-    session.draw(trainer, data.model)
-    document = trainer.origin | {"drafter": str(trainer.folder), "tokens": trainer.progress.tokens}
-    document |= {"held_out": {n: asdict(a) for n, a in found.items()}, "in_engine": asdict(run)}
-    kind = trainer.learner.config()["model_type"]
-
-    def show() -> None:
-        report = console.report()
-        report.print(session.table(found, trainer.depth, run))
-        report.print(str(run))
-        report.print(f"{trainer.folder}: use it with -d {kind}:model={trainer.folder}")
-
-    publish(document, show, as_json=as_json)
+        origin = {"kind": asdict(what)}
+        trainer = session.new_trainer(llm, learner, data, settings, hold_gb, out, origin)
+        shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from forerun.lab.train import trim
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.draft_decoder import DraftDecoder
 from forerun.lab.train.learners import Learner
+from forerun.llm import LLM
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
@@ -34,6 +36,8 @@ from forerun.weights.hf_folder import write_beside
 MODEL = "model"
 """The folder of the whole draft, below the one that names its tokens."""
 CONTEXT, REPEATS = 128, 31
+QUANT: Literal["int8"] = "int8"
+"""It is measured in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,20 @@ def weights_of(checkpoint: Checkpoint, layers: Sequence[int]) -> dict[str, Tenso
 class DraftModelLearner(Learner):
     """Layers of a model. A row reads its text, so the steps of a draft are rows of one pass."""
 
-    name = "draft_model"
+    name, is_tried_early = "draft_model", False
 
     def __init__(
-        self, source: Model, depth: int, shape: DraftShape, weights: Mapping[str, Tensor]
+        self,
+        source: Model,
+        depth: int,
+        shape: DraftShape,
+        weights: Mapping[str, Tensor],
+        checkpoint: Checkpoint | None = None,
+        num_tokens: int = 0,
     ) -> None:
+        """`weights` and `checkpoint` are the source's; `num_tokens` of replies are learned from."""
         self.source, self.depth, self.shape = source, depth, shape
+        self.checkpoint, self.num_tokens = checkpoint, num_tokens
         config = replace(source.config, num_layers=len(shape.layers))
         self.net = DraftDecoder(config, shape.layers, weights)
 
@@ -106,6 +118,41 @@ class DraftModelLearner(Learner):
                 shift = 1 + index - piece.first
                 rows.append(out[piece.start + shift : piece.stop + shift])
         return [torch.cat(rows) for rows in found]
+
+    def write(
+        self,
+        folder: Path,
+        weights: Mapping[str, Tensor],
+        ids: Tensor,
+        target: Mapping[str, object],
+        temperatures: Sequence[float],
+    ) -> None:
+        """Write a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
+        assert self.checkpoint is not None
+        named = (str(target["tokenizer"]), self.num_tokens, str(target["name"]))
+        write(folder, self.checkpoint, weights, ids, *named)
+
+    def drafter_options(self, folder: Path) -> dict[str, object]:
+        """Draft as many tokens as it was measured with, in 8 bits: its file is fp16."""
+        return {"model": str(folder), "num_draft": self.depth, "quant": QUANT}
+
+    def figures(self, llm: LLM, folder: Path, ids: Tensor, tau: float) -> dict[str, object]:
+        """Measure the cost of a step."""
+        from forerun.drafters.draft_model import Options, load
+
+        small = load(Options(model=str(folder / MODEL), quant=QUANT), llm.target())
+        gain = trim.mbsu(tau, self.shape.cost, self.depth)
+        cost = measured_cost(llm.model, small, ids)
+        return {"cost": self.shape.cost, "measured_cost": cost, "mbsu": gain}
+
+    def notes(self, record: Mapping[str, Any]) -> list[str]:
+        """Say which layers, and what a step costs and brings."""
+        found = record["held_out"]
+        return [
+            f"layers {', '.join(map(str, self.shape.layers))}; a step reads {found['cost']:.3f} of a pass's weights "
+            f"and takes {found['measured_cost']:.3f} of its CPU time in {QUANT}; with {self.depth} tokens tau "
+            f"{found['all']['tau']:.3f}, memory-bound speed-up {found['mbsu']:.2f}; {record['cpu_s']} s of CPU"
+        ]
 
 
 def write(

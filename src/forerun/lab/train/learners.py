@@ -9,17 +9,20 @@ N rows learned from, R rows of the batch, D hidden width, V' draft vocabulary, K
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
 from forerun.core import registry
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, ForerunError
+from forerun.drafting.networks import folder as network_folder
 from forerun.lab.train.batches import TrainBatch
+from forerun.llm import LLM
 from forerun.model.model import Model
 
 PIECE = 64
@@ -29,17 +32,23 @@ class Learner(ABC):
     """A network of one kind with its target."""
 
     name: str
-    """The `model_type` of config.json."""
+    """The `model_type` of config.json, and the drafter that runs it."""
     shape: Any
     """Its configuration, a dataclass."""
     source: Model
     """The model whose embedding and head it has: the target, or a sibling that it was cut from."""
     net: Any
     """The module that is trained."""
+    depth: int
+    """Steps of a draft."""
     layers: tuple[int, ...] = ()
     """Of the target, whose outputs it reads beside the last state."""
     piece: int | None = None
     """Rows of a piece; None if it looks back at whole texts."""
+    int8 = False
+    """Whether its matrices are written as int8 codes."""
+    is_tried_early = True
+    """Whether it is written and run in the engine after each measurement."""
 
     def config(self) -> dict[str, object]:
         """Return the kind and its configuration, as they stand in config.json."""
@@ -48,6 +57,54 @@ class Learner(ABC):
     @abstractmethod
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Return for each step, (N, D) fp32, what the target's head rows multiply."""
+
+    def write(
+        self,
+        folder: Path,
+        weights: Mapping[str, Tensor],
+        ids: Tensor,
+        target: Mapping[str, object],
+        temperatures: Sequence[float],
+    ) -> None:
+        """Write a folder with these weights, each file whole, the configuration last. Raises OSError."""
+        shape = self.source.config
+        sizes = ("hidden_size", "num_layers", "vocab_size")
+        config = self.config() | {
+            "draft_vocab_size": len(ids),
+            "target": {**target, **{name: getattr(shape, name) for name in sizes}},
+            "temperature": [*temperatures],
+        }
+        write_network(folder, config, weights, ids, int8=self.int8)
+
+    def drafter_options(self, folder: Path) -> dict[str, object]:
+        """Return the options that the drafter of a written folder is run with."""
+        return {"model": str(folder)}
+
+    def figures(self, llm: LLM, folder: Path, ids: Tensor, tau: float) -> dict[str, object]:
+        """Measure what the record says besides, of a written folder."""
+        return {}
+
+    def notes(self, record: Mapping[str, Any]) -> list[str]:
+        """Return lines that people are told besides."""
+        return []
+
+
+def write_network(
+    folder: Path,
+    config: Mapping[str, object],
+    weights: Mapping[str, Tensor],
+    ids: Tensor,
+    *,
+    int8: bool = False,
+) -> None:
+    """Write config.json and model.safetensors, fp16 or int8 codes. Raises ForerunError if there is no room."""
+    tensors = {name: weight.half() for name, weight in weights.items()}
+    if int8:
+        tensors = network_folder.rounded(tensors)
+    try:
+        network_folder.write(folder, config, {**tensors, "draft_ids": ids})
+    except OSError as error:
+        raise ForerunError(f"{folder} cannot be written: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +138,5 @@ def new_learner(kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Te
 
     Raises ConfigError.
     """
-    learner: Learner = kind_module(kind.name).new_learner(kind, target, ids, weights)
+    learner: Learner = kind_module(kind.name).LEARNER(kind, target, ids, weights)
     return learner

@@ -1,12 +1,13 @@
-"""What the commands that train have in common: replies, the run with its time left, figures and the record."""
+"""A training run from the replies to the written drafter: its data, the time left, figures and the record."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,26 +17,31 @@ import torch
 from torch import Tensor, distributed
 
 from forerun.cli import console
-from forerun.core.errors import ConfigError
+from forerun.core import files
+from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.textfile import read_text
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw_run
+from forerun.lab.output import Column, show_table
 from forerun.lab.provenance import commit, now
-from forerun.lab.train import replies, sources
+from forerun.lab.train import held_out, replies, simulated, sources
 from forerun.lab.train.answers import default_path, open_store
 from forerun.lab.train.batches import lengths
+from forerun.lab.train.draft_model import weights_of
 from forerun.lab.train.held_out import EngineRun
-from forerun.lab.train.learners import Learner
+from forerun.lab.train.learners import Kind, Learner, new_learner
 from forerun.lab.train.replies import Reply, of_text
-from forerun.lab.train.simulated import Acceptance
+from forerun.lab.train.simulated import Acceptance, SimulatedReply
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Progress, Trainer, TrainSettings
 from forerun.llm import LLM
+from forerun.weights.checkpoint import open_checkpoint
 
 MAX_REPLY = 1024
 """Tokens of a prompt and its reply; longer ones are left out."""
 BYTES_A_NUMBER = 2
+RECORD, METRICS = "train.json", "metrics.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class Data:
 
 
 def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int) -> Data:
-    """The store of replies and the texts. Raises ConfigError."""
+    """Read the store of replies and the texts. Raises ConfigError."""
     name = name_of(llm.path)
     path = answers or default_path(name)
     if not path.exists():
@@ -61,30 +67,47 @@ def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int)
     store = open_store(name, vocabulary, path)
     longest = min(llm.max_len, MAX_REPLY)
     found = [reply for reply in replies.of_store(store) if len(reply.tokens) <= longest]
-    train, held_out = replies.split(found)
+    train, measured = replies.split(found)
     ids = draft_ids(train, vocab, llm.model.config.vocab_size)
     windows = [window for each in texts for window in _windows(llm, each)]
-    return Data(name, vocabulary, path, windows, train, held_out, ids)
+    return Data(name, vocabulary, path, windows, train, measured, ids)
 
 
 def draft_ids(found: Sequence[Reply], num: int, vocab_size: int) -> Tensor:
-    """The most frequent tokens of replies, ascending (n,) int64."""
+    """Return the most frequent tokens of replies, ascending (n,) int64."""
     counts = Counter(token for reply in found for token in reply.tokens[reply.first :])
     ranked = [token for token, _ in counts.most_common(num)]
     return torch.tensor(sorted(token for token in ranked if token < vocab_size))
+
+
+def _windows(llm: LLM, path: Path) -> list[Reply]:
+    """A text file's windows, as long as replies."""
+    found = list(of_text(path.name, llm.encode(read_text(path)), MAX_REPLY // 2))
+    if not found:
+        raise ConfigError(f"{path} holds no text to learn from")
+    return found
+
+
+def network(llm: LLM, kind: Kind, ids: Tensor, *, int8: bool = False) -> Learner:
+    """Make an untrained network of the target; eagle3 begins as its last layer. Raises ConfigError."""
+    last = [llm.model.config.num_layers - 1]
+    is_begun = kind.name == "eagle3"
+    weights = weights_of(open_checkpoint(llm.path), last) if is_begun else {}
+    learner = new_learner(kind, llm.model, ids, weights)
+    learner.int8 = int8
+    return learner
 
 
 def new_trainer(
     llm: LLM,
     learner: Learner,
     data: Data,
-    depth: int,
     settings: TrainSettings,
     hold_gb: float,
     out: Path,
     origin: Mapping[str, object],
 ) -> Trainer:
-    """A run over the target's states, up to so many GB of them held."""
+    """Make a run over the target's states, up to so many GB of them held."""
     read = StateReader(
         llm.model,
         learner.layers,
@@ -92,24 +115,28 @@ def new_trainer(
         max_len=min(llm.max_len, MAX_REPLY),
         max_nbytes=round(hold_gb * 1e9),
     )
-    return Trainer(learner, llm.model, data.ids, depth, settings, read, out, origin=origin)
+    known = {"model": data.model, "vocabulary": data.vocabulary, **origin}
+    return Trainer(learner, llm.model, data.ids, settings, read, out, origin=known)
 
 
-def train(
-    trainer: Trainer, data: Data, is_first: bool, draft: Callable[[], EngineRun] | None = None
-) -> None:
-    """Run to the end, with the time left on stderr; Ctrl-C writes a checkpoint and says how far it came.
+def run(
+    llm: LLM, trainer: Trainer, data: Data, command: str, *, is_first: bool = True
+) -> tuple[dict[str, object], Mapping[str, Acceptance], EngineRun] | None:
+    """Train to the end, measure the best weights and write them. Ctrl-C writes a checkpoint and says how far it came.
 
-    After each measurement `draft` runs the engine with the best weights so far.
+    Returns the record, what was measured by domain, and the run in the engine; None unless this process `is_first`.
     """
     done, interrupts = trainer.progress, Interrupts()
+    if is_first:
+        _say_needs(trainer, data)
     try:
         with interrupts, console.counter("training", trainer.settings.tokens) as show:
             for done in trainer.run(data.texts, data.train, data.held_out):
                 if is_first:
                     show(done.tokens)
                 if is_first and "tau" in done.history[-1]:
-                    _note(done, None if draft is None else draft())
+                    is_tried = trainer.learner.is_tried_early
+                    _note(done, _written(llm, trainer, data, command)[1] if is_tried else None)
                 interrupts.check()
     except KeyboardInterrupt:
         if interrupts.is_between_steps:
@@ -118,6 +145,71 @@ def train(
             left = f"{done.tokens} of {trainer.settings.tokens} tokens are learned"
             console.stderr().print(f"{left}; the same command goes on", style="dim")
         raise
+    if not is_first:
+        return None
+    trainer.learner.net.load_state_dict(trainer.best)
+    parts = trainer.measure(data.held_out)
+    record, found = _written(llm, trainer, data, command, parts)
+    _draw(trainer, data.model)
+    return record, simulated.by_domain(parts), found
+
+
+def _written(
+    llm: LLM, trainer: Trainer, data: Data, command: str, parts: Sequence[SimulatedReply] = ()
+) -> tuple[dict[str, object], EngineRun]:
+    """Write the best weights so far with what was measured of them, and draft with them. Raises ForerunError."""
+    learner, folder = trainer.learner, trainer.folder
+    found = simulated.by_domain(parts) if parts else {}
+    temperatures = simulated.temperatures(parts) if parts else [1.0] * learner.depth
+    target = {"name": data.model, "tokenizer": data.vocabulary}
+    try:
+        learner.write(folder, trainer.best, data.ids, target, temperatures)
+        figures = learner.figures(llm, folder, data.ids, found["all"].tau) if parts else {}
+        name, options = learner.name, learner.drafter_options(folder)
+        in_engine = held_out.measure(llm, data.held_out, name, **options)
+        measured = figures | {name: asdict(each) for name, each in found.items()}
+        record = record_of(trainer, data, measured, command, in_engine if parts else None)
+        write_record(folder, record, trainer.progress.history)
+    except OSError as error:
+        raise ForerunError(f"{folder} cannot be written: {error}") from error
+    return record, in_engine
+
+
+def record_of(
+    trainer: Trainer,
+    data: Data,
+    measured: Mapping[str, object],
+    command: str,
+    run: EngineRun | None = None,
+) -> dict[str, object]:
+    """Say how the weights were made."""
+    done = trainer.progress
+    return trainer.origin | {
+        "command": command.replace("MODEL", data.model, 1),
+        "date": now(),
+        "commit": commit(),
+        "answers": data.path.name,
+        "prompts": [asdict(source) for source in sources.read(data.path)],
+        "tokens": done.tokens,
+        "best_tokens": done.best_tokens,
+        "cpu_s": round(done.cpu_s),
+        "target_tokens": trainer.read.num_computed,
+        "held_out": measured,
+        "in_engine": run and asdict(run),
+    }
+
+
+def write_record(
+    folder: Path, record: Mapping[str, object], history: Sequence[Mapping[str, float]]
+) -> None:
+    """Write how it was made, and a line a step, whose columns that a step has not are empty. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = list(dict.fromkeys(name for line in history for name in line))
+    rows = [",".join(columns)]
+    for line in history:
+        rows.append(",".join(f"{line[name]:.6g}" if name in line else "" for name in columns))
+    files.replace(folder / METRICS, ("\n".join(rows) + "\n").encode())
+    files.replace(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
 
 
 class Interrupts:
@@ -160,66 +252,9 @@ def _note(done: Progress, run: EngineRun | None) -> None:
     )
 
 
-def record_of(
-    trainer: Trainer,
-    data: Data,
-    measured: Mapping[str, object],
-    command: str,
-    run: EngineRun | None = None,
-) -> dict[str, object]:
-    """How the weights were made."""
-    done = trainer.progress
-    return trainer.origin | {
-        "command": command.replace("MODEL", data.model, 1),
-        "date": now(),
-        "commit": commit(),
-        "answers": data.path.name,
-        "prompts": [asdict(source) for source in sources.read(data.path)],
-        "tokens": done.tokens,
-        "best_tokens": done.best_tokens,
-        "cpu_s": round(done.cpu_s),
-        "target_tokens": trainer.read.num_computed,
-        "held_out": measured,
-        "in_engine": run and asdict(run),
-    }
-
-
-def draw(trainer: Trainer, model: str) -> None:
-    """Loss and accept length over the run, beside its metrics.csv; a line on stderr without matplotlib."""
-    try:
-        history, folder = trainer.progress.history, trainer.folder
-        draw_run("training", history, folder, folder.name, title=model)
-    except (ConfigError, OSError) as error:
-        console.stderr().print(f"no plot: {error}", style="dim")
-
-
-def table(found: Mapping[str, Acceptance], depth: int, run: EngineRun) -> Any:
-    """Of what was measured, by domain."""
-    columns = (
-        "domain",
-        "tau",
-        *(f"guess {i + 1}" for i in range(depth)),
-        "tau at 1",
-        "alpha",
-        "tau in the engine",
-    )
-    lines = [
-        (
-            name,
-            f"{a.tau:.3f}",
-            *(f"{m:.3f}" for m in a.match),
-            f"{a.tau_sampled:.3f}",
-            f"{a.alpha[0]:.3f}",
-            f"{run.tau[name]:.3f}",
-        )
-        for name, a in found.items()
-    ]
-    return console.table(columns, lines)
-
-
-def say_needs(trainer: Trainer, data: Data) -> None:
+def _say_needs(trainer: Trainer, data: Data) -> None:
     """What is there and what it will take, before it starts."""
-    train, texts, held_out = data.train, data.texts, data.held_out
+    train, texts, measured = data.train, data.texts, data.held_out
     rows = lengths([*texts, *train], trainer.depth)
     width = trainer.target.config.hidden_size * (1 + len(trainer.learner.layers))
     seen = sum(len(r.tokens) - (0 if trainer.read.whole else r.first - 1) for r in (*train, *texts))
@@ -228,19 +263,44 @@ def say_needs(trainer: Trainer, data: Data) -> None:
     memory = min(seen * (BYTES_A_NUMBER * width + 12), trainer.read.max_nbytes)
     console.stderr().print(
         f"{len(train)} replies{f' and {len(texts)} windows of text' if texts else ''}, {rows} tokens to learn from "
-        f"({trainer.settings.tokens / max(rows, 1):.1f} epochs), {len(held_out)} replies held out; "
+        f"({trainer.settings.tokens / max(rows, 1):.1f} epochs), {len(measured)} replies held out; "
         f"{weights / 1e6:.2f} M weights; at most {disk_mb:.0f} MB on disk, {memory / 1e9:.1f} GB of states in memory",
         style="dim",
     )
 
 
-def _windows(llm: LLM, path: Path) -> list[Reply]:
-    """A text file's windows, as long as replies."""
-    tokens = llm.encode(read_text(path))
-    found = list(of_text(path.name, tokens, MAX_REPLY // 2))
-    if not found:
-        raise ConfigError(f"{path} holds no text to learn from")
-    return found
+def _draw(trainer: Trainer, model: str) -> None:
+    """Loss and accept length over the run, beside its metrics.csv; a line on stderr without matplotlib."""
+    try:
+        history, folder = trainer.progress.history, trainer.folder
+        draw_run("training", history, folder, folder.name, title=model)
+    except (ConfigError, OSError) as error:
+        console.stderr().print(f"no plot: {error}", style="dim")
+
+
+def show(
+    trainer: Trainer, record: Mapping[str, Any], found: Mapping[str, Acceptance], run: EngineRun
+) -> None:
+    """Print what was measured by domain, and how to use the drafter."""
+    learner, folder = trainer.learner, trainer.folder
+
+    def guess(step: int) -> Column:
+        return lambda row: f"{row[1].match[step]:.3f}"
+
+    columns: dict[str, Column] = {
+        "domain": lambda row: row[0],
+        "tau": lambda row: f"{row[1].tau:.3f}",
+        **{f"guess {i + 1}": guess(i) for i in range(learner.depth)},
+        "tau at 1": lambda row: f"{row[1].tau_sampled:.3f}",
+        "alpha": lambda row: f"{row[1].alpha[0]:.3f}",
+        "tau in the engine": lambda row: f"{run.tau[row[0]]:.3f}",
+    }
+    show_table(found.items(), columns)
+    given = ",".join(f"{key}={value}" for key, value in learner.drafter_options(folder).items())
+    out = console.report()
+    for line in (*learner.notes(record), str(run)):
+        out.print(line)
+    out.print(f"{folder}: use it with -d {learner.name}:{given}")
 
 
 def has_bf16() -> bool:

@@ -87,14 +87,13 @@ class Trainer:
         learner: Learner,
         target: Model,
         ids: Tensor,
-        depth: int,
         settings: TrainSettings,
         read: StateReader,
         folder: Path,
         *,
         origin: Mapping[str, object],
     ) -> None:
-        self.learner, self.target, self.ids, self.depth = learner, target, ids, depth
+        self.learner, self.target, self.ids, self.depth = learner, target, ids, learner.depth
         self.settings, self.read, self.folder = settings, read, folder
         self.origin = dict(origin) | {"settings": asdict(settings)}
         source = learner.source

@@ -23,32 +23,19 @@ from forerun.weights.gguf import GgufCheckpoint
 _NOT_THEIRS = ("layers", "qk_norm", "target_embedding", "target_head")
 
 
-def new_learner(
-    kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
-) -> Eagle3Learner:
-    """Make a network that begins as the target's last layer. Raises ConfigError."""
-    return Eagle3Learner(target, kind.depth, ids, weights, kind.inner_dim, for_gguf=kind.for_gguf)
-
-
 class Eagle3Learner(Learner):
     """EAGLE-3.1, begun from the target's own last layer."""
 
     name = "eagle3"
 
     def __init__(
-        self,
-        target: Model,
-        depth: int,
-        ids: Tensor,
-        weights: Mapping[str, Tensor],
-        inner_dim: int = 0,
-        *,
-        for_gguf: bool = False,
+        self, kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
     ) -> None:
-        shape = target.config
-        if inner_dim > shape.intermediate_size:
+        """`weights` are the target's last layer and norm, fp32. Raises ConfigError."""
+        shape, for_gguf = target.config, kind.for_gguf
+        if kind.inner_dim > shape.intermediate_size:
             raise ConfigError(
-                f"--inner must be at most {shape.intermediate_size}, as wide as the target's own, got {inner_dim}"
+                f"--inner must be at most {shape.intermediate_size}, as wide as the target's own, got {kind.inner_dim}"
             )
         if shape.family not in ("llama", "qwen2", "mistral") or shape.rope is None:
             raise ConfigError(
@@ -59,12 +46,12 @@ class Eagle3Learner(Learner):
         self.layers = (low, shape.num_layers // 2, high)
         if len({*self.layers}) < 3:
             raise ConfigError(f"--kind eagle3 reads 3 layers, the target has {shape.num_layers}")
-        self.depth, self.source = depth, target
+        self.depth, self.source = kind.depth, target
         self.shape = Eagle3Config(
             vocab_size=shape.vocab_size,
             draft_vocab_size=len(ids),
             hidden_size=shape.hidden_size,
-            intermediate_size=inner_dim or shape.intermediate_size,
+            intermediate_size=kind.inner_dim or shape.intermediate_size,
             num_attention_heads=shape.num_heads,
             num_key_value_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
@@ -150,6 +137,9 @@ class Eagle3Learner(Learner):
             found.append(net.output(a)[0])
             g = net.feedback(a)
         return found
+
+
+LEARNER = Eagle3Learner
 
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:

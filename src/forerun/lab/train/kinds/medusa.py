@@ -17,25 +17,20 @@ from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model
 
 
-def new_learner(
-    kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
-) -> MedusaLearner:
-    """Make untrained heads."""
-    return MedusaLearner(target, kind.depth, ids, kind.num_layers)
-
-
 class MedusaLearner(Learner):
     """Heads on the target's rows; those of published files are them multiplied out."""
 
     name, piece = "medusa", PIECE
 
-    def __init__(self, target: Model, depth: int, ids: Tensor, num_layers: int) -> None:
-        self.depth, self.source = depth, target
+    def __init__(
+        self, kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
+    ) -> None:
+        self.depth, self.source = kind.depth, target
         self.shape = MedusaConfig(
             target.config.vocab_size,
             target.config.hidden_size,
-            depth,
-            num_layers,
+            kind.depth,
+            kind.num_layers,
             draft_vocab_size=len(ids),
             target_head=True,
         )
@@ -45,6 +40,9 @@ class MedusaLearner(Learner):
         """Of the last state alone."""
         hidden = batch.last[batch.at]
         return [self.net.output(hidden, index).float() for index in range(self.depth)]
+
+
+LEARNER = MedusaLearner
 
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:

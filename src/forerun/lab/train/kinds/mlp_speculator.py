@@ -22,29 +22,24 @@ _TOP_K = (4, 3, 2)
 """Tokens of each head that IBM's engine tries; the last for all later ones."""
 
 
-def new_learner(
-    kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
-) -> RecurrentLearner:
-    """Make an untrained network."""
-    return RecurrentLearner(target, kind.depth, kind.cell, kind.inner_dim)
-
-
 class RecurrentLearner(Learner):
     """The MLP speculator."""
 
     name, piece = "mlp_speculator", PIECE
 
-    def __init__(self, target: Model, depth: int, cell: str, inner_dim: int) -> None:
-        shape = target.config
-        if cell not in ("mlp", "lstm"):
-            raise ConfigError(f"--cell must be mlp or lstm, got {cell!r}")
+    def __init__(
+        self, kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
+    ) -> None:
+        shape, self.depth = target.config, kind.depth
+        if kind.cell not in ("mlp", "lstm"):
+            raise ConfigError(f"--cell must be mlp or lstm, got {kind.cell!r}")
         self.shape = MLPSpeculatorConfig(
             vocab_size=shape.vocab_size,
             hidden_size=shape.hidden_size,
-            inner_dim=inner_dim or shape.hidden_size,
-            n_predict=depth,
-            cell="lstm" if cell == "lstm" else "mlp",
-            tie_weights=depth > 1,
+            inner_dim=kind.inner_dim or shape.hidden_size,
+            n_predict=kind.depth,
+            cell="lstm" if kind.cell == "lstm" else "mlp",
+            tie_weights=kind.depth > 1,
             target_embedding=True,
             target_head=True,
         )
@@ -68,6 +63,9 @@ class RecurrentLearner(Learner):
             state, out = self.net.advance(state, added[batch.at + 1 + index], index)
             found.append(out.float())
         return found
+
+
+LEARNER = RecurrentLearner
 
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
