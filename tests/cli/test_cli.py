@@ -8,29 +8,10 @@ from forerun.decoding.verify import _Walk
 from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
 
-SHORT = ["-n", "12", "-c", "256"]
-
 
 @pytest.fixture
 def model(default_model) -> list[str]:
     return ["-m", str(default_model)]
-
-
-def test_generate_prints_the_text_or_one_document_with_it(forerun, model):
-    command = ("generate", "Say the word yes.", *model, *SHORT, "--temp", 0)
-    code, text, _ = forerun(*command)
-    assert code == 0
-    code, out, err = forerun(*command, "--json")
-    document = the_json(out)
-    assert code == 0
-    assert document["text"] == text.removesuffix("\n")
-    assert document["tokens"] == len(document["token_ids"]) <= 12
-    assert document["drafter"] == "mlp_speculator++recycling"
-    assert "tok/s" in err
-    for key in ("model", "seconds", "tok_s", "tau", "acceptance_rate", "acceptance_by_depth"):
-        assert key in document
-    for key in ("draft_ms", "verify_ms", "ttft_ms", "peak_rss_mb", "threads", "finish_reason"):
-        assert key in document
 
 
 def test_verify_says_yes_and_counts(forerun, model):
@@ -86,26 +67,6 @@ def test_check_knows_what_rounding_saves(forerun, model):
     assert "unknown quantization 'int5'" in err
 
 
-def test_models_lists_the_default_one(forerun):
-    code, out, _ = forerun("models", "--json")
-    assert code == 0
-    assert "smollm2-135m-instruct" in [row["name"] for row in the_json(out)["models"]]
-
-
-def test_models_shows_and_clears_packed_weights(forerun, model, tmp_path, monkeypatch):
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    forerun("generate", "Hi", *model, "-n", "1", "-c", "64", "--no-weight-cache")
-    assert the_json(forerun("models", "--json")[1])["packed"]["files"] == 0
-    forerun("generate", "Hi", *model, "-n", "1", "-c", "64")
-    taken = the_json(forerun("models", "--json")[1])["packed"]
-    assert taken["files"] == 1
-    assert taken["nbytes"] > 90e6
-    _, out, err = forerun("models", "--clear-cache")
-    assert "MB of packed copies" in err
-    assert "0 B" in out
-    assert list((tmp_path / "packed").glob("*.packed")) == []
-
-
 def test_a_rounded_head_of_the_same_file_drafts_for_it(forerun, model):
     drafter = ["-d", "draft_model:model=self,head_bits=4,num_draft=3"]
     code, out, _ = forerun("verify", *model, *drafter, "--limit", "1", "-n", "24", "--json")
@@ -134,21 +95,6 @@ def test_ctrl_c_keeps_what_was_generated(forerun, model, monkeypatch):
     assert 0 < document["tokens"] <= 5
     assert document["text"]
     assert "Traceback" not in err
-
-
-def test_a_file_that_is_no_model_is_answered_in_one_line(forerun, tmp_path):
-    path = tmp_path / "broken.gguf"
-    path.write_bytes(b"GGUF" + bytes(20))
-    code, _, err = forerun("generate", "hi", "-m", str(path))
-    assert code == 2
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-
-
-def test_version_is_printed_alone(forerun):
-    import forerun as package
-
-    assert forerun("--version") == (0, f"forerun {package.__version__}\n", "")
 
 
 def test_what_is_lost_without_the_native_kernels_is_said(forerun, tiny_gguf, monkeypatch):

@@ -42,23 +42,6 @@ def test_the_answer_fits_the_schema(ask, tmp_path, as_file):
     assert the_json(out)["tau"] > 1.5
 
 
-@pytest.mark.parametrize(
-    ("schema", "others", "said"),
-    [
-        ("/nowhere.json", (), "no such file"),
-        ("{", (), "--json-schema json must be a JSON schema, and is no JSON"),
-        ('{"type": "flower"}', (), "json cannot be used: Invalid type: flower"),
-        ("{}", ("--ignore-eos",), "exclude each other"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(ask, schema, others, said):
-    code, out, err = ask(schema, *others)
-    (line,) = err.strip().splitlines()
-    assert code == 2
-    assert said in line
-    assert not out
-
-
 GBNF = 'root ::= ("yes" | "no") " indeed"'
 
 
@@ -78,19 +61,3 @@ def test_chat_answers_follow_a_form(forerun, default_model, monkeypatch):
     assert code == 0
     assert all(line in ("yes indeed", "no indeed") for line in out.split("\n") if line)
     assert out.count("indeed") == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--grammar", "root ::= ("), "grammar cannot be used"),
-        (("--grammar", "x", "--json-schema", "{}"), "give --json-schema or --grammar, not both"),
-        (("--grammar-file", "/nowhere.gbnf"), "no such file"),
-    ],
-)
-def test_a_grammar_that_is_none_is_said_in_one_line(forerun, default_model, given, said):
-    code, out, err = forerun("generate", "Hi", "-m", default_model, "-c", 256, *given)
-    (line,) = err.strip().splitlines()
-    assert code == 2
-    assert said in line
-    assert not out

@@ -40,18 +40,6 @@ def test_a_budget_that_is_too_small_is_said(forerun, default_model: Path) -> Non
     assert document["total_bytes"] == document["smallest_bytes"] > 100_000_000
 
 
-def test_wrong_sizes_and_small_budgets_are_one_line(forerun, default_model: Path) -> None:
-    for wrong in ("600", "600 mb", "-1"):
-        code, _, err = forerun("generate", "-m", default_model, "--memory-budget", wrong, "Hello")
-        assert code == 2
-        assert err.startswith(f"error: memory_budget must be a size such as 600MiB, got '{wrong}'")
-        assert err.count("\n") == 1
-    code, _, err = forerun("generate", "-m", default_model, "--memory-budget", "100MB", "Hello")
-    assert code == 2
-    assert "too small" in err
-    assert "the smallest that works is" in err
-
-
 def test_learning_while_serving_is_counted_or_said_to_be_none(forerun, default_model: Path) -> None:
     document = {}
     for learn in ("--learn", "--no-learn"):

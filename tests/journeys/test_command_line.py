@@ -18,6 +18,7 @@ import sys
 
 import pytest
 
+import forerun
 from forerun.cli import console
 from forerun.core.types import Event, TextPiece
 from tests.cli.helpers import check_help, check_table, one_line_of_mistake
@@ -39,6 +40,9 @@ def test_json_is_all_that_stands_on_stdout(shell):
     assert document["finish_reason"] in ("stop", "length")
     assert "tok/s" in err
     assert document["text"] not in err, "told once"
+    assert document["drafter"] == "prompt_lookup"
+    figures = ("model", "seconds", "tok_s", "tau", "acceptance_rate", "acceptance_by_depth")
+    assert {*figures, "draft_ms", "verify_ms", "ttft_ms", "peak_rss_mb", "threads"} <= {*document}
     for line in (
         "forerun models --json",
         "forerun drafters --json",
@@ -102,7 +106,17 @@ MISTAKES = [
     ("forerun verify --limit 0", "limit must be at least 1, got 0"),
     ("forerun verify --batch 0", "batch must be at least 1, got 0"),
     ("forerun drafters sufix", "did you mean 'suffix'"),
-]
+    ("forerun generate hi --memory-budget 600", "memory_budget must be a size such as 600MiB, got '600'"),
+    ("forerun generate hi --memory-budget -1", "must be a size such as 600MiB, got '-1'"),
+    ("forerun generate hi --memory-budget 100MB", "too small for smollm2-135m-instruct"),
+    ("forerun generate hi -j /nowhere.json", "no such file"),
+    ("forerun generate hi -j {", "--json-schema json must be a JSON schema, and is no JSON"),
+    ("""forerun generate hi -j '{"type": "flower"}'""", "json cannot be used: Invalid type: flower"),
+    ("forerun generate hi -j {} --ignore-eos", "exclude each other"),
+    ("forerun generate hi --grammar 'root ::= ('", "grammar cannot be used"),
+    ("forerun generate hi --grammar x -j {}", "give --json-schema or --grammar, not both"),
+    ("forerun generate hi --grammar-file /nowhere.gbnf", "no such file"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "message"), MISTAKES, ids=lambda value: value[-40:])
@@ -114,6 +128,10 @@ def test_a_folder_without_a_model_is_one_line_that_says_what_is_in_it(shell, tmp
     code, _, err = shell(f"forerun generate hi -m {tmp_path}")
     assert (code, err.count("\n")) == (2, 1)
     assert "no Hugging Face model folder; give a GGUF file" in err
+    broken = tmp_path / "folder" / "broken.gguf"
+    broken.parent.mkdir()
+    broken.write_bytes(b"GGUF" + bytes(20))
+    assert "broken.gguf" in one_line_of_mistake(shell, f"forerun generate hi -m {broken}")
     (tmp_path / "some.gguf").touch()
     assert (
         f"did you mean {tmp_path / 'some.gguf'}?" in shell(f"forerun generate hi -m {tmp_path}")[2]
@@ -156,7 +174,8 @@ def test_forerun_alone_and_its_groups_list_their_commands(shell):
     ]
     listed = {command.split()[0] for command in COMMANDS if command}
     assert listed <= set(out.split())
-    assert shell("forerun -V") == shell("forerun --version")
+    version = (0, f"forerun {forerun.__version__}\n", "")
+    assert shell("forerun -V") == shell("forerun --version") == version
 
 
 def test_drafters_are_listed_with_options_and_names_of_other_engines(shell):

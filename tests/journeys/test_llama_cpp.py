@@ -43,15 +43,6 @@ def test_llama_clis_command_line_works_as_it_is(default_model: Path) -> None:
     assert [note.partition(" has")[0] for note in notes] == ["-ngl 99", "-fa on"]
 
 
-def test_bundled_flags_are_refused_in_one_line() -> None:
-    done = shell("generate", "hi", "-ngx", "99")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        "error: -ngx is not an option of forerun generate: did you mean -ngl?"
-    )
-    assert done.stderr.count("\n") == 1
-
-
 def test_the_same_words_by_every_spelling(answer, default_model, tmp_path) -> None:
     text = "Count: one two one two"
     file = tmp_path / "prompt.txt"
