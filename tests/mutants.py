@@ -71,29 +71,25 @@ MUTANTS: dict[str, Callable[[], None]] = {
 
 CONSTANTS = {
     "forerun.core.costs": {
-        "MEMORY": (1.0,),
-        "LINE_DECAY": (0.5,),
-        "LINE_WEIGHT": (0.01, 1e6),
-        "TABLE_WEIGHT": (1e6,),
+        "MEMORY": (0.5,),
+        "CASES": (0.01, 1e6),
         "TABLE_SPREAD": (1e3,),
         "OUTLIER": (1e9,),
     },
     "forerun.engine.acceptance": {
-        "STATED_CASES": (0.01, 1e6),
+        "CASES": (0.01, 1e6),
         "MEMORY": (0.5,),
         "FIRST_PRECISION": (1e6,),
     },
     "forerun.engine.node_value": {
-        "MEMORY_OF_ONE": (0.5, 1.0),
-        "MEMORY_OF_ALL": (0.5,),
+        "MEMORY": (0.5,),
         "CASES": (0.01, 1e3),
         "HOPE": (0.0,),
     },
     "forerun.engine.policy": {
         "ALPHA": (1, 2),
         "MARGIN": (0.8, 1.0, 1.1, 1.5, 2.0),
-        "QUESTION_MARGIN": (0.5, 3.0),
-        "SPEED_MEMORY": (0.5,),
+        "MEMORY": (0.5,),
         "EXPLORATION": (0.0, 0.05),
         "MIN_EXPLORATION": (0.0, 0.05),
         "RESERVE": (-1.0, 20.0),

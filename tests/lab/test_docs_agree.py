@@ -34,7 +34,7 @@ QUOTED = [
     ("docs/controller.md", f"and a = {policy.ALPHA}:"),
     (
         "docs/controller.md",
-        f"m = {policy.MARGIN:g} and m' = {policy.QUESTION_MARGIN:g} are margins",
+        f"m = {policy.MARGIN:g} is a margin",
     ),
     ("docs/controller.md", f"the median of the last {pace.LAST_PASSES} passes"),
     ("docs/controller.md", f"a plain pass after {policy.PLAIN_EVERY} steps"),

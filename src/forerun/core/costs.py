@@ -11,14 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-MEMORY = 32.0
-"""Measurements of one size that count; older ones fade."""
-LINE_DECAY = 0.98
-LINE_WEIGHT = 4.0
-"""How many measurements of its own a size needs to weigh as much as the table, or the line through all sizes."""
-TABLE_WEIGHT = 4.0
+from forerun.core.means import CASES, MEMORY
+
 TABLE_SPREAD = 0.2
-"""How many measurements the table is worth to the line, and how far apart in cost these would be."""
+"""How far apart in cost the measurements would be that the table is worth to the line."""
 KNOWN = 2.0
 """Measurements of a size after which its cost is known."""
 OUTLIER = 1.6
@@ -48,7 +44,7 @@ class CostCurve:
         self._least = 1 / OUTLIER if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
         # The line: cost against the table's. A table is as good as some measurements on the line y = x.
-        self._weight = TABLE_WEIGHT if self.points else 0.0
+        self._weight = CASES if self.points else 0.0
         self._size = self._cost = self._between(1) if self.points else 0.0
         self._variance = self._covariance = self._weight * TABLE_SPREAD**2
         self._slope = 1.0 if self.points else 0.0
@@ -66,7 +62,10 @@ class CostCurve:
         if is_outlier:
             cost = min(max(cost, known / limit), known * limit)
         mean += (cost - mean) / (weight + 1)
-        self._means[size] = (weight / limit if is_outlier else min(weight + 1, MEMORY - 1), mean)
+        self._means[size] = (
+            weight / limit if is_outlier else min(weight + 1, MEMORY / (1 - MEMORY)),
+            mean,
+        )
         self._fit(self._between(size), cost)
 
     def knows(self, size: int) -> bool:
@@ -95,7 +94,7 @@ class CostCurve:
         if known < table * self._least:
             known = table * self._least
         weight, mean = self._means.get(size, (0.0, 0.0))
-        return max(0.0, (weight * mean + LINE_WEIGHT * known) / (weight + LINE_WEIGHT))
+        return max(0.0, (weight * mean + CASES * known) / (weight + CASES))
 
     def _between(self, size: int) -> float:
         """Return the table's cost; without a table the size itself."""
@@ -112,12 +111,12 @@ class CostCurve:
         return points[low] + share * (points[high] - points[low])
 
     def _fit(self, size: float, cost: float) -> None:
-        """Fit a line by least squares with decaying weights; the slope stays while only one size is seen."""
-        self._weight = self._weight * LINE_DECAY + 1
+        """Least squares with decaying weights; the slope stays while only one size is seen."""
+        self._weight = self._weight * MEMORY + 1
         step, miss = size - self._size, cost - self._cost
         self._size += step / self._weight
         self._cost += miss / self._weight
-        self._variance = self._variance * LINE_DECAY + step * (size - self._size)
-        self._covariance = self._covariance * LINE_DECAY + step * (cost - self._cost)
+        self._variance = self._variance * MEMORY + step * (size - self._size)
+        self._covariance = self._covariance * MEMORY + step * (cost - self._cost)
         if self._variance > 0.01:
             self._slope = max(0.0, self._covariance / self._variance)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MEMORY = 0.98
+"""What a case counts for after the next one, wherever something is learned while requests run."""
+CASES = 4.0
+"""Cases that what is said beforehand weighs as much as."""
+
 
 @dataclass(slots=True)
 class DecayedMean:

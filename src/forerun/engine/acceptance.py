@@ -12,13 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.core.means import DecayedMean
+from forerun.core.means import CASES, MEMORY, DecayedMean
 from forerun.core.types import Draft
 
-STATED_CASES = 8.0
-"""Observations of a kind that weigh as much as the stated confidence."""
-MEMORY = 0.98
-"""Decay of a node's weight with each later one of its kind, or of its sequence."""
 FIRST_PRECISION = 4.0
 """1 / variance of the biases of sequences: how closely they resemble each other."""
 _HALVES = [(i + 0.5) / 200 for i in range(200)]
@@ -49,7 +45,7 @@ class AcceptanceModel:
         above = 1.0
         for _, accepted in nodes:
             share = min(accepted / above, 1.0) if above else 0.0
-            cases = 2 * STATED_CASES
+            cases = 4 * CASES
             self._indexes.append(DecayedMean(MEMORY, cases, cases * share))
             above = accepted
 
@@ -58,7 +54,7 @@ class AcceptanceModel:
         odds, found = math.exp(-bias.value), []
         stated = draft.confidence or (0.5,) * len(draft)
         for said, seen in zip(stated, self._kinds(draft), strict=True):
-            p = seen.given(said, STATED_CASES)
+            p = seen.given(said, CASES)
             found.append(p / (p + (1 - p) * odds))
         return found
 

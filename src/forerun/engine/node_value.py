@@ -8,43 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MEMORY_OF_ONE = 0.95
-MEMORY_OF_ALL = 0.98
-"""What a draft counts for after the next in what the nodes of a sequence, and of all, are worth."""
-CASES = 4.0
-"""Drafts that the worth of all nodes weighs as much as, or what is hoped of them at first."""
+from forerun.core.means import CASES, MEMORY, DecayedMean
+
 HOPE = 0.5
-"""Of the first node; of each further one half as much."""
-
-
-class Means:
-    """A decayed mean for each node."""
-
-    __slots__ = ("cases", "totals")
-
-    def __init__(self) -> None:
-        self.cases: list[float] = []
-        self.totals: list[float] = []
-
-    def record(self, values: Sequence[float], memory: float) -> None:
-        """Count a draft: what its first nodes were worth."""
-        for known in (self.cases, self.totals):
-            if len(values) > len(known):
-                known += [0.0] * (len(values) - len(known))
-        n = len(values)
-        self.cases[:n] = [memory * cases + 1 for cases in self.cases[:n]]
-        self.totals[:n] = [
-            memory * total + x for total, x in zip(self.totals[:n], values, strict=True)
-        ]
-
-    def given(self, prior: Sequence[float]) -> list[float]:
-        """Return what to expect of each node, with some cases of `prior`, which is at least as long."""
-        found = [
-            (total + CASES * before) / (cases + CASES)
-            for cases, total, before in zip(self.cases, self.totals, prior, strict=False)
-        ]
-        found += prior[len(found) :]
-        return found
+"""What the first node is hoped to add before any draft; each further one half as much."""
 
 
 class NodeValue:
@@ -52,23 +19,23 @@ class NodeValue:
 
     def __init__(self, known: Sequence[float] = ()) -> None:
         """`known` is what an earlier run saw."""
-        self._all = Means()
-        self._all.cases = [CASES] * len(known)
-        self._all.totals = [CASES * value for value in known]
-        self._hopes = [HOPE / 2**i for i in range(max(len(known), 1))]
+        self._all = [DecayedMean(MEMORY, CASES, CASES * value) for value in known]
+        self._all = self._all or [DecayedMean(MEMORY)]
 
     @property
     def num_nodes(self) -> int:
         """As many nodes as the largest draft had; one before the first."""
-        return len(self._hopes)
+        return len(self._all)
 
-    def expected(self, own: Means) -> list[float]:
-        """Of each node in a sequence."""
-        return own.given(self._all.given(self._hopes))
+    def expected(self, own: Sequence[DecayedMean]) -> list[float]:
+        """Of each node in a sequence; `own` is what its drafts showed."""
+        values = [mean.given(HOPE / 2**i, CASES) for i, mean in enumerate(self._all)]
+        values[: len(own)] = [mean.given(x, CASES) for mean, x in zip(own, values, strict=False)]
+        return values
 
-    def learn(self, own: Means, values: Sequence[float]) -> None:
+    def learn(self, own: list[DecayedMean], values: Sequence[float]) -> None:
         """A draft of a sequence, by its nodes."""
-        while len(values) > len(self._hopes):
-            self._hopes.append(self._hopes[-1] / 2)
-        own.record(values, MEMORY_OF_ONE)
-        self._all.record(values, MEMORY_OF_ALL)
+        for means in (own, self._all):
+            means += [DecayedMean(MEMORY) for _ in range(len(values) - len(means))]
+            for mean, value in zip(means, values, strict=False):
+                mean.record(value)

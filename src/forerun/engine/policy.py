@@ -4,7 +4,7 @@ One objective. Every candidate node j of sequence i has a chance p_ij to be acce
 and every question to the drafter a measured cost, pass(r) and ask(k) for k nodes, in plain passes (`core.costs`). Of n
 sequences, those of speed-up s_i over plain decoding of late, the nodes K_i and questions k_i are taken that maximise
 
-    sum_i s_i^-a sum_{j in K_i} p_ij  -  w [ m (pass(n + sum_i |K_i|) - pass(n)) + m' sum_i ask(k_i) ],
+    sum_i s_i^-a sum_{j in K_i} p_ij  -  m w [ pass(n + sum_i |K_i|) - pass(n) + sum_i ask(k_i) ],
     w = sum_i s_i^(1 - a) / pass(n)
 
 This is the gradient of the alpha-fair sum_i s_i^(1 - a) / (1 - a): a token of i adds s_i^-a to it, and time takes from
@@ -30,20 +30,18 @@ from operator import attrgetter
 
 from forerun.core import tree
 from forerun.core.costs import CostCurve
+from forerun.core.means import MEMORY, DecayedMean
 from forerun.core.types import Draft, Seq
 from forerun.engine.acceptance import AcceptanceModel, Bias
 from forerun.engine.controller import Controller, DraftResult, Prior
 from forerun.engine.cut import best_cut
-from forerun.engine.node_value import Means, NodeValue
+from forerun.engine.node_value import NodeValue
 from forerun.engine.pace import Pace
 
 ALPHA = 8
 """1 is proportional fairness, 2 the least mean waiting time; larger values look at the slowest sequence only."""
 MARGIN = 1.25
-QUESTION_MARGIN = 1.125
-"""m and m': the best of many estimates is overestimated."""
-SPEED_MEMORY = 0.98
-"""Decay of a step's weight in s_i, and of a sequence's in the average; s_i begins as after many plain steps."""
+"""m: the best of many estimates is overestimated."""
 EXPLORATION = 0.008
 MIN_EXPLORATION = 0.004
 """Share of the time for trials, and what it falls to while they gain nothing."""
@@ -60,9 +58,9 @@ _id = attrgetter("seq_id")
 class SequenceEstimate:
     """The controller's state of one sequence; tokens and time in plain steps."""
 
-    values: Means = field(default_factory=Means)
-    tokens: float = 1 / (1 - SPEED_MEMORY)
-    time: float = 1 / (1 - SPEED_MEMORY)
+    values: list[DecayedMean] = field(default_factory=list)
+    tokens: float = 1 / (1 - MEMORY)
+    time: float = 1 / (1 - MEMORY)
     weight: float = 1.0
     """Weight of a token in the objective, s_i^-a."""
     bias: Bias = field(default_factory=Bias)
@@ -74,8 +72,8 @@ class SequenceEstimate:
 
     def record(self, tokens: int, time: float) -> None:
         """Add the tokens and the time of a step."""
-        self.tokens = self.tokens * SPEED_MEMORY + tokens
-        self.time = self.time * SPEED_MEMORY + time
+        self.tokens = self.tokens * MEMORY + tokens
+        self.time = self.time * MEMORY + time
         self.weight = (self.time / self.tokens) ** ALPHA
 
 
@@ -169,7 +167,7 @@ class Policy(Controller):
             return 0
         values = accumulate(self._value.expected(state.values))
         costs = self.ask_cost.costs(1, self._value.num_nodes)
-        time, best, most = self._time * QUESTION_MARGIN / state.weight, 0.0, 0
+        time, best, most = self._time * MARGIN / state.weight, 0.0, 0
         for k, (value, cost) in enumerate(zip(values, costs, strict=True), 1):
             if (net := value - time * cost) > best:
                 best, most = net, k
