@@ -53,7 +53,7 @@ def command(
         alone[f"{kernels.OURS}, 1 thread"] = lambda case: timers[case]()
     llm = opt.load(config)
     setup = base.Setup(llm.path, torch.get_num_threads(), 0, peers_dir)
-    workers = [base.passes(name, setup) for name in opt.names(peers)]
+    workers = [base.single(name, base.PASSES, setup) for name in opt.names(peers)]
     others = {str(peer.peer): peer.seconds for peer in workers} | alone
     if repeats is None:
         repeats = REPEATS_BESIDE if others else REPEATS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,9 +12,6 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.lab.output import publish
-
-if TYPE_CHECKING:
-    from forerun.lab.contract.distribution import Report
 
 
 @opt.engine(
@@ -58,38 +55,5 @@ def command(
     watched = console.track(steps, "sampling", len(prompts) * len(settings))
     report = distribution.Report(tuple(c for checks in watched for c in checks), false_alarm)
     document = console.environment(config.model, llm.drafter_spec.name) | report.document()
-    publish(document, lambda: _print(report), as_json=as_json, fails=bool(report.failed))
-
-
-def _print(report: Report) -> None:
-    from forerun.cli import console
-
-    columns = ("prompt", "T", "top-p", "length", "chi2", "p", "accepted", "verdict")
-    lines = []
-    for check in report.checks:
-        verdict = "FAILS" if check in report.failed else "holds"
-        if check.impossible:
-            verdict += f": {check.impossible} impossible"
-        params = check.params
-        lines.append(
-            (
-                check.prompt + 1,
-                f"{params.temperature:g}",
-                f"{params.top_p:g}",
-                check.length,
-                f"{check.statistic:.1f}",
-                f"{check.p_value:.2g}",
-                f"{check.accepted}/{check.drafted}",
-                verdict,
-            )
-        )
-    out = console.report()
-    out.print(console.table(columns, lines, num_left=0))
-    num_failed = len(report.failed)
-    out.print(
-        f"{len(report.checks) - num_failed} of {len(report.checks)} checks hold; below p = "
-        f"{report.threshold:.2g} a check fails, so a right engine fails one report "
-        f"in {1 / report.false_alarm:,.0f}"
-    )
-    if not report.was_tested:
-        out.print("nothing was drafted and rejected: this says nothing about verification")
+    show = partial(distribution.show, report)
+    publish(document, show, as_json=as_json, fails=bool(report.failed))

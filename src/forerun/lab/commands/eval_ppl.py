@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,11 +12,7 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.textfile import read_text
 from forerun.lab import provenance
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from forerun.lab.eval.perplexity import Score
+from forerun.lab.output import publish
 
 DEFAULT_WINDOW = 1024
 
@@ -51,34 +46,28 @@ def command(
     sizes = {"window": window, "stride": stride, "limit_tokens": limit_tokens}
     origin = provenance.origin(config, llm, text=hashlib.sha256(text.encode()).hexdigest(), **sizes)
     steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out), config.kv)
-    score = _watch(steps, len(plan), "nothing is lost" if out else "give --out FILE to go on later")
+    score, done = perplexity.Score(), 0
+    try:
+        for done, part in enumerate(console.track(steps, "reading", len(plan)), 1):  # noqa: B007
+            score += part
+    except KeyboardInterrupt:
+        hint = "nothing is lost" if out else "give --out FILE to go on later"
+        console.stderr().print(
+            f"perplexity {score.ppl:.4f} after {done} of {len(plan)} windows; {hint}", style="dim"
+        )
+        raise
     predicted = [token for part in plan for token in tokens[part.first : part.stop]]
     nbytes = sum(len(llm.tokenizer.token_bytes(token) or b"") for token in predicted)
     bits = score.nll / math.log(2) / nbytes if nbytes else math.nan
-    if not as_json:
-        console.report().print(
-            f"perplexity {score.ppl:.4f} over {score.tokens} tokens ({bits:.4f} bits a byte), "
-            f"{score.tokens / score.seconds:.0f} tokens/s"
-        )
-    else:
-        named = {name: origin[name] for name in ("quant", "backend")}
-        figures = {"ppl": score.ppl, "bits_per_byte": bits, "tokens": score.tokens}
-        figures |= {"seconds": round(score.seconds, 3), "windows": len(plan)}
-        console.print_json(console.environment(config.model, "none") | named | figures | sizes)
-
-
-def _watch(steps: Iterator[Score], num_steps: int, hint: str) -> Score:
-    """Add up the windows, with the time left on stderr in a terminal. Ctrl-C says how far it came."""
-    from forerun.cli import console
-    from forerun.lab.eval.perplexity import Score
-
-    score, done = Score(), 0
-    try:
-        for done, part in enumerate(console.track(steps, "reading", num_steps), 1):  # noqa: B007
-            score += part
-    except KeyboardInterrupt:
-        console.stderr().print(
-            f"perplexity {score.ppl:.4f} after {done} of {num_steps} windows; {hint}", style="dim"
-        )
-        raise
-    return score
+    named = {name: origin[name] for name in ("quant", "backend")}
+    figures = {"ppl": score.ppl, "bits_per_byte": bits, "tokens": score.tokens}
+    figures |= {"seconds": round(score.seconds, 3), "windows": len(plan)}
+    said = (
+        f"perplexity {score.ppl:.4f} over {score.tokens} tokens ({bits:.4f} bits a byte), "
+        f"{score.tokens / score.seconds:.0f} tokens/s"
+    )
+    publish(
+        console.environment(config.model, "none") | named | figures | sizes,
+        lambda: console.report().print(said),
+        as_json=as_json,
+    )

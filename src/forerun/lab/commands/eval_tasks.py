@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import typer
 
 from forerun.cli import options as opt
+from forerun.core import registry
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
+from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forerun.engine.outputs import CompletionOutput
-    from forerun.lab.eval.tasks.base import Task
 
 
 @opt.engine(without=("max_num_seqs",))
@@ -45,7 +47,12 @@ def command(
     from forerun.lab.store import Store
 
     opt.check_least("batch", batch, 1)
-    rules = _rules(task, run_code)
+    rules = registry.load("lab.eval.tasks", task)
+    if rules.RUNS_CODE and not run_code:
+        raise ConfigError(
+            f"task '{task}' runs code that the model wrote: add --run-code to allow it "
+            "(in a process of its own, with limits)"
+        )
     file = tasks_dir / f"{task}.jsonl"
     prompts = read(file, limit)
     llm = opt.load(config, max_num_seqs=batch)
@@ -71,26 +78,14 @@ def command(
 
     steps = scores.grade(rules, prompts, ask, Store(origin, out), batch=batch)
     figures = scores.document([*console.track(steps, "answering", len(prompts))])
-    if not as_json:
-        console.report().print(
-            f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
-            f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; "
-            f"{figures['tau']:.2f} tokens per pass (tau)"
-        )
-    else:
-        named = console.environment(config.model, llm.drafter_spec.name) | {"task": task}
-        console.print_json(named | {"quant": origin["quant"]} | figures)
-
-
-def _rules(task: str, run_code: bool) -> Task:
-    """The task's module. Raises ConfigError if it is unknown, or would run code without permission."""
-    from forerun.core import registry
-    from forerun.core.errors import ConfigError
-
-    rules = cast("Task", registry.load("lab.eval.tasks", task))
-    if rules.RUNS_CODE and not run_code:
-        raise ConfigError(
-            f"task '{task}' runs code that the model wrote: add --run-code to allow it "
-            "(in a process of its own, with limits)"
-        )
-    return rules
+    named = console.environment(config.model, llm.drafter_spec.name) | {"task": task}
+    said = (
+        f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
+        f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; "
+        f"{figures['tau']:.2f} tokens per pass (tau)"
+    )
+    publish(
+        named | {"quant": origin["quant"]} | figures,
+        lambda: console.report().print(said),
+        as_json=as_json,
+    )

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from forerun.cli import console
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -29,6 +30,7 @@ from forerun.core.types import EMPTY_DRAFT
 from forerun.decoding.processors import LogitsPipeline
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
+from forerun.lab.output import Column, show_table
 from forerun.model.model import Model
 
 MIN_EXPECTED = 10.0
@@ -122,6 +124,35 @@ class Report:
             "threshold": self.threshold,
             "rows": [check.document() for check in self.checks],
         }
+
+
+def show(report: Report) -> None:
+    """Print a line a test, and the verdict."""
+
+    def verdict(check: Check) -> str:
+        said = "FAILS" if check in report.failed else "holds"
+        return said + (f": {check.impossible} impossible" if check.impossible else "")
+
+    columns: dict[str, Column] = {
+        "prompt": lambda check: check.prompt + 1,
+        "T": lambda check: f"{check.params.temperature:g}",
+        "top-p": lambda check: f"{check.params.top_p:g}",
+        "length": "length",
+        "chi2": ("statistic", 1),
+        "p": ("p_value", ".2g"),
+        "accepted": lambda check: f"{check.accepted}/{check.drafted}",
+        "verdict": verdict,
+    }
+    show_table(report.checks, columns, num_left=0)
+    num_failed = len(report.failed)
+    out = console.report()
+    out.print(
+        f"{len(report.checks) - num_failed} of {len(report.checks)} checks hold; below p = "
+        f"{report.threshold:.2g} a check fails, so a right engine fails one report "
+        f"in {1 / report.false_alarm:,.0f}"
+    )
+    if not report.was_tested:
+        out.print("nothing was drafted and rejected: this says nothing about verification")
 
 
 def run(

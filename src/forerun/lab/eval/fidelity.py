@@ -8,16 +8,27 @@ A system is a function from token ids (n,) to logits (n, V), fp32; drafting has 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from forerun.cli import console
 from forerun.core.batch import Batch, Segment
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.types import EMPTY_DRAFT
+from forerun.lab.bench.peers import base
+from forerun.lab.bench.run import PeerError
+from forerun.lab.output import Column, show_table
+from forerun.llm import LLM
 from forerun.model.model import Model
+
+REFERENCE = "fp32 (torch)"
+PEER = "llama.cpp"
 
 Read = Callable[[Sequence[int]], Tensor]
 """Token ids (n,) to the logits after each of them (n, V)."""
@@ -124,3 +135,41 @@ def nearness(tokens: Sequence[int], exact: Tensor, logits: Tensor) -> Nearness:
             float(-found.gather(-1, goal[:, None]).sum()),
         )
     return total
+
+
+@contextmanager
+def systems(llm: LLM, window: int, peers_dir: Path) -> Iterator[dict[str, Read]]:
+    """Yield what is compared, by name: this engine, and llama.cpp where it is installed and reads the file."""
+    named = {"forerun": reader(llm.model, window)}
+    if llm.path.suffix != ".gguf" or not base.is_installed(PEER, peers_dir):
+        yield named
+        return
+    peer = base.single(
+        PEER, base.LOGITS, base.Setup(llm.path, torch.get_num_threads(), window, peers_dir)
+    )
+    try:
+        peer.start()
+        named[PEER] = lambda tokens: torch.from_numpy(peer.logits(tokens))
+    except PeerError as error:
+        console.stderr().print(f"{PEER} is left out: {error}", style="yellow")
+    try:
+        yield named
+    except PeerError as error:
+        raise ForerunError(f"{PEER}: {error}") from error
+    finally:
+        peer.close()
+
+
+def show(rows: Sequence[Mapping[str, Any]], *, texts: int, tokens: int, window: int) -> None:
+    """Print a line a system, the reference first."""
+    reference, *others = rows
+    shown = [{**reference, "kl": None, "agreement": None}, *others]
+    columns: dict[str, Column] = {
+        "system": "system",
+        "KL": ("kl", 4),
+        "same likeliest token": ("agreement", ".1%"),
+        "perplexity": ("ppl", 3),
+    }
+    show_table(shown, columns)
+    told = f"{tokens} tokens of {texts} texts in windows of {window}; KL in nats a token, from fp32"
+    console.stderr().print(told, style="dim")

@@ -9,10 +9,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import ModuleType
 
 from forerun.core.types import TaskPrompt
 from forerun.engine.outputs import CompletionOutput
-from forerun.lab.eval.tasks.base import Task
 from forerun.lab.store import Store
 
 Z = 1.96
@@ -39,7 +39,7 @@ Ask = Callable[[Sequence[str]], Sequence[CompletionOutput]]
 
 
 def grade(
-    task: Task, prompts: Sequence[TaskPrompt], ask: Ask, store: Store, *, batch: int = 1
+    task: ModuleType, prompts: Sequence[TaskPrompt], ask: Ask, store: Store, *, batch: int = 1
 ) -> Iterator[GradedAnswer]:
     """Answers with their verdicts, in the prompts' order; what the store holds is not asked again."""
     keys = [f"{i} {prompt.id}" for i, prompt in enumerate(prompts)]

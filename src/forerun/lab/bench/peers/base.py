@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from threading import Timer
-from typing import Any, Protocol, cast
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,30 +59,13 @@ class Setup:
     tell: Callable[[str], None] = lambda text: None
 
 
-class Adapter(Protocol):
-    """What a peer's file says; `convert` is left out where `load` reads GGUF (see the package)."""
-
-    NAME: str
-    REQUIREMENTS: tuple[str, ...]
-    QUANT: str | None
-    KEEPS_PREFIXES: bool
-    WAYS: tuple[str, ...]
-    __file__: str
-
-    @staticmethod
-    def load(
-        model: str, way: str, num_threads: int, max_len: int, draft: str | None
-    ) -> Callable[..., Any]:
-        """Load a model, in the peer's environment; what it returns answers prompts, or runs passes."""
-
-
-def adapters() -> dict[str, Adapter]:
+def adapters() -> dict[str, ModuleType]:
     """The files of all peers, by the peers' names."""
-    modules = [cast(Adapter, registry.load(KIND, name)) for name in registry.names(KIND)]
+    modules = [registry.load(KIND, name) for name in registry.names(KIND)]
     return {module.NAME: module for module in modules}
 
 
-def adapter(name: str) -> Adapter:
+def adapter(name: str) -> ModuleType:
     """A peer's file. Raises ConfigError with the closest name if there is none."""
     modules = adapters()
     if name not in modules:
@@ -96,18 +80,12 @@ def systems(name: str, setup: Setup) -> list[PeerSystem]:
     return [PeerSystem(module, way, setup) for way in module.WAYS if way not in left_out]
 
 
-def passes(name: str, setup: Setup) -> PeerSystem:
-    """A peer that runs single passes, to be timed. Raises ConfigError if it has none."""
-    if PASSES not in adapter(name).WAYS:
-        raise ConfigError(f"{name} cannot run single passes here: choose llama.cpp")
-    return PeerSystem(adapter(name), PASSES, setup)
-
-
-def logits(name: str, setup: Setup) -> PeerSystem:
-    """A peer that gives logits, to be compared. Raises ConfigError if it has none."""
-    if LOGITS not in adapter(name).WAYS:
-        raise ConfigError(f"{name} cannot give logits here: choose llama.cpp")
-    return PeerSystem(adapter(name), LOGITS, setup)
+def single(name: str, way: str, setup: Setup) -> PeerSystem:
+    """A peer that runs single passes, to be timed, or gives logits. Raises ConfigError if it has none."""
+    if way not in adapter(name).WAYS:
+        what = "run single passes" if way == PASSES else "give logits"
+        raise ConfigError(f"{name} cannot {what} here: choose llama.cpp")
+    return PeerSystem(adapter(name), way, setup)
 
 
 def is_installed(name: str, folder: Path) -> bool:
@@ -118,7 +96,7 @@ def is_installed(name: str, folder: Path) -> bool:
 class PeerSystem(System):
     """One peer decoding in one way, one prompt at a time. Between its turns its process is stopped."""
 
-    def __init__(self, module: Adapter, way: str, setup: Setup) -> None:
+    def __init__(self, module: ModuleType, way: str, setup: Setup) -> None:
         self.name, self.peer, self.quant = f"{module.NAME} {way}", module.NAME, module.QUANT
         self._module, self._way, self._setup = module, way, setup
         self._home = setup.folder.absolute() / module.NAME
