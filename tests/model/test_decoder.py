@@ -11,7 +11,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
 from forerun.model.decoder import Decoder
 from forerun.model.kernels.reference import KEY_BLOCK
-from tests.model.test_row_law import CONFIGS, decoder_of
+from tests.model.test_row_law import TORCH, decoder_of
 from tests.model.tiny import logits_of, prefill, random_decoder
 
 TOKENS = tuple(range(11))
@@ -48,7 +48,7 @@ def test_rows_beyond_the_cache_are_refused_before_anything_is_written() -> None:
 
 
 def test_positions_beyond_the_context_are_refused() -> None:
-    decoder = random_decoder(replace(CONFIGS["gated"], max_position=8))
+    decoder = random_decoder(replace(TORCH["gated"], max_position=8))
     cache = decoder.new_cache(1, 64)
     decoder.forward(Batch((Segment(0, 0, TOKENS[:8]),)), cache)
     siblings = (-1,) * 11
