@@ -6,17 +6,14 @@ are read again. Nothing fails as long as the conversation fits the context.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from forerun.cli import console
-from forerun.engine.engine import Engine
-from forerun.engine.outputs import RequestOutput
+from forerun.core.params import SamplingParams
 from forerun.engine.pressure import EVICTED
-
-Talk = list[dict[str, str]]
-"""Messages with `role` and `content`."""
+from forerun.llm import LLM
 
 QUESTIONS = (
     "Name three rivers and the seas they flow into.",
@@ -49,31 +46,32 @@ class Turn:
 
 
 def run(
-    answer_to: Callable[[Talk], RequestOutput],
-    engine: Engine,
-    num_turns: int,
-    num_conversations: int,
-) -> Iterator[Turn]:
-    """Each conversation's first turn, then each one's second, and so on; `answer_to` answers with that engine."""
-    talks: list[Talk] = [[] for _ in range(num_conversations)]
-    for turn in range(1, num_turns + 1):
-        for i, talk in enumerate(talks):
-            question = QUESTIONS[(turn - 1 + 3 * i) % len(QUESTIONS)]
-            talk.append({"role": "user", "content": f"{question} ({i + 1})"})
-            before = engine.pressure.taken[EVICTED]
-            output = answer_to(talk)
-            (answer,) = output.outputs
-            talk.append({"role": "assistant", "content": answer.text})
-            yield Turn(
-                turn,
+    llm: LLM, params: SamplingParams, num_turns: int, num_conversations: int, what: str
+) -> list[Turn]:
+    """Hold each conversation's first turn, then each one's second, and so on, with a bar of progress."""
+    talks: list[list[dict[str, str]]] = [[] for _ in range(num_conversations)]
+    found, pressure = [], llm.engine.pressure
+    asked = [(turn, i) for turn in range(num_turns) for i in range(num_conversations)]
+    for turn, i in console.track(asked, what):
+        question = QUESTIONS[(turn + 3 * i) % len(QUESTIONS)]
+        talks[i].append({"role": "user", "content": f"{question} ({i + 1})"})
+        before = pressure.taken[EVICTED]
+        (output,) = llm.chat(talks[i], params)
+        (answer,) = output.outputs
+        talks[i].append({"role": "assistant", "content": answer.text})
+        found.append(
+            Turn(
+                turn + 1,
                 i + 1,
                 prompt_tokens=len(output.prompt_token_ids),
                 cached_tokens=output.num_cached_tokens,
                 new_tokens=len(answer.token_ids),
                 ttft_ms=round(1e3 * (answer.ttft_s or 0.0), 3),
                 answer=answer.token_ids,
-                evicted_blocks=engine.pressure.taken[EVICTED] - before,
+                evicted_blocks=pressure.taken[EVICTED] - before,
             )
+        )
+    return found
 
 
 def show(turns: Sequence[Turn], different: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,10 +10,6 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.lab.output import publish
-
-if TYPE_CHECKING:
-    from forerun.lab.bench.chat import Turn
-    from forerun.llm import LLM
 
 
 @opt.engine(without=("max_num_seqs",), max_model_len=2048)
@@ -38,13 +33,10 @@ def command(
     opt.check_least("conversations", conversations, 1)
     llm = opt.load(config, max_num_seqs=1)
 
-    def hold(llm: LLM, what: str) -> list[Turn]:
-        steps = chat.run(lambda talk: llm.chat(talk, params)[0], llm.engine, turns, conversations)
-        return [*console.track(steps, what, turns * conversations)]
-
-    found = hold(llm, "talking")
-    roomy = hold(llm.within(None, "none", max_num_seqs=conversations), "again with room for all")
-    different = sum(a.answer != b.answer for a, b in zip(found, roomy, strict=True))
+    found = chat.run(llm, params, turns, conversations, "talking")
+    roomy = llm.within(None, "none", max_num_seqs=conversations)
+    again = chat.run(roomy, params, turns, conversations, "again with room for all")
+    different = sum(a.answer != b.answer for a, b in zip(found, again, strict=True))
     rows = [{k: v for k, v in asdict(turn).items() if k != "answer"} for turn in found]
     document = console.environment(config.model, llm.drafter_spec.text())
     document |= {"budget_bytes": config.budget_nbytes, "turns": rows, "different": different}

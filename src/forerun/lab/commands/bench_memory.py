@@ -43,8 +43,11 @@ def command(
 
     Generation memory is what is not weights, tokenizer or program. Exits 1 if a greedy token differs.
     """
+    from forerun.drafting.parse import split_list
+    from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import BUILTIN, read
     from forerun.lab.bench import memory, workload
+    from forerun.lab.bench.plots import plot
     from forerun.lab.bench.summary import Row
 
     for name, number in (("together", together), ("batch", batch), ("rounds", rounds)):
@@ -52,7 +55,7 @@ def command(
     percents = _percents(cuts)
     prompts = workload.choose(read(str(task) if task else BUILTIN), limit)
     llm = opt.load(config, max_num_seqs=together)
-    names = _names(drafters)
+    names = [DrafterSpec.of(name).text() for name in split_list(drafters)]
     points = [point for name in names for point in memory.points(llm, name, percents)]
     origin = provenance.origin(
         config, llm, task=task.stem if task else BUILTIN, max_tokens=params.max_tokens,
@@ -66,28 +69,15 @@ def command(
     if batch > 1:
         batches = memory.batches(llm, names, prompts, batch, params, origin)
         document["batch"] = batches
-
-    def draw(folder: Path, stem: str) -> None:
-        from forerun.lab.bench.plots import draw_run
-
-        draw_run("kept", rows, folder, stem, title=str(origin.get("model")))
-
     publish(
         document,
         lambda: memory.show(rows, batches),
         as_json=as_json,
         out=out,
-        draw=draw if plots else None,
+        draw=plot("kept", rows, origin) if plots else None,
         fails=any(row.get("identical") not in (None, row.get("prompts")) for row in rows + batches),
         why="a budget or a drafter changed tokens",
     )
-
-
-def _names(drafters: str) -> list[str]:
-    from forerun.drafting.parse import split_list
-    from forerun.drafting.spec import DrafterSpec
-
-    return [DrafterSpec.of(name).text() for name in split_list(drafters)]
 
 
 def _percents(cuts: str) -> list[float]:

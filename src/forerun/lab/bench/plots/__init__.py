@@ -65,6 +65,14 @@ def draw_run(
     return _save(folder, stem, title, (name, *RUNS[name], (figures,)))
 
 
+def plot(
+    name: str, figures: Sequence[object], origin: Mapping[str, object]
+) -> Callable[[Path, str], object]:
+    """Return what draws a picture of `RUNS` into a folder under a stem, for `output.publish`."""
+    title = str(origin.get("model"))
+    return lambda folder, stem: draw_run(name, figures, folder, stem, title=title)
+
+
 def _save(folder: Path, stem: str, title: str, *pictures: Picture) -> dict[str, str]:
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
