@@ -237,29 +237,6 @@ def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
         build(Options(model=str(path)), target)
 
 
-def test_slots_are_given_back_and_start_empty() -> None:
-    drafter = drafter_of(num_draft=2)
-    expected = None
-    for i in range(3 * TARGET.max_num_seqs):
-        (seq,) = begun(drafter, seq_of([i % 3, 2, 3], i))
-        (draft,) = drafter.propose([seq], [8])
-        if i % 3 == 0:
-            expected = expected or draft
-            assert draft == expected
-        drafter.end(seq)
-        drafter.end(seq)
-
-
-def test_nbytes_counts_weights_cache_and_rows() -> None:
-    drafter = drafter_of(branch=(2, 2))
-    seqs = begun(drafter, *(seq_of([1, 2], i, WARM) for i in range(4)))
-    drafts = drafter.propose(seqs, [9] * len(seqs))
-    rows = sum(row.nbytes for d in drafts for row in d.probs or () if row is not None)
-    held = DRAFT_MODEL.nbytes() + drafter.cache.nbytes() + rows
-    assert held <= drafter.memory(TARGET.max_num_seqs, TARGET.max_len).total
-    assert drafter.memory(1, 10).total < drafter.memory(2, 10).total  # blocks are whole
-
-
 @pytest.fixture(scope="module")
 def half_folder(tmp_path_factory) -> Path:
     """A random model in bfloat16, as a folder."""

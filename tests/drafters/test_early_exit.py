@@ -16,7 +16,6 @@ from forerun.drafters.draft_model import Options as DraftModelOptions
 from forerun.drafters.early_exit import EarlyExit, Options, build, tune
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
-from forerun.drafting.union import Union
 from forerun.engine.engine import Engine
 from forerun.model.model import LayerPlan, Model
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
@@ -101,21 +100,6 @@ def test_the_whole_model_is_always_right(branch):
     assert engine.stats.acceptance_by_depth[0] == 1
     assert engine.stats.accepted == engine.stats.emitted - engine.stats.passes
     assert engine.stats.tau > 3
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_behind_suffix_it_says_what_plain_decoding_says(temperature, monkeypatch):
-    params = SamplingParams(temperature=temperature, seed=5, max_tokens=40)
-    engine = engine_of(spec="suffix++early_exit:exit=3,temperature=0")
-    assert isinstance(engine.proposer.drafter, Union)
-    second, asked = engine.proposer.drafter.second, []
-    monkeypatch.setattr(
-        second, "propose", lambda *given, of=second.propose: asked.append(given) or of(*given)
-    )
-    runs = complete(engine, LOOPING, params)
-    assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, params)
-    assert asked, "early_exit was never asked"
-    assert engine.stats.accepted > 0
 
 
 def test_it_drafts_to_the_very_end_of_the_context():

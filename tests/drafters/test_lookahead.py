@@ -13,7 +13,6 @@ from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.lookahead import Lookahead, Options, Pool, State, Window
-from forerun.drafting.held import held_nbytes
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -277,18 +276,3 @@ def test_without_a_window_and_anything_said_before_nothing_is_drafted():
     lookahead, seq = drafter(window=0), sequence([1, 2, 3, 4])
     lookahead.begin(seq, Outcome((), (4,)))
     assert lookahead.propose([seq], [63]) == [EMPTY_DRAFT]
-
-
-def test_nbytes_is_never_less_than_what_is_held():
-    lookahead, seq = drafter(window=6, ngram=5, guesses=3), sequence(range(1, 9))
-    lookahead.begin(seq, Outcome((), ()))
-    for _ in range(300):
-        (draft,) = lookahead.propose([seq], [63])
-        outcome = outcome_of(seq, draft)
-        seq.tokens += outcome.emitted
-        lookahead.observe([seq], [draft], [outcome])
-    held = held_nbytes(lookahead.states)
-    assert held > 10_000
-    assert lookahead.memory(1, len(seq.tokens)).total >= held
-    lookahead.end(seq)
-    assert not lookahead.states

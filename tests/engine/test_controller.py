@@ -141,13 +141,6 @@ def test_trials_in_vain_take_their_share_of_the_time():
     assert 0.5 * MIN_EXPLORATION < sum(asked) / len(asked) < 1.5 * MIN_EXPLORATION
 
 
-def test_the_same_measurements_give_the_same_budgets():
-    first, second = (World(noise=0.3, acceptance=always(0.5)) for _ in range(2))
-    first.run(Policy(FULL), 500, 3)
-    second.run(Policy(FULL), 500, 3)
-    assert first.budgets == second.budgets
-
-
 def test_a_plan_that_is_as_good_stands():
     world = World(acceptance=always(0.6), row_s=0.12, noise=0.2)
     world.run(Policy(FULL), 1000)

@@ -84,26 +84,16 @@ def test_a_draft_that_was_drawn_stays_whole():
     assert policy(0.9, 2).trim({0: drawn, 1: sure(0.5)}) == {0: drawn, 1: EMPTY_DRAFT}
 
 
-def test_in_a_batch_the_node_of_a_slow_sequence_is_worth_more():
-    found, both = policy(0.15, 2), seqs(2)
-    drafts = {0: sure(0.5), 1: sure(0.5)}
+@pytest.mark.parametrize(("row", "chance"), [(0.15, 0.5), (0.05, 0.95)])
+def test_in_a_batch_the_node_of_a_slow_sequence_is_worth_more(row, chance):
+    """Even a sure and cheap node of the fastest gives way."""
+    found, both = policy(row, 2), seqs(2)
+    drafts = {0: sure(chance), 1: sure(0.5)}
     assert [len(d) for d in found.trim(drafts).values()] == [1, 1]
     for _ in range(50):  # the first emits three tokens a step, the second one
         found.budgets(both)
         results = [DraftResult(0, 0, (0, 0), (8, 8, 8)), DraftResult(1, 0, (), (8,))]
-        found.learn(results, 3, 0.0, 1.3)
-    found.budgets(both)
-    assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
-
-
-def test_in_a_batch_even_a_sure_and_cheap_node_of_the_fastest_gives_way():
-    found, both = policy(0.05, 2), seqs(2)
-    drafts = {0: sure(0.95), 1: sure(0.5)}
-    assert [len(d) for d in found.trim(drafts).values()] == [1, 1]
-    for _ in range(50):
-        found.budgets(both)
-        results = [DraftResult(0, 0, (0, 0), (8, 8, 8)), DraftResult(1, 0, (), (8,))]
-        found.learn(results, 3, 0.0, 1.1)
+        found.learn(results, 3, 0.0, 1 + 2 * row)
     found.budgets(both)
     assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
 

@@ -71,11 +71,6 @@ def test_the_same_measurements_and_prior_give_the_same_budgets():
     )
 
 
-def test_without_a_prior_nothing_changes():
-    first, second = (World(noise=0.3, acceptance=always(0.5)) for _ in range(2))
-    assert budgets(first, Policy(FULL), 300) == budgets(second, Policy(FULL, prior=None), 300)
-
-
 @pytest.mark.parametrize(("num_drafts", "low", "high"), [(3, 0.55, 0.75), (150, 0.0, 0.1)])
 def test_what_was_known_of_acceptance_counts_as_some_drafts_and_fades(num_drafts, low, high):
     chances, draft = AcceptanceModel([(1.0, 0.9)]), Draft.chain([1])

@@ -313,16 +313,6 @@ def test_metrics_count_what_was_asked_and_answered(smollm2) -> None:
 # Threads
 
 
-def test_four_threads_share_a_model_and_get_what_they_get_alone(smollm2) -> None:
-    alone = [smollm2.generate(prompt, GREEDY)[0].outputs[0].token_ids for prompt in PROMPTS]
-
-    def ask(prompt: str) -> list[tuple[int, ...]]:
-        return [smollm2.generate(prompt, GREEDY)[0].outputs[0].token_ids for _ in range(3)]
-
-    with ThreadPoolExecutor(4) as pool:
-        assert [*pool.map(ask, PROMPTS)] == [[answer] * 3 for answer in alone]
-
-
 def test_threads_may_stream_chat_and_show_progress_at_once(smollm2) -> None:
     (answer,) = texts(smollm2.chat(QUESTION, GREEDY))
 

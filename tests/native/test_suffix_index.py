@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.core.types import Outcome
-from forerun.drafters.suffix import Options, Suffix
-from forerun.drafting.ngram import texts
-from forerun.drafting.ngram.suffix_index import Index, SuffixIndex, index_nbytes, new_index
-from tests.drafters.helpers import sequence
+from forerun.drafting.ngram.suffix_index import SuffixIndex, index_nbytes, new_index
 
 _native = pytest.importorskip("forerun._native")
 
@@ -66,52 +61,6 @@ def test_the_same_documents_are_forgotten(seed: int, capacity: int) -> None:
         oracle.extend(document, tokens)
         assert index.num_tokens == oracle.num_tokens
         assert index.occurrences(tokens, 1000) == [*oracle.occurrences(tokens, 1000)]
-
-
-@given(
-    st.integers(0, 2**32),
-    st.integers(2, 5),
-    st.sampled_from([0, 150, 400, 100_000]),
-    st.tuples(st.integers(1, 9), st.floats(1, 4), st.sampled_from([0.0, 1.5]), SHARES),
-)
-def test_the_drafts_do_not_depend_on_the_index(
-    seed: int, num_words: int, shared_tokens: int, limits: tuple[int, float, float, float]
-) -> None:
-    num_draft, factor, offset, least = limits
-    options = Options(
-        max_depth=1 + seed % 20,
-        num_draft=num_draft,
-        factor=factor,
-        offset=offset,
-        min_token_prob=least,
-        shared_tokens=shared_tokens,
-    )
-    native = drafts(options, new_index, random.Random(seed), num_words)
-    assert native == drafts(options, SuffixIndex, random.Random(seed), num_words)
-
-
-def drafts(
-    options: Options, new: Callable[..., Index], rng: random.Random, num_words: int
-) -> list[tuple[object, ...]]:
-    """What a drafter says of two sequences at a time, some tokens at a time, eight in all."""
-    said = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts, "new_index", new)
-        drafter = Suffix(options)
-        for i in range(0, 8, 2):
-            seqs = [sequence([rng.randrange(num_words) for _ in range(9)], i + j) for j in (0, 1)]
-            for seq in seqs:
-                drafter.begin(seq, Outcome((), tuple(seq.generated)))
-            for _ in range(12):
-                said += [
-                    (d.tokens, d.parents, d.confidence)
-                    for d in drafter.propose(seqs, [8] * len(seqs))
-                ]
-                for seq in seqs:
-                    seq.tokens += [rng.randrange(num_words) for _ in range(rng.randint(1, 3))]
-            for seq in seqs:
-                drafter.end(seq)
-    return said
 
 
 @pytest.mark.parametrize("document_len", [1, 7, 300])
