@@ -38,18 +38,30 @@ def settings_of(
     tokens: str, eval_every: str, loss: str, text: Sequence[Path] | None, **given: Any
 ) -> TrainSettings:
     """Read counts, and check what has few values. Raises ConfigError."""
-    from forerun.lab.commands.train_table import number
     from forerun.lab.train.session import has_bf16
     from forerun.lab.train.trainer import TrainSettings
 
     return TrainSettings(
-        tokens=number(tokens),
+        tokens=count_of(tokens),
         stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
         loss=check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
-        eval_every=number(eval_every),
+        eval_every=count_of(eval_every),
         bf16=has_bf16(),
         **given,
     )
+
+
+def count_of(text: str) -> int:
+    """Read a count such as 300, 200k or 5M."""
+    scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
+    digits = text[:-1] if scale > 1 else text
+    try:
+        value = round(float(digits) * scale)
+    except (ValueError, OverflowError):
+        value = 0
+    if value < 1:
+        raise ConfigError(f"--tokens must be a count such as 200k or 5M, got {text!r}")
+    return value
 
 
 def check_choice(name: str, given: str, allowed: Sequence[str]) -> str:

@@ -8,6 +8,8 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.lab.commands._training import count_of
+from forerun.lab.output import publish
 
 
 @opt.engine(max_num_seqs=16)
@@ -31,30 +33,29 @@ def command(
     from forerun.drafting.vocabulary import fingerprint
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
-    from forerun.lab.commands.train_table import fill, number
     from forerun.lab.train import replies, sources
-    from forerun.lab.train.answers import default_path, kept, open_store
+    from forerun.lab.train.answers import default_path, fill, kept, open_store
 
-    num_tokens, wanted = number(tokens), read(prompts)
+    num_tokens, wanted = count_of(tokens), read(prompts)
     source = sources.of_prompts(prompts, licence)
     llm = opt.load(config)
     name = name_of(llm.path)
     path = answers or default_path(name)
-    store = open_store(name, fingerprint(llm.tokenizer), path)
+    open_store(name, fingerprint(llm.tokenizer), path)  # one that cannot be used has no sources
     sources.note(path, source)
     if unknown := source.licences.get(sources.UNKNOWN):
         console.stderr().print(
             f"{unknown} prompts have no licence: a field 'license' of each or --licence says it",
             style="dim",
         )
-    fill(llm, wanted, store, num_tokens)
-    found = replies.of_store(store)
-    num_replies, num_kept = len(store.results), len(found)
+    store = fill(llm, wanted, path, num_tokens)
+    num_replies, num_kept = len(store.results), len(replies.of_store(store))
     num_made = sum(len(answer) for _, answer in kept(store))
-    if as_json:
-        counts = {"replies": num_replies, "tokens": num_made, "kept": num_kept}
-        console.print_json({"answers": str(path), "model": name, **counts})
-        return
-    console.report().print(
-        f"{path}: {num_replies} replies, {num_made} tokens; {num_replies - num_kept} are loops, too short or came twice"
+    counts = {"replies": num_replies, "tokens": num_made, "kept": num_kept}
+    said = f"{path}: {num_replies} replies, {num_made} tokens; "
+    said += f"{num_replies - num_kept} are loops, too short or came twice"
+    publish(
+        {"answers": str(path), "model": name, **counts},
+        lambda: console.report().print(said),
+        as_json=as_json,
     )

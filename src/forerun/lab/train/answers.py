@@ -12,20 +12,22 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, count, cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from forerun.cli import console
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
-from forerun.hub.names import cache_root
+from forerun.drafting.vocabulary import fingerprint
+from forerun.engine.loop import EngineLoop, RequestHandle
+from forerun.hub.names import cache_root, name_of
 from forerun.lab.store import Store
+from forerun.llm import LLM
 
-if TYPE_CHECKING:
-    from forerun.engine.loop import EngineLoop, RequestHandle
-    from forerun.lab.train.table import Text
-
+Text = tuple[Sequence[int], Sequence[int]]
+"""A prompt and the answer to it, as token ids."""
 SAMPLED = (0.7, 1.0)
 """Temperatures of the answers that are not greedy."""
 MAX_TOKENS = 256
@@ -128,6 +130,38 @@ def generate(
     finally:
         for _, request in running.values():
             request.cancel()
+
+
+def fill(llm: LLM, prompts: Iterable[TaskPrompt], path: Path, num_tokens: int) -> Store:
+    """Answer prompts until the file holds so many tokens. Ctrl-C says how far it came. Raises ConfigError."""
+    store = open_store(name_of(llm.path), fingerprint(llm.tokenizer), path)
+
+    def encode(conversation: Sequence[Sequence[int] | str]) -> Sequence[int]:
+        texts = [
+            said if isinstance(said, str) else llm.tokenizer.decode(said) for said in conversation
+        ]
+        if llm.tokenizer.chat_template is None:
+            return llm.encode("".join(texts))
+        roles = cycle(("user", "assistant"))
+        return llm.encode([{"role": next(roles), "content": text} for text in texts])
+
+    done = 0
+    try:
+        with console.counter("answering", num_tokens) as show:
+            for done in generate(llm.loop, encode, prompts, store, num_tokens):
+                show(done)
+    except KeyboardInterrupt:
+        console.stderr().print(
+            f"{done} of {num_tokens} tokens are in {store.path}; the same command goes on",
+            style="dim",
+        )
+        raise
+    if done < num_tokens:
+        raise ConfigError(
+            "no prompt fits into the model's context with room for an answer: give shorter ones, or raise "
+            "--max-model-len"
+        )
+    return store
 
 
 def _keep(turn: PromptTurn, request: RequestHandle, store: Store) -> int:

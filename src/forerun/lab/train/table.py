@@ -24,9 +24,11 @@ from forerun.drafting.ngram.token_table import (
     AnyFileTable,
     PackedTable,
     grow_hash,
+    new_file_table,
     new_live_table,
     pack,
 )
+from forerun.lab.train.answers import Text
 
 NUM_KEPT = 4
 """Tokens of a context that go into a file."""
@@ -44,12 +46,13 @@ MEASURED_NODES, MIN_CHANCE = 5, 0.02
 MIN_SHARE = 5
 """Share of a context's occurrences that a token must have, in 255ths."""
 
-Text = tuple[Sequence[int], Sequence[int]]
-"""A prompt and the answer to it, as token ids."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 _CHUNK = 1 << 17
+SIZES_MB = (0.5, 1.0, 2.0, 4.0, 8.0)
+HELD_OUT = 20
+"""The answers to one of so many prompts are not counted, to measure on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +226,28 @@ def tokens_a_pass(texts: Iterable[Text], file: AnyFileTable | None, order: int) 
                 node = below.get((node, tokens[place]))
                 num_tokens, place = num_tokens + 1, place + 1
     return num_tokens / num_passes if num_passes else 1.0
+
+
+def measure(
+    texts: Sequence[Text], order: int, token_nbytes: int, most_mb: float, head_nbytes: int
+) -> list[dict[str, float]]:
+    """Measure tables up to a size, in files with so large a head, on answers that were not counted.
+
+    Returns size in MB, contexts and tau of each.
+    """
+    is_held_out = [not hash(prompt) % HELD_OUT for prompt, _ in texts]
+    if all(is_held_out) or not any(is_held_out):  # few prompts
+        is_held_out = [not i % HELD_OUT for i in range(len(texts))]
+    held_out = [text for text, held in zip(texts, is_held_out, strict=True) if held]
+    others = [text for text, held in zip(texts, is_held_out, strict=True) if not held]
+    if not others:
+        return [{"mb": 0.0, "contexts": 0, "tau": 1.0}]
+    counted, figures, known = count_contexts(others, order), list[dict[str, float]](), 0
+    for mb in sorted({*(mb for mb in SIZES_MB if mb < most_mb), most_mb}):
+        made = cut(counted, round(mb * 1e6) - head_nbytes, token_nbytes)
+        if made.num_contexts == known:
+            break
+        known = made.num_contexts
+        tau = tokens_a_pass(held_out, new_file_table(made.offsets, made.data, token_nbytes), order)
+        figures.append({"mb": made.nbytes / 1e6, "contexts": known, "tau": tau})
+    return figures
