@@ -233,7 +233,7 @@ class LLM:
         return self.loop.engine
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return token ids of text, of chat messages (through the template), or the ids themselves."""
+        """Return the token ids of text, of chat messages (through the template), or the ids themselves."""
         return encode(prompt, self.tokenizer).token_ids
 
     def load(
@@ -245,7 +245,7 @@ class LLM:
         return LoadedModel(loaded, checkpoint.tokenizer())
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
-        """Return what a drafter is built with."""
+        """Return the target that a drafter is built with."""
         return Target(
             self.model,
             self.tokenizer,
@@ -302,7 +302,7 @@ class LLM:
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
     ) -> MemoryPlan | None:
-        """Return what the memory budget allows, if there is one; said where it is not all. Raises CapacityError."""
+        """Plan within the memory budget, if there is one, and log what was given up. Raises CapacityError."""
         budget = self.config.budget_nbytes
         if budget is None:
             return None
@@ -379,7 +379,7 @@ def _tuned(planner: Planner) -> Planner:
 def _subject(
     path: Path, config: EngineConfig, device: torch.device, model: Model
 ) -> profile.Subject:
-    """Return what a profile is of."""
+    """Identify model, machine and options, the key of a profile."""
     return profile.Subject.of(path, config, device=str(device), backend=type(model).__name__)
 
 

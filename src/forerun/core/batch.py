@@ -55,7 +55,7 @@ class Segment:
         return self.stop - self.first
 
     def positions(self) -> NDArray[np.int64]:
-        """Return absolute positions of the computed rows, shape (num_rows,)."""
+        """Return the absolute positions of the computed rows, shape (num_rows,)."""
         if self.parents is None:
             return np.arange(self.base + self.first, self.base + self.stop)
         depths = np.array(tree.depths(self.parents[: self.stop]), dtype=np.int64)

@@ -118,7 +118,7 @@ def _mallopt(option: int, value: int) -> None:
 
 
 def bare_nbytes() -> int:
-    """Return what Python and torch take, measured in this process: right while nothing else is loaded."""
+    """Return the bytes that Python and torch take, measured in this process: right while nothing else is loaded."""
     importlib.import_module("torch")
     return resident_nbytes()
 
@@ -154,7 +154,7 @@ def native_problem() -> str | None:
 
 
 def report() -> dict[str, str | int | None]:
-    """Return what a measurement depends on: versions, CPU and its features, threads, accelerator.
+    """Describe what a measurement depends on: versions, CPU and its features, threads, accelerator.
 
     `native` is "yes" or the reason why not; `cuda` is None without a device.
     """

@@ -37,5 +37,5 @@ class DecayedMean:
         return self.total / self.weight if self.weight else 0.0
 
     def given(self, prior: float, weight: float) -> float:
-        """Return what to expect, where `prior` counts as so many cases."""
+        """Return the mean where `prior` counts as so many cases."""
         return (self.total + weight * prior) / (self.weight + weight)

@@ -86,7 +86,7 @@ class StructuredOutputsParams:
         return self._kinds()[0]
 
     def _kinds(self) -> list[str]:
-        """Return those that are given; no schema is `none`, which `false` is not."""
+        """List the constraints that are given: a schema `false` is one, None is not."""
         found = [name for name in KINDS if getattr(self, name) is not None]
         return [name for name in found if name != "json_object" or self.json_object is not False]
 

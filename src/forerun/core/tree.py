@@ -18,7 +18,7 @@ Parents = Sequence[int]
 
 
 def chain(length: int) -> tuple[int, ...]:
-    """Return parents of a chain of `length` nodes.
+    """Return the parents of a chain of `length` nodes.
 
     >>> chain(3)
     (-1, 0, 1)
@@ -34,7 +34,7 @@ def check(parents: Parents) -> None:
 
 
 def depths(parents: Parents) -> list[int]:
-    """Return depth of every node; the root's children have depth 0.
+    """Return the depth of every node; the root's children have depth 0.
 
     >>> depths((-1, 0, 0, -1))
     [0, 1, 1, 0]
@@ -46,7 +46,7 @@ def depths(parents: Parents) -> list[int]:
 
 
 def children(parents: Parents) -> dict[int, list[int]]:
-    """Return children of every node that has any, in node order; the root is -1."""
+    """Return the children of every node that has any, in node order; the root is -1."""
     result: dict[int, list[int]] = {}
     for i, parent in enumerate(parents):
         result.setdefault(parent, []).append(i)
@@ -64,7 +64,7 @@ def ancestors(parents: Parents) -> NDArray[np.bool_]:
 
 
 def path_to(node: int, parents: Parents) -> list[int]:
-    """Return nodes from the root's child down to `node`, inclusive."""
+    """Return the nodes from the root's child down to `node`, inclusive."""
     path = []
     while node >= 0:
         path.append(node)

@@ -54,7 +54,7 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: list[int] | tuple[int, ...]) -> Draft:
-        """Return point-mass guesses one after the other."""
+        """Make a chain of point-mass guesses."""
         return cls(tuple(tokens), tree.chain(len(tokens)))
 
     def trim(self, budget: int) -> Draft:
@@ -89,7 +89,7 @@ class Draft:
                 yield node, is_hit
 
     def only(self, keep: Sequence[int]) -> Draft:
-        """Return these nodes, in ascending order, none without its parent."""
+        """Select nodes, in ascending order, none without its parent."""
         if len(keep) == len(self):
             return self
         new = {old: i for i, old in enumerate(keep)} | {-1: -1}
@@ -126,7 +126,7 @@ class TopK(NamedTuple):
         return np.array(chances, np.float32).reshape(above.shape)
 
     def part(self, rows: range, k: int | None = None) -> TopK:
-        """Return some rows, and only their first `k` columns."""
+        """Select some rows, and only their first `k` columns."""
         if k is None and len(rows) == len(self.ids):
             return self
         cut, columns = slice(rows.start, rows.stop), slice(k)

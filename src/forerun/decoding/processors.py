@@ -79,13 +79,13 @@ class LogitsPipeline:
     def adjusted(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> Tensor:
-        """Return logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
+        """Return the logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
         return torch.from_numpy(self._adjust(_host(logits), generated, grammar))
 
     def probs(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> Tensor:
-        """Return probabilities (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
+        """Return the probabilities (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
         row = self._adjust(_host(logits), generated, grammar)
         return torch.from_numpy(_softmax(row, self.params))
 
@@ -136,7 +136,7 @@ def end_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
 
 
 def logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprob:
-    """Return log-probabilities of `token` and of the likeliest tokens by the raw logits (V,).
+    """Return the log-probabilities of `token` and of the likeliest tokens by the raw logits (V,).
 
     `num_top` of the likeliest are reported, all if there are fewer.
     """
@@ -160,12 +160,12 @@ def _ids(tokens: Iterable[int]) -> NDArray[np.int64]:
 
 
 def _columns(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], Row]:
-    """Return token ids and what is added to their logits, as arrays: made once, used in every row."""
+    """Return the token ids and what is added to their logits, as arrays: made once, used in every row."""
     return _ids(bias), np.fromiter(bias.values(), dtype=np.float32)
 
 
 def _inside(ids: NDArray[np.int64], row: Row) -> NDArray[np.int64]:
-    """Return those of the ids that the row has: a draft's vocabulary may be narrower."""
+    """Keep the ids that the row has: a draft's vocabulary may be narrower."""
     return ids[ids < len(row)]
 
 
@@ -228,7 +228,7 @@ def _largest(row: Row, n: int) -> Row:
 
 
 def _likeliest(row: Row, n: int) -> NDArray[np.intp]:
-    """Return ids of the `n` largest values, largest first, lower id first among equals."""
+    """Return the ids of the `n` largest values, largest first, lower id first among equals."""
     ids = np.flatnonzero(row >= _largest(row, n)[-1])
     return ids[np.argsort(-row[ids], kind="stable")][:n]
 

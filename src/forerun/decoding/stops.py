@@ -120,6 +120,6 @@ def _first_stop(text: str, stops: Sequence[str]) -> range | None:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return length of the longest end of the text that begins the stop string."""
+    """Return the length of the longest end of the text that begins the stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -153,7 +153,7 @@ def _is_accepted(token: int, u: float, target: Probs, draft: Probs) -> bool:
 
 
 def _subtract(target: Probs, draft: Probs) -> Probs:
-    """Return what the target has left after a rejection; if rounding leaves nothing, they were equal."""
+    """Subtract the draft's distribution after a rejection; if rounding leaves nothing, they were equal."""
     rest = np.maximum(target - draft, 0)
     total = rest.sum()
     return rest / total if total > 0 else target

@@ -98,7 +98,7 @@ class Window:
         return width > 0
 
     def tree(self) -> tuple[list[int], list[int]]:
-        """Return tokens and parents: row 0 is a chain, each column hangs below its token there."""
+        """Return the tokens and parents: row 0 is a chain, each column hangs below its token there."""
         tokens, parents = [*self.rows[0]], [*tree.chain(len(self.rows[0]))]
         above = range(-1, len(tokens))
         for row in self.rows[1:]:

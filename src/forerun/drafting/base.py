@@ -144,7 +144,7 @@ class Drafter:
         return DrafterBytes()
 
     def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
-        """Return what is known of the texts, for a network to draft with; asked if `gives_ngrams`."""
+        """Return the n-gram model of the texts, for a network to draft with; called if `gives_ngrams`."""
         raise NotImplementedError
 
     def propose_with(

@@ -97,7 +97,7 @@ class DraftBuilder:
         return Segment(self.slot, self.base, tuple(self.tokens), tuple(self.parents), self.num_fed)
 
     def generated(self, row: int) -> list[int]:
-        """Return what the sequence would have emitted at a row."""
+        """Return the tokens the sequence would have emitted at a row."""
         path = tree.path_to(row, self.parents)
         return self.seq.generated + [self.tokens[r] for r in path if r >= self.num_pending]
 

@@ -29,7 +29,7 @@ def find(name: str) -> ModuleType:
 
 
 def method_of(name: str) -> Method:
-    """Return what a drafter's module says of its method, or the defaults. Raises ConfigError."""
+    """Return the `METHOD` of a drafter's module, or the defaults. Raises ConfigError."""
     method = getattr(find(name), "METHOD", Method())
     if not isinstance(method, Method):
         raise ConfigError(f"`METHOD` of '{name}' must be a forerun.drafting.base.Method; {HELP}")
@@ -37,7 +37,7 @@ def method_of(name: str) -> Method:
 
 
 def checked(drafter: object, name: str) -> Drafter:
-    """Return what `build` returned if it is a drafter. Raises ConfigError."""
+    """Check that `build` returned a drafter, and return it. Raises ConfigError."""
     if isinstance(drafter, Drafter):
         return drafter
     raise ConfigError(

@@ -15,7 +15,7 @@ _LEAVES = (str, bytes, int, float, array, np.ndarray, Tensor, FunctionType, Iter
 
 
 def held_nbytes(*roots: object, without: Iterable[object] = ()) -> int:
-    """Return bytes of everything reachable from `roots`, each object once, by `sys.getsizeof`.
+    """Return the bytes of everything reachable from `roots`, each object once, by `sys.getsizeof`.
 
     Models, caches and all that say their own size by `nbytes()` count as that. Left out: `without`, and what only
     they reach.

@@ -43,7 +43,7 @@ class PassTimes:
         return self._alone.predict(rows)
 
     def costs(self, max_seqs: int) -> CostCurve:
-        """Return costs by rows, for batches up to `max_seqs`: the mean over contexts and batches.
+        """Return the costs by rows, for batches up to `max_seqs`: the mean over contexts and batches.
 
         More rows never cost less, whatever the noise says.
         """

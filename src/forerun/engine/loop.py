@@ -262,7 +262,7 @@ class RequestHandle:
             self.loop.cancel(self)
 
     def output(self) -> RequestOutput:
-        """Return what was generated so far."""
+        """Return the output generated so far."""
         seq, spell = self.runs[0].seq, self.loop.spell
         scored = None
         if seq.params.prompt_logprobs is not None:

@@ -171,7 +171,7 @@ class MemoryPlan:
 
 
 def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> MemoryPlan:
-    """Return bytes by component, in the order of `COMPONENTS`."""
+    """Return the bytes by component, in the order of `COMPONENTS`."""
     seqs = workload.num_seqs
     blocks = workload.blocks
     rows = max(workload.prefill_rows, seqs) + seqs * drafter.num_nodes

@@ -43,7 +43,7 @@ class CompletionOutput:
 
     @classmethod
     def of(cls, index: int, run: SequenceState, spell: Spell) -> CompletionOutput:
-        """Return what a sequence has so far."""
+        """Return the output of a sequence so far."""
         wanted = run.seq.params.logprobs is not None
         return cls(
             index=index,
@@ -83,7 +83,7 @@ class RequestOutput:
 
 
 def by_token(found: Iterable[TokenLogprob], spell: Spell) -> list[Logprobs]:
-    """Return log-probabilities of some positions, as vLLM gives them."""
+    """Return the log-probabilities of some positions, as vLLM gives them."""
     made = []
     for one in found:
         ranked = {token: (value, rank) for rank, (token, value) in enumerate(one.top, 1)}

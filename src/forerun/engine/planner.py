@@ -147,15 +147,15 @@ class Planner:
         return [*{(each.name, each.learns): each for each in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
-        """Return all that is asked for."""
+        """Return the plan of all that is asked for, whatever it takes."""
         return memory.plan(self.numbers, self.drafters[0], self.workload)
 
     def pressure_steps(self) -> list[PressureStep]:
-        """Return what each step of memory pressure would free."""
+        """List what each step of memory pressure would free."""
         return memory.pressure_steps(self.numbers, self.drafters, self.workload)
 
     def smallest(self) -> MemoryPlan:
-        """Return what works with the fewest bytes."""
+        """Return the plan with the fewest bytes that works."""
         return memory.smallest(self.numbers, self.drafters, self.workload)
 
     def rounded(self) -> dict[Precision, int]:

@@ -58,7 +58,7 @@ class Proposer:
         return found
 
     def _ask(self, states: dict[int, SequenceState]) -> dict[int, Draft]:
-        """Return what the drafter proposes for sequences with a budget, cut to what is allowed and worth its rows."""
+        """Ask the drafter for sequences with a budget, and cut its drafts to what is allowed and worth its rows."""
         all_seqs = [state.seq for state in states.values()]
         budgets = self.controller.budgets(all_seqs) if all_seqs else {}
         self.num_granted = sum(budgets.values())

@@ -75,7 +75,7 @@ class SafeDrafter(Drafter):
         return False
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Return what the drafter says it takes."""
+        """Return the drafter's own account of its memory."""
         return self.inner.memory(num_seqs, max_len)
 
     @contextmanager

@@ -87,7 +87,7 @@ class SequenceState:
                 self.pooled.append(rows.clone())
 
     def states(self) -> NDArray[np.float32]:
-        """Return what `pooling` asked for: (1, D), or a row for every token of the prompt."""
+        """Pool the prompt's states: (1, D), or with `none` a row for every token."""
         rows = torch.cat(self.pooled)
         if self.seq.params.pooling == "mean":
             rows = rows / self.num_pooled

@@ -39,7 +39,7 @@ class HubName:
         return cls(f"{org}/{project}", file or None, quantization or None)
 
     def patterns(self) -> list[str]:
-        """Return what of the repository belongs to it, as shell patterns."""
+        """Return the files of the repository that belong to it, as shell patterns."""
         if self.file or self.quantization:
             return [self.file or f"*{self.quantization}.gguf"]
         return ["*.json", "*.safetensors", "*.jinja"]

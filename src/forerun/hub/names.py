@@ -117,7 +117,7 @@ def _not_here(name: str, here: Collection[str]) -> str:
 
 
 def licence(path: Path) -> str:
-    """Return what a GGUF file says of its licence; `unknown` if it does not, or is no GGUF."""
+    """Read a GGUF file's licence; `unknown` if it does not, or is no GGUF."""
     from forerun.weights.gguf_header import read_header  # late, as the file's package takes a while
 
     try:
@@ -144,7 +144,7 @@ def resolve(name_or_path: str | Path) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """Return what a model at a path is called: its file's name without ending, its folder's, or its repository's.
+    """Name the model at a path: its file's name without ending, its folder's, or its repository's.
 
     >>> name_of(Path("models/tiny.Q4_K_M.gguf")), name_of(Path("models--org--tiny-1.5b/snapshots/abc"))
     ('tiny.Q4_K_M', 'tiny-1.5b')

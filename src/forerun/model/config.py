@@ -64,7 +64,7 @@ class ModelConfig:
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
+    """Return the canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
 
     Linear weights are (out, in). `head` is absent when tied to `embed`.
     """

@@ -217,7 +217,7 @@ class Decoder:
 
     @torch.no_grad()
     def head(self, hidden: Tensor) -> Tensor:
-        """Return logits (M, V), fp32, of hidden states (M, D)."""
+        """Return the logits (M, V), fp32, of hidden states (M, D)."""
         logits = hidden.new_empty(len(hidden), self.config.vocab_size)
         for start in range(0, len(hidden), TILE):
             rows = hidden[start : start + TILE]
@@ -239,7 +239,7 @@ class Decoder:
         return top_k(found, k, log_normaliser=log_normaliser)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
+        """Return the logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
         return self.head(hidden)[:, ids]
 
     def head_part(self, ids: Tensor) -> HeadColumns:
@@ -266,7 +266,7 @@ class Decoder:
         )
 
     def nbytes(self) -> int:
-        """Return bytes of the weights as held in memory."""
+        """Return the bytes of the weights as held in memory."""
         return sum(tensor.nbytes for tensor in self.weights.values())
 
     def _run(
@@ -287,7 +287,7 @@ class Decoder:
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
-        """Return what passes over these tokens (R,) start from, positions left out: (R, D)."""
+        """Embed tokens (R,) as (R, D), positions left out."""
         return self._embed[ids.to(self.device)] * self.config.embedding_multiplier
 
     def _with_positions(self, tile: Tile) -> Tensor:
@@ -315,7 +315,7 @@ class Decoder:
         return TileSegment(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        """Return cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
+        """Return the cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
         if self._inv_freq is None or self.config.rope is None:
             return None, None
         angles = (positions.float()[:, None] * self._inv_freq)[:, None]
@@ -336,7 +336,7 @@ class Decoder:
 
 
 def inverse_frequencies(rope: RopeConfig) -> Tensor:
-    """Return radians a position adds to the angle of each feature pair, (rotary_dim / 2,), fp32."""
+    """Return the radians a position adds to the angle of each feature pair, (rotary_dim / 2,), fp32."""
     exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float32) / rope.rotary_dim
     frequencies = 1.0 / rope.theta**exponents
     return frequencies if rope.factors is None else frequencies / torch.tensor(rope.factors)

@@ -115,7 +115,7 @@ def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Back
 
 
 def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
-    """Return what the checkpoint's metadata say of the model, and its family's module. Reads no weights.
+    """Read the model's configuration from the checkpoint's metadata, and find its family's module. Reads no weights.
 
     Raises LoadError if the metadata are incomplete or wrong, or do not fit the checkpoint's tensors.
     """
@@ -152,7 +152,7 @@ def stored_weights(
 
 
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
-    """Return bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
+    """Return the bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
     config, arch = read_config(checkpoint)
     weights = _blank_weights(checkpoint, arch, config, scheme)
     num_bits = sum(math.prod(each.shape) * each.format.bits_per_weight for each in weights)

@@ -63,7 +63,7 @@ class HeadPart(Protocol):
         ...
 
     def nbytes(self) -> int:
-        """Return bytes it holds besides the model's weights."""
+        """Return the bytes it holds besides the model's weights."""
         ...
 
 
@@ -73,7 +73,7 @@ class Model(Protocol):
     config: ModelConfig
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return what passes over tokens (R,) int64 start from, (R, D) fp32, without learned positions."""
+        """Embed tokens (R,) int64 as (R, D) fp32, without learned positions."""
         ...
 
     def forward(
@@ -92,7 +92,7 @@ class Model(Protocol):
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return logits (M, V), fp32, of hidden states (M, D)."""
+        """Return the logits (M, V), fp32, of hidden states (M, D)."""
         ...
 
     def topk(
@@ -112,7 +112,7 @@ class Model(Protocol):
         ...
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
+        """Return the logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
         ...
 
     def head_part(self, ids: Tensor) -> HeadPart:
@@ -133,7 +133,7 @@ class Model(Protocol):
         ...
 
     def nbytes(self) -> int:
-        """Return bytes of the weights as held in memory."""
+        """Return the bytes of the weights as held in memory."""
         ...
 
 
@@ -145,7 +145,7 @@ class HeadColumns:
     ids: Tensor
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Return logits (M, n)."""
+        """Return the logits (M, n)."""
         return self.model.head_rows(hidden, self.ids)
 
     def nbytes(self) -> int:
@@ -165,7 +165,7 @@ def reserve_rows(batch: Batch, cache: KVCache) -> None:
 
 
 def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
-    """Return what `Model.topk` says, of logits (M, V) that are there already."""
+    """Choose the tokens of `Model.topk` from logits (M, V)."""
     if not 1 <= k <= logits.shape[1]:
         raise ValueError(f"k must be 1 to {logits.shape[1]}, got {k}")
     if k == 1:

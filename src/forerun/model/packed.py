@@ -58,7 +58,7 @@ class PackedWeights(Protocol):
         ...
 
     def nbytes(self) -> int:
-        """Return bytes of the packed weights."""
+        """Return the bytes of the packed weights."""
         ...
 
     def packed(self) -> Iterator[PackedWeight]:
@@ -193,7 +193,7 @@ class PackedFile:
 
 
 def _key(model: Path, rounding: Mapping[str, object]) -> dict[str, object]:
-    """Return what decides on the packed weights of a resolved path."""
+    """Return everything that the packed weights of a resolved path depend on."""
     return {**_state(model), "rounding": rounding, "code": _code_digest()}
 
 

@@ -41,7 +41,7 @@ class PackedFolder:
     limit_nbytes: int
 
     def entries(self) -> list[PackedCopy]:
-        """Return what lies in it, the file used longest ago first. Raises OSError."""
+        """List its files, the one used longest ago first. Raises OSError."""
         found = []
         for path in self.path.glob(f"*{SUFFIX}*"):
             with suppress(FileNotFoundError):  # another start has deleted or renamed it meanwhile

@@ -35,7 +35,7 @@ def random_config(
 def random_weights(
     seed: int, config: ModelConfig, sharpness: float = 1.0, noise: float = 0.0
 ) -> dict[str, Tensor]:
-    """Return weights by name, fp32. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
+    """Return the weights by name, fp32. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
         name: torch.randn(size, generator=generator) * (0.3 if len(size) > 1 else 0.1)

@@ -194,7 +194,7 @@ def _encoding(
     default_bos: int | None = None,
     default_eos: int | None = None,
 ) -> Encoding:
-    """Return what both kinds have in common: special tokens, BOS and EOS, the chat template."""
+    """Read what both kinds of tokenizer share: special tokens, BOS and EOS, the chat template."""
     fields = vocabulary.fields
     _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
     special = {i: vocabulary.tokens[i] for i, t in enumerate(vocabulary.types) if t in _SPECIAL}

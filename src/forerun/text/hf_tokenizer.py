@@ -106,7 +106,7 @@ def _parts(decoder: Json | None) -> list[Json]:
 
 
 def _adds_bos(encoder: tokenizers.Tokenizer, settings: Json, bos_id: int) -> bool:
-    """Return what the settings say, else what the tokenizer's own post-processing does."""
+    """Return whether BOS is added: by the settings, else by the tokenizer's own post-processing."""
     said = settings.get("add_bos_token")
     if isinstance(said, bool):
         return said

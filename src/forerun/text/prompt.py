@@ -121,7 +121,7 @@ def _to_list(value: Any) -> Any:
 
 
 def items_of(value: Any) -> list[Any]:
-    """Return what a list, a tensor or an array holds. Raises RequestError for what is none."""
+    """Return the numbers of a list, a tensor or an array. Raises RequestError for anything else."""
     found = _to_list(value)
     if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
         raise RequestError(

@@ -59,7 +59,7 @@ class Tokenizer:
         """Ids up to the last one that is a token; a model's head may be padded beyond it."""
 
     def encode(self, text: str, *, special: bool = True, bos: bool | None = None) -> list[int]:
-        """Return token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
+        """Return the token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
 
         `special` reads control tokens written in the text as such. Raises RequestError for text
         that is not Unicode, or a BOS token the model does not have.

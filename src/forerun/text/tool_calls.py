@@ -81,7 +81,7 @@ class ToolCallParser:
         return self.push(text) + (self.flush() if is_last else [])
 
     def push(self, text: str) -> list[Part]:
-        """Return what this text makes final; what may be the beginning of a mark is held back."""
+        """Return the parts that this text makes final; a possible beginning of a mark is held back."""
         self._held += text
         parts: list[Part] = []
         while (found := self._read()) is not None:

@@ -55,7 +55,7 @@ class UserTokenizer:
         return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
 
     def encode(self, text: str, *, add_special_tokens: bool = True, **others: object) -> list[int]:
-        """Return token ids of a text, after a BOS token if the model wants one."""
+        """Return the token ids of a text, after a BOS token if the model wants one."""
         _check(others)
         return self._tokenizer.encode(text, bos=None if add_special_tokens else False)
 

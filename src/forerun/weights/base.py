@@ -32,7 +32,7 @@ class Checkpoint(ABC):
     _tensors: Mapping[str, StoredTensor]
 
     def names(self) -> frozenset[str]:
-        """Return names of all tensors."""
+        """Return the names of all tensors."""
         return frozenset(self._tensors)
 
     def tensor(self, name: str) -> StoredTensor:

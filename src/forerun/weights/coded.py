@@ -58,12 +58,12 @@ class CodedTensor(StoredTensor):
     """The rows that are left, None for all."""
 
     def rows(self, index: Rows) -> Self:
-        """Return some rows: the same codes and scales."""
+        """Select some rows, with their codes and scales."""
         left = left_of(self.index, self.shape[0], index)
         return replace(self, shape=(len(left), self.shape[1]), index=left)
 
     def codes(self) -> Codes:
-        """Return codes of the format's own range. Raises LoadError for scales that are no numbers."""
+        """Return the codes of the format's own range. Raises LoadError for scales that are no numbers."""
         parts = self._parts()
         if parts.groups is not None:
             raise ValueError(f"'{self.name}' has groups whose columns do not lie together")

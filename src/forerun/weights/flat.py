@@ -76,12 +76,12 @@ class FlatTensor(StoredTensor):
     """The rows that are left, None for all."""
 
     def rows(self, index: Rows) -> Self:
-        """Return some rows: the same codes, scales and inputs."""
+        """Select some rows, with their codes, scales and inputs."""
         left = left_of(self.index, self.shape[0], index)
         return replace(self, shape=(len(left), self.shape[1]), index=left)
 
     def parts(self) -> FlatParts:
-        """Return codes, scales and inputs. Raises LoadError for numbers that are out of range."""
+        """Return the codes, scales and inputs. Raises LoadError for numbers that are out of range."""
         parts = self.read()
         _check(self.name, self.format, parts)
         if self.index is None:
@@ -94,7 +94,7 @@ class FlatTensor(StoredTensor):
 
 
 def num_places(pieces: NDArray[np.int32]) -> int:
-    """Return places of a row, in whole groups of 32, of inputs with so many each."""
+    """Return the places of a row, in whole groups of 32, of inputs with so many each."""
     return -(-int(pieces.sum()) // 32) * 32
 
 

@@ -66,7 +66,7 @@ class GgufCheckpoint(Checkpoint):
         return self._checked(tokenizer, "'token_embd.weight'", num_rows)
 
     def default_params(self) -> SamplingParams:
-        """Return what `general.sampling.*` says. Raises LoadError."""
+        """Read the sampling settings of `general.sampling.*`. Raises LoadError."""
         return generation.from_gguf(self.metadata, str(self.path))
 
 

@@ -25,7 +25,7 @@ class BlockTensor(StoredTensor):
     """A quantized tensor of a GGUF file, or one in blocks of our own `q4_z`."""
 
     def codes(self) -> Codes:
-        """Return codes, scales and minima; a vector is one row."""
+        """Return the codes, scales and minima; a vector is one row."""
         num_rows, format = len(self.data), self.format
         blocks = self.data.reshape(num_rows, -1, format.block_nbytes)
         unpack = _unpack_superblocks if format.block == 256 else _unpack_blocks

@@ -48,11 +48,11 @@ class Grid:
         return self.bits == 8
 
     def width(self, num_in: int) -> int:
-        """Return columns that share a scale."""
+        """Return the columns that share a scale."""
         return self.group or num_in
 
     def ranges(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scales and zero points (N, G) that span each group of a matrix, as AWQ chooses them."""
+        """Return the scales and zero points (N, G) that span each group of a matrix, as AWQ chooses them."""
         groups = weight.view(len(weight), -1, self.width(weight.shape[1]))
         if self.is_symmetric:
             middle = (self.top + 1) // 2

@@ -74,7 +74,7 @@ class HfCheckpoint(Checkpoint):
         return self._checked(tokenizer, "the embedding ('vocab_size' of config.json)", num_rows)
 
     def default_params(self) -> SamplingParams:
-        """Return what generation_config.json says. Raises LoadError."""
+        """Read the sampling settings of generation_config.json. Raises LoadError."""
         path = self.path / "generation_config.json"
         return generation.from_hf(read_json(path), str(path))
 

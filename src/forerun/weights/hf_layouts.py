@@ -20,7 +20,7 @@ LAYOUTS: tuple[Layout, ...] = ("awq", "compressed-tensors")
 
 
 def layout_for(name: str | None, bits: int, group: int | None) -> Layout:
-    """Return what a user asks for, or else what fits: AWQ `gemm` has 4 bits in groups. Raises ConfigError."""
+    """Choose the layout asked for, or one that fits: AWQ `gemm` has 4 bits in groups. Raises ConfigError."""
     fits_awq = bits == 4 and group is not None
     if name is None:
         return "awq" if fits_awq else "compressed-tensors"

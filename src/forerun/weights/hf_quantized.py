@@ -334,7 +334,7 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], St
 
 
 def quantization_config(config: Config, legacy: Config) -> Config | None:
-    """Return what config.json, or else AutoAWQ's old quant_config.json, says. Raises LoadError."""
+    """Read the quantization from config.json, or else AutoAWQ's old quant_config.json. Raises LoadError."""
     given = config.get("quantization_config")
     if given is None and "w_bit" in legacy:
         named = {"bits": "w_bit", "group_size": "q_group_size", "version": "version"}

@@ -30,7 +30,7 @@ def unpack(words: Words, bits: int, count: int) -> Bytes:
 
 
 def pack(codes: Bytes, bits: int) -> Words:
-    """Return codes (R, count) below 2 ** bits as words (R, ceil(count * bits / 32)), zero bits after the last."""
+    """Return the codes (R, count) below 2 ** bits as words (R, ceil(count * bits / 32)), zero bits after the last."""
     stream = np.unpackbits(codes[..., None], axis=-1, count=bits, bitorder="little")
     data = np.packbits(stream.reshape(len(codes), -1), axis=-1, bitorder="little")
     padded = np.pad(data, ((0, 0), (0, -data.shape[1] % 4)))

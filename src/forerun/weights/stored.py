@@ -130,7 +130,7 @@ class StoredTensor:
         return replace(self, shape=(len(data),), data=data.reshape(1, -1))
 
     def codes(self) -> Codes:
-        """Return codes, scales and minima of a matrix. Raises ValueError if the format has no groups."""
+        """Return the codes, scales and minima of a matrix. Raises ValueError if the format has no groups."""
         raise ValueError(f"'{self.name}' is stored as {self.format.name}: it has no codes")
 
     def dequantize(self) -> Tensor:

@@ -245,7 +245,7 @@ class Eagle3(nn.Module):
         return self.feedback(a), self.logits(self.output(a)), seen
 
     def output(self, a: Tensor) -> Tensor:
-        """Return what the head's rows multiply."""
+        """Return the normalised states (..., D) that the head's rows multiply."""
         out: Tensor = self.norm(a)
         return out
 

@@ -147,7 +147,7 @@ class Recycling(Drafter):
         return drafts_of(trees)
 
     def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
-        """Return what the tables, each text and other outputs say, for a network to draft with."""
+        """Return the n-gram model of the tables, each text and other outputs, for a network to draft with."""
         self.texts.share(seqs)
         own = [self.texts.own(seq) for seq in seqs]
         return text_ngrams(own, self.texts.shared, self.table, self.live)

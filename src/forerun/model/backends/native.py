@@ -200,13 +200,13 @@ class NativeDecoder:
         return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return what passes over these tokens (R,) start from, positions left out: (R, D), fp32."""
+        """Embed tokens (R,) as (R, D) fp32, positions left out."""
         rows = torch.empty(len(ids), self.config.hidden_size)
         self._native.embed(_ids(ids), rows.numpy())
         return rows
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return logits (M, V), fp32, of hidden states (M, D)."""
+        """Return the logits (M, V), fp32, of hidden states (M, D)."""
         logits = torch.empty(len(hidden), self.config.vocab_size)
         self._native.head(_rows(hidden), logits.numpy())
         return logits
@@ -248,7 +248,7 @@ class NativeDecoder:
         return NativeCache(self.config, num_slots, max_len, kv, num_blocks)
 
     def nbytes(self) -> int:
-        """Return bytes of the packed weights."""
+        """Return the bytes of the packed weights."""
         return self._native.nbytes()
 
 
@@ -260,13 +260,13 @@ class NativeHeadPart:
     num_tokens: int
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Return logits (M, n)."""
+        """Return the logits (M, n)."""
         logits = torch.empty(len(hidden), self.num_tokens)
         self.native.head(_rows(hidden), logits.numpy())
         return logits
 
     def nbytes(self) -> int:
-        """Return bytes of the copy."""
+        """Return the bytes of the copy."""
         return self.native.nbytes()
 
 

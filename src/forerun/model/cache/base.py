@@ -62,11 +62,11 @@ class KVCache(ABC):
         return self._lengths[slot] + rows <= self.max_len
 
     def lacking(self, slot: int, rows: int) -> int:
-        """Return blocks that `reserve` of so many rows would take from the pool."""
+        """Return the blocks that `reserve` of so many rows would take from the pool."""
         return 0
 
     def room(self, slot: int, more: int = 0) -> int:
-        """Return rows above the committed ones that a slot's blocks have, with so many blocks more."""
+        """Return the rows above the committed ones that a slot's blocks have, with so many blocks more."""
         return self.max_len - self._lengths[slot]
 
     def length(self, slot: int) -> int:
@@ -124,11 +124,11 @@ class RowCache(KVCache):
 
     @abstractmethod
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible.
+        """Return the keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible.
 
         `stop` may be beyond the rows that were written; what is there are finite numbers.
         """
 
     def query(self, query: Tensor) -> Tensor:
-        """Return what queries (..., E) are rounded to before they meet the keys, if these are whole numbers."""
+        """Round queries (..., E) as the keys are, if those are whole numbers."""
         return query

@@ -25,7 +25,7 @@ BLOCK_ROWS = 64
 
 
 def blocks_of(rows: int) -> int:
-    """Return blocks that so many rows take."""
+    """Return the blocks that so many rows take."""
     return -(-rows // BLOCK_ROWS)
 
 
@@ -56,7 +56,7 @@ class SharedBytes:
     """Each lets rows go that can be done without; False if it has none."""
 
     def spare(self, pool: BlockPool) -> int:
-        """Return bytes that a pool can have without an idle block being given up."""
+        """Return the bytes that a pool can have without an idle block being given up."""
         return self.unused + sum(each.free_nbytes for each in self.pools if each is not pool)
 
     def collect(self, pool: BlockPool) -> bool:
@@ -151,7 +151,7 @@ class BlockPool:
         return True
 
     def _available(self) -> int:
-        """Return bytes that could be had for this pool, idle blocks included."""
+        """Return the bytes that could be had for this pool, idle blocks included."""
         return self.shared.spare(self) + sum(
             len(each._idle) * each.block_nbytes for each in self.shared.pools
         )

@@ -27,7 +27,7 @@ class Form(Protocol):
     """Rows (..., E) as tensors (..., width) that are stored."""
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return what is stored of fp32 rows."""
+        """Encode fp32 rows as they are stored."""
         ...
 
     def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
@@ -35,7 +35,7 @@ class Form(Protocol):
         ...
 
     def query(self, query: Tensor) -> Tensor:
-        """Return what queries (..., E) are rounded to before they meet keys of this form."""
+        """Round queries (..., E) as keys of this form are."""
         ...
 
 
@@ -62,7 +62,7 @@ class Int8:
     """code * scale, with scale = largest / 127 of the row."""
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return codes (..., E) int8 and scales (..., 1) fp32."""
+        """Return the codes (..., E) int8 and scales (..., 1) fp32."""
         top = rows.abs().amax(-1, keepdim=True)
         inverse = torch.where(top < 1e-30, 0.0, 127 / top)
         return (rows * inverse).round().to(torch.int8), torch.where(top < 1e-30, 0.0, top / 127)

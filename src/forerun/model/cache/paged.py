@@ -51,7 +51,7 @@ class PagedCache(KVCache):
         self.pool.join(host.pool)
 
     def nbytes(self) -> int:
-        """Return bytes of all blocks; the system commits them as they are first written."""
+        """Return the bytes of all blocks; the system commits them as they are first written."""
         return self.pool.num_blocks * self.block_nbytes
 
     def usage(self) -> float:
@@ -110,13 +110,13 @@ class PagedCache(KVCache):
         return True
 
     def lacking(self, slot: int, rows: int) -> int:
-        """Return blocks that `reserve` of so many rows would take from the pool."""
+        """Return the blocks that `reserve` of so many rows would take from the pool."""
         length, table = self._lengths[slot], self._tables[slot]
         copied = rows and length % BLOCK_ROWS and not self._can_own_last_block(slot)
         return max(0, blocks_of(length + rows) - len(table)) + bool(copied)
 
     def room(self, slot: int, more: int = 0) -> int:
-        """Return rows above the committed ones that a slot's blocks have, with so many blocks more."""
+        """Return the rows above the committed ones that a slot's blocks have, with so many blocks more."""
         return (len(self._tables[slot]) + more) * BLOCK_ROWS - self._lengths[slot]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:

@@ -63,7 +63,7 @@ class TensorCache(PagedCache, RowCache):
         return keys, values
 
     def query(self, query: Tensor) -> Tensor:
-        """Return what queries (..., E) are rounded to before they meet the keys."""
+        """Round queries (..., E) as the keys are."""
         return self._forms[0].query(query)
 
     @property
@@ -75,7 +75,7 @@ class TensorCache(PagedCache, RowCache):
         yield from self._values
 
     def _places(self, slot: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return blocks and rows in them (n,) of a slot's rows."""
+        """Return the blocks and rows in them (n,) of a slot's rows."""
         table = self._tables[slot]
         places = [(table[row // BLOCK_ROWS], row % BLOCK_ROWS) for row in rows]
         blocks, inside = torch.tensor(places, device=self._keys[0].device).view(-1, 2).unbind(1)

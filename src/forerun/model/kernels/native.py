@@ -36,7 +36,7 @@ def native_or_reference(oracle: type[T]) -> type[T]:
 
 
 def summary() -> str:
-    """Return one line for people: whether the native kernels run, or what is lost and what to do."""
+    """Describe in one line whether the native kernels run, or what is lost and what to do."""
     problem = reason()
     if problem is None:
         return "native kernels: yes"

@@ -50,7 +50,7 @@ def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int, is_even: bool) -> Tensor:
-    """Return codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
+    """Return the codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
 
     An even split has the same code in all places of an input; else a place has what is beyond the one before.
     """
