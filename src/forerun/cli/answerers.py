@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
 
 LEARN_S = 0.2
-"""So long drafters may learn after an answer, while it is read."""
+"""Seconds that drafters may learn after an answer, while it is read."""
 WAY_OUT = "/clear forgets the conversation, /save FILE keeps it"
 ROUTE = "/chat/completions"
 OURS = "forerun"
@@ -34,12 +34,12 @@ class Cut(NamedTuple):
 
 
 class ChatAnswer(NamedTuple):
-    """What was printed as an answer."""
+    """The text of an answer that was printed, and how it ended."""
 
     text: str
     num_tokens: int
     line: str
-    """About the answer, for people."""
+    """A line about the answer, to be printed."""
     was_stopped: bool
     """Whether Ctrl-C ended it."""
     token_ids: Sequence[int] = ()
@@ -53,7 +53,7 @@ class LocalModel:
     llm: LLM
     params: SamplingParams
     hint: str = ""
-    """How to go on, behind the note that an answer was cut."""
+    """Appended to the note that an answer was cut: how to continue it."""
     stats: dict[str, SpecStats] = field(default_factory=dict)
     """Counts of drafted and accepted tokens, by the drafter's name."""
     measured: list[console.Measured] = field(default_factory=list)

@@ -25,7 +25,7 @@ PROMPT = "prompt"
 LIKE_ENOUGH = 0.75
 """A misspelt option is answered with one at least so like it (`difflib`'s ratio), or with none."""
 META = "forerun.arguments"
-"""Under which a context keeps its `Arguments`."""
+"""Key of the `Arguments` in a context."""
 
 _SWITCHES = ("on", "off", "auto")
 """A value that a flag may have, as in `-fa on`."""
@@ -40,7 +40,7 @@ class Arguments:
     foreign: dict[str, object] = field(default_factory=dict)
     """Names of other engines, as typed, with their values."""
     typed: dict[str, str] = field(default_factory=dict)
-    """How a parameter was called."""
+    """The name that the user typed, by parameter."""
     models: list[str] = field(default_factory=list, compare=False)
     """Each model that was named by an option."""
     words: list[int] = field(default_factory=list, compare=False)

@@ -35,7 +35,7 @@ DRAFTED = "black on pale_green3"
 WHOLE_LINES = 200
 """Columns of a table that goes to a file or a pipe."""
 TAU = "tau: tokens per pass of the model"
-"""Stands below a table with a column of that name."""
+"""Footnote of a table with a column `tau`."""
 REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
 
 

@@ -25,12 +25,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Drafters": ("drafters", "autotune", "train", "trim_vocab", "check_drafter", "export_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }
-"""Of the list of commands, in its order; a command in none goes to the end."""
+"""Groups of the list of commands, in order; a command in none goes to the end."""
 OTHERS = "More"
 
 _KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 _PIPE_CLOSED = 141
-"""What a shell says of a program that a closed pipe has ended: 128 + SIGPIPE."""
+"""Exit code of a program that a closed pipe has ended: 128 + SIGPIPE."""
 
 
 def app() -> typer.Typer:

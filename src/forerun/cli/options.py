@@ -58,14 +58,14 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "page": ("--page/--no-page", "--ui/--no-ui", "--webui/--no-webui"),
     "log_requests": ("--log-requests/--no-log-requests",),
 }
-"""Of fields that have more spellings than their own name."""
+"""Flags of fields that have more names than their own."""
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
     *(*DRAFTER, "draft_budget", "controller", "learn"),
     *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
 )
-"""Fields of no meaning to a command that runs passes of the model without an engine."""
+"""Fields without a meaning where passes of the model run without an engine."""
 NOT_SPELLED = (
     *("n", "logit_bias", "logprobs", "prompt_logprobs", "detokenize"),
     *("skip_special_tokens", "include_stop_str_in_output", "structured_outputs"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 EVERY_S = 10.0
-"""Between two lines, and before the first: what is quicker says nothing."""
+"""Seconds between two lines, and before the first: quick work prints nothing."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Argument and help by name. An argument in brackets may be left out."""
 ALIASES: Final[Mapping[str, str]] = {"?": "help", "quit": "exit", "bye": "exit"}
-"""What llama.cpp and ollama call them."""
+"""Names of the commands in llama.cpp and ollama."""
 
 NOTES: Final = """\
 Enter goes on with an answer that was cut. Ctrl-C stops an answer.

@@ -1,4 +1,4 @@
-"""`forerun check TARGET DRAFT`: a doctor for pairs. Reads headers and tokenizers, no weights."""
+"""`forerun check TARGET DRAFT`: whether one model can draft for another. Reads headers and tokenizers, no weights."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "seed", "max_tokens"),
 )
-"""What requests that do not give it are sampled with."""
+"""Sampling parameters of requests that do not give their own."""
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
     "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -39,7 +39,7 @@ CHATML = (
 
 
 _FORGETFUL = ("none", "prompt_lookup", "lookahead", "draft_model", "early_exit")
-"""Drafters that know nothing of other requests."""
+"""Drafters that learn nothing from other requests."""
 
 Models = Annotated[
     list[str] | None,

@@ -13,9 +13,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "repo": ("<|repo_name|>", "<repo_name>", "<reponame>"),
     "pad": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>"),
 }  # fmt: skip
-"""What the families call them: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral."""
+"""Names of the tokens by family: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral."""
 REPOSITORY = "repository"
-"""What is said of a repository whose name nobody knows."""
+"""Name of a repository in the prompt where the request gives none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def _token_id(encoder: tokenizers.Tokenizer, token: str | Json | None) -> int | 
 
 
 def _chat_template(folder: Path, settings: Json) -> str | None:
-    """Return the template's own file comes first; several templates by name mean the default one."""
+    """Find the chat template: its own file comes first; of several by name, the default one."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
