@@ -13,7 +13,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "repo": ("<|repo_name|>", "<repo_name>", "<reponame>"),
     "pad": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>"),
 }  # fmt: skip
-"""Names of the tokens by family: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral."""
+"""Names of the tokens: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral."""
 REPOSITORY = "repository"
 """Name of a repository in the prompt where the request gives none."""
 
