@@ -11,6 +11,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import DEFAULT_MODEL
 from forerun.core.errors import ConfigError, unknown
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,8 +83,8 @@ def command(
     opt.check_least("calib_tokens", calib_tokens, report.TEXT_TOKENS)
     checkpoint = open_checkpoint(resolve(model))
     recipe: Recipe | FlattenRecipe
-    own = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
-    own = {key: value for key, value in own.items() if value is not None}
+    given = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
+    own = {key: value for key, value in given.items() if value is not None}
     if method == "flatten":
         _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
         recipe = _flatten_recipe(bits, own if gptq is None else own | {"gptq": gptq})
@@ -93,36 +94,32 @@ def command(
     calibration, held = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
         calibration = []
+    path = checkpoint.path
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     origin = {
-        "model": str(checkpoint.path.resolve()),
-        "files": [
-            [p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in report.files_of(checkpoint)
-        ],
+        "model": str(path.resolve()),
+        "files": [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files],
         "recipe": repr(recipe),
         "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
     }
-    given = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
-    job = recipe.job(**given, folder=out, origin=origin)
-    what = recipe.described()
-    stated = report.state(job, what, is_shown=not as_json)
-    if recipe.gptq:
-        report.warn_of_few_tokens(job)
+    of_model = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
+    job, what = recipe.job(**of_model, folder=out, origin=origin), recipe.described()
+    stated = report.state(job, what, is_shown=not as_json, gptq=recipe.gptq)
     begin_s = time.perf_counter()
     figures = report.run(job)
     seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
-    if as_json:
-        named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
-        named |= {"peak_mb": round(peak / 1e6, 1), "stated_mb": round(stated / 1e6, 1)}
-        details = {"errors": job.errors} | (
-            {"divergences": job.divergences} if method == "flatten" else {}
+    named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
+    named |= {"peak_mb": round(peak / 1e6, 1), "stated_mb": round(stated / 1e6, 1)}
+    moved = {"divergences": job.divergences} if method == "flatten" else {}
+
+    def show() -> None:
+        report.show(job, figures)
+        console.report().print(
+            f"{out}: {sizes.format_size(figures['nbytes'])}, {seconds:.0f} s, "
+            f"{sizes.format_size(peak)} of memory at most"
         )
-        console.print_json(named | figures | details)
-        return
-    report.show(job, figures)
-    console.report().print(
-        f"{out}: {sizes.format_size(figures['nbytes'])}, {seconds:.0f} s, "
-        f"{sizes.format_size(peak)} of memory at most"
-    )
+
+    publish(named | figures | {"errors": job.errors} | moved, show, as_json=as_json)
 
 
 def _recipe(

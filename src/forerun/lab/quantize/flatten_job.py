@@ -21,9 +21,10 @@ from torch import Tensor
 from forerun.core.device import return_freed
 from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance
 from forerun.lab.quantize.flatten import FlatInputs, product_error, round_weights, search_rows
-from forerun.lab.quantize.job import QuantizeJob, States
+from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
+from forerun.weights import tensor_file
 from forerun.weights.flat import FlatParts, FlatRows, Split, num_places
 from forerun.weights.hf_layouts import flat_config
 
@@ -76,15 +77,12 @@ class FlattenJob(QuantizeJob):
 
     recipe: FlattenRecipe = field(default_factory=FlattenRecipe)
 
-    @property
-    def method(self) -> str:
-        """Name it."""
-        return "flatten"
+    passes = 2
+    """Blocks are measured, then written."""
 
-    @property
-    def num_steps(self) -> int:
-        """Count blocks twice: they are measured, then written."""
-        return 2 * self.config.num_layers
+    def __post_init__(self) -> None:
+        wants_text("flatten", self.calibration)
+        super().__post_init__()
 
     def peak_nbytes(self) -> int:
         """Estimate from the sizes of a block, of the texts and of the probes."""
@@ -165,7 +163,7 @@ class FlattenJob(QuantizeJob):
                     carried += 1
                 del rows, parts, flat
                 return_freed()
-        self.save(_candidates(layer), _packed(kept))
+        tensor_file.write(self.partial / _candidates(layer), _packed(kept))
 
     def _with_room(self, probes: Tensor) -> Tensor:
         """Return probes with room for those to come, made once: they are most of the memory."""

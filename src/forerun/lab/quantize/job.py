@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import safetensors
@@ -35,7 +35,6 @@ from forerun.weights.flat import FlatParts
 from forerun.weights.grid import Coded
 from forerun.weights.hf_folder import write_beside
 from forerun.weights.hf_layouts import flat_tensors
-from forerun.weights.tensor_file import Chunks
 
 _ORIGIN, _STATE = "origin.json", "state.safetensors"
 _CANDIDATES = "candidates-*.safetensors"
@@ -62,15 +61,8 @@ class QuantizeJob(ABC):
     divergences: dict[str, float] = field(default_factory=dict)
     """Of each site in 4 bits alone, in nats, where a method measures it."""
 
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """The method's name."""
-
-    @property
-    @abstractmethod
-    def num_steps(self) -> int:
-        """How far `run` counts."""
+    passes: ClassVar[int] = 1
+    """How often `run` visits each block."""
 
     @abstractmethod
     def peak_nbytes(self) -> int:
@@ -105,22 +97,19 @@ class QuantizeJob(ABC):
         self.partial = self.folder.with_name(f"{self.folder.name}.partial")
         self.outside = Outside(self.checkpoint, self.arch, self.config)
         config_json(self.checkpoint, self.config)  # raises now, not at the end
-
-        if not self.calibration and self.method != "rtn":
-            raise ConfigError(
-                f"method {self.method} needs a text to calibrate on: give --calib FILE"
-            )
+        self.num_steps = self.passes * self.config.num_layers
 
     def run(self) -> Iterator[int]:
         """Round all blocks; yields how many steps are done, those of an earlier start included. Raises OSError."""
-        self.claim()
+        self._claim()
         done, states = self._resume()
         yield done
         for step in range(done, self.num_steps):
             self.step(step, states)
             known = {"done": step + 1, "errors": self.errors, "divergences": self.divergences}
             arrays = {n: tensor.numpy() for n, tensor in self.saved(step + 1, states).items()}
-            self.save(_STATE, arrays, {name: json.dumps(value) for name, value in known.items()})
+            noted = {name: json.dumps(value) for name, value in known.items()}
+            tensor_file.write(self.partial / _STATE, arrays, noted)
             return_freed()
             yield step + 1
 
@@ -134,7 +123,7 @@ class QuantizeJob(ABC):
                 if len(states.get(key, ())):
                     figures[f"ppl_{name}"] = math.exp(self.outside.loss(states[key], targets))
         figures |= self.figures()
-        self.save(self._file(-1), dict(self.outside.tensors()))
+        tensor_file.write(self.partial / self._file(-1), dict(self.outside.tensors()))
         figures["nbytes"] = self._write_folder()
         for path in (_STATE, _ORIGIN, *(path.name for path in self.partial.glob(_CANDIDATES))):
             (self.partial / path).unlink()
@@ -152,7 +141,7 @@ class QuantizeJob(ABC):
         self.errors, self.divergences = known["errors"], known["divergences"]
         return known["done"], states
 
-    def claim(self) -> None:
+    def _claim(self) -> None:
         """Make the unfinished folder, or take up that of an earlier start. Raises ConfigError."""
         path = self.partial / _ORIGIN
         text = json.dumps(self.origin, sort_keys=True)
@@ -196,16 +185,7 @@ class QuantizeJob(ABC):
                 tensors |= flat_tensors(name, matrix)
             else:
                 tensors[name] = matrix
-        self.save(self._file(layer), tensors)
-
-    def save(
-        self,
-        name: str,
-        tensors: Mapping[str, np.ndarray | Chunks],
-        known: Mapping[str, str] | None = None,
-    ) -> None:
-        """Write a file of tensors in place of the one of that name."""
-        tensor_file.write(self.partial / name, tensors, known)
+        tensor_file.write(self.partial / self._file(layer), tensors)
 
     def _write_folder(self) -> int:
         """Write the index, config.json and the tokenizer's files; bytes of all weights."""
@@ -225,13 +205,15 @@ class QuantizeJob(ABC):
             files.replace(self.partial / name, (json.dumps(value, indent=2) + "\n").encode())
         return nbytes
 
-    def discard(self) -> None:
-        """Delete what is unfinished."""
-        shutil.rmtree(self.partial, ignore_errors=True)
-
     def _file(self, layer: int) -> str:
         count = self.config.num_layers + 1
         return f"model-{layer + 2:05}-of-{count:05}.safetensors"
+
+
+def wants_text(method: str, calibration: Sequence[object]) -> None:
+    """Raise ConfigError if there is no text."""
+    if not calibration:
+        raise ConfigError(f"method {method} needs a text to calibrate on: give --calib FILE")
 
 
 def _array(weight: Tensor | Coded | FlatParts) -> Matrix:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 
 from forerun.cli import console
 from forerun.core import sizes
 from forerun.core.device import resident_nbytes, return_at_once, return_freed
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
+from forerun.lab.output import Column, show_table
 from forerun.lab.quantize.job import QuantizeJob
 from forerun.model.loader import read_config
 from forerun.weights.checkpoint import Checkpoint
@@ -20,8 +22,8 @@ TOKENS_AN_INPUT = 2
 HELD_TEXTS = 8
 
 
-def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool) -> int:
-    """Say what is to come; the bytes of memory that the process will take at most."""
+def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool, gptq: bool) -> int:
+    """Say what is to come, with a warning if a text is too short; the bytes that the process will take at most."""
     return_at_once()
     return_freed()
     before = resident_nbytes()
@@ -34,10 +36,12 @@ def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool) -> in
             + f"takes up to about {sizes.format_size(stated)} of memory, "
             + f"{sizes.format_size(before)} of it the program's own"
         )
+    if gptq:
+        _warn_of_few_tokens(job)
     return stated
 
 
-def warn_of_few_tokens(job: QuantizeJob) -> None:
+def _warn_of_few_tokens(job: QuantizeJob) -> None:
     """GPTQ learns from the text how a matrix's inputs go together; of fewer tokens than inputs it learns noise."""
     widest = max(job.config.hidden_size, job.config.intermediate_size)
     num = sum(map(len, job.calibration))
@@ -51,8 +55,18 @@ def warn_of_few_tokens(job: QuantizeJob) -> None:
 
 def show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
     """Print the errors of each kind of matrix, and the figures."""
+    kinds: dict[str, list[tuple[float, str]]] = {}
+    for name, error in job.errors.items():
+        layer, _, kind = name.partition(".")
+        kinds.setdefault(kind, []).append((error, layer))
+    columns: dict[str, Column] = {
+        "matrix": lambda item: item[0],
+        "error": lambda item: f"{fmean(error for error, _ in item[1]):.2%}",
+        "worst": lambda item: f"{max(item[1])[0]:.2%}",
+        "in layer": lambda item: max(item[1])[1],
+    }
+    show_table(kinds.items(), columns)
     report = console.report()
-    report.print(console.table(("matrix", "error", "worst", "in layer"), errors_of(job)))
     if "share_4bit" in figures:
         report.print(
             f"{figures['share_4bit']:.1%} of multiplications in 4 bits, rows {figures['widening']:.3f} times as wide, "
@@ -64,12 +78,6 @@ def show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
             f"perplexity {figures['ppl_before']:.4f} before, {eight}{figures['ppl_after']:.4f} after "
             f"({len(job.held)} texts of {len(job.held[0])} tokens)"
         )
-
-
-def files_of(checkpoint: Checkpoint) -> list[Path]:
-    """Return the model's files, which must not change between the starts of a job."""
-    path = checkpoint.path
-    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
 
 
 def texts_of(
@@ -116,17 +124,3 @@ def run(job: QuantizeJob) -> dict[str, float]:
         raise
     except OSError as error:
         raise ConfigError(f"{job.partial} cannot be written: {error}") from error
-
-
-def errors_of(job: QuantizeJob) -> list[tuple[str, str, str, str]]:
-    """Return of each kind of matrix the mean of its relative errors, the worst, and where that is."""
-    kinds: dict[str, list[tuple[float, str]]] = {}
-    for name, error in job.errors.items():
-        layer, _, kind = name.partition(".")
-        kinds.setdefault(kind, []).append((error, layer))
-    lines = []
-    for kind, found in kinds.items():
-        worst, layer = max(found)
-        mean = sum(error for error, _ in found) / len(found)
-        lines.append((kind, f"{mean:.2%}", f"{worst:.2%}", layer))
-    return lines

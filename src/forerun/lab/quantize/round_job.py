@@ -14,7 +14,7 @@ from forerun.core.device import return_freed
 from forerun.lab.quantize.awq import Inputs, clip, search_scales
 from forerun.lab.quantize.block import READERS, Site, WholeBlock, advance
 from forerun.lab.quantize.gptq import Feedback, compensated
-from forerun.lab.quantize.job import QuantizeJob, States
+from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import awq_nbytes
 from forerun.model.config import ModelConfig
 from forerun.weights.coded import Parts
@@ -48,48 +48,36 @@ class Recipe:
 
 MATRICES = tuple(name for readers in READERS.values() for name in readers)
 _NEVER_CLIPPED = ("q", "k")
+"""Their products go through a softmax."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleGroup:
-    """Matrices whose inputs are multiplied by shared scales, and what is divided by them before: a norm, or rows."""
-
-    site: Site
-    source: str
-
-
-def scale_groups(config: ModelConfig) -> Iterator[ScaleGroup]:
-    """The groups of a block in which scaling changes nothing but rounding.
+def scale_groups(config: ModelConfig) -> Iterator[tuple[Site, str]]:
+    """Where scaling changes nothing but rounding: a site, and the norm or rows that are divided before it.
 
     Heads that share values cannot be scaled apart, and only a gated MLP or ReLU hands scales on.
     """
-    yield ScaleGroup("attn", "attn_norm")
+    yield "attn", "attn_norm"
     if config.num_heads == config.num_kv_heads:
-        yield ScaleGroup("o", "v")
-    yield ScaleGroup("mlp", "mlp_norm")
+        yield "o", "v"
+    yield "mlp", "mlp_norm"
     if config.gated_mlp or config.activation == "relu":
-        yield ScaleGroup("down", "up")
+        yield "down", "up"
 
 
 def scale(
     config: ModelConfig, weights: dict[str, Tensor], inputs: dict[Site, Inputs], grid: Grid
 ) -> None:
     """Put the scales into the block's weights and inputs: the same function, easier to round."""
-    for group in scale_groups(config):
-        readers = [name for name in READERS[group.site] if name in weights]
-        scales = search_scales([weights[name] for name in readers], inputs[group.site], grid)
-        inputs[group.site] = inputs[group.site].divided(scales)
+    for site, source in scale_groups(config):
+        readers = [name for name in READERS[site] if name in weights]
+        scales = search_scales([weights[name] for name in readers], inputs[site], grid)
+        inputs[site] = inputs[site].divided(scales)
         for name in readers:
             weights[name] = weights[name] * scales
-        for name in (group.source, f"{group.source}.bias"):
+        for name in (source, f"{source}.bias"):
             if name in weights:
                 tensor = weights[name]
                 weights[name] = tensor / (scales[:, None] if tensor.dim() > 1 else scales)
-
-
-def clipped(name: str, weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
-    """A scaled matrix with clipped ranges; q and k, whose products go through a softmax, keep theirs."""
-    return weight if name in _NEVER_CLIPPED else clip(weight, inputs, grid)
 
 
 @dataclass(kw_only=True)
@@ -98,15 +86,10 @@ class RoundJob(QuantizeJob):
 
     recipe: Recipe
 
-    @property
-    def method(self) -> str:
-        """Name the recipe's."""
-        return self.recipe.method
-
-    @property
-    def num_steps(self) -> int:
-        """Count blocks."""
-        return self.config.num_layers
+    def __post_init__(self) -> None:
+        if self.recipe.method != "rtn":
+            wants_text(self.recipe.method, self.calibration)
+        super().__post_init__()
 
     def peak_nbytes(self) -> int:
         """Estimate from the sizes of a block and of the texts."""
@@ -165,8 +148,8 @@ class RoundJob(QuantizeJob):
             coded = grid.round(weight)
             difference = (coded.values() - weight).square().sum()
             return coded, float(difference / weight.square().sum().clamp(min=1e-30))
-        is_clipped = self.recipe.method == "awq"
-        cut = clipped(name, weight, inputs, grid) if is_clipped else weight
+        is_clipped = self.recipe.method == "awq" and name not in _NEVER_CLIPPED
+        cut = clip(weight, inputs, grid) if is_clipped else weight
         if feedback is None:
             coded = grid.round(cut)
         else:
