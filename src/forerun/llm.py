@@ -123,11 +123,11 @@ class LLM:
         Within the same budget again.
         """
         typed: dict[str, str] = {}
-        beside = spellings.drafter(options, typed)
-        method = beside.pop("method", drafter)
+        ours = spellings.drafter(options, typed)
+        method = ours.pop("method", drafter)
         given = spellings.drafter(method if drafter == AUTO else drafter, typed)
         with given_as(typed):
-            return self._with(DrafterSpec.of(given, **beside))
+            return self._with(DrafterSpec.of(given, **ours))
 
     def within(
         self,
@@ -241,7 +241,9 @@ class LLM:
     ) -> LoadedModel:
         """Load another model to run with this one, as a draft. `self` is this one's own file, perhaps rounded."""
         checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        loaded = self._load_model(checkpoint, beside=self.model, quant=quant, head_bits=head_bits)
+        loaded = self._load_model(
+            checkpoint, shares_with=self.model, quant=quant, head_bits=head_bits
+        )
         return LoadedModel(loaded, checkpoint.tokenizer())
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:

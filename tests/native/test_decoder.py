@@ -247,7 +247,7 @@ def test_a_forked_child_computes_with_threads_of_its_own() -> None:
 def test_models_on_one_runtime_share_threads_and_scratch() -> None:
     first = native(GATED, "q4_1", num_threads=2)
     expected = prefill(first, text(70))
-    other = native(PLAIN, "q8_0", beside=first)
+    other = native(PLAIN, "q8_0", shares_with=first)
     assert other.runtime is first.runtime
     alone = prefill(native(PLAIN, "q8_0", num_threads=2), text(70))
     for _ in range(3):
@@ -261,7 +261,7 @@ def test_a_model_leaves_its_runtime_to_the_others() -> None:
     model = native(GATED, "q4_1", num_threads=6)
     expected = prefill(model, text(20))
     for _ in range(100):
-        prefill(native(GATED, beside=model), text(3))
+        prefill(native(GATED, shares_with=model), text(3))
         assert same_bits(prefill(model, text(20)), expected)
 
 
@@ -279,7 +279,7 @@ def test_passes_of_an_incomplete_model_are_refused() -> None:
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_passes_from_several_threads_take_turns(is_shared: bool) -> None:
     model = native(GATED, "q4_1", num_threads=2)
-    models = [model, native(GATED, "q4_1", beside=model) if is_shared else model]
+    models = [model, native(GATED, "q4_1", shares_with=model) if is_shared else model]
     expected = prefill(model, text(70))
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda i: prefill(models[i % 2], text(70)), range(16)))

@@ -302,7 +302,7 @@ def _type(hint: Any) -> Any:
 
 
 def refuse_given(context: typer.Context, *names: str) -> None:
-    """Raise ConfigError if an option of the engine but the model, or one of `names`, was given beside --url."""
+    """Raise ConfigError if an option of the engine but the model, or one of `names`, was given with --url."""
     arguments = context.meta.get(META) or Arguments()
     own = {field.name for field in fields(EngineConfig)} | {"speculative_config", *names}
     own -= {"model", "seed"}

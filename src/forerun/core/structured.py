@@ -151,7 +151,7 @@ _OLD_DRAFT = re.compile(r'"\$schema": "[^"]*draft-0[3-7]')
 def _has_id_beside_ref(schema: object) -> bool:
     """Return whether later drafts, and so llguidance, would find another schema at a `$ref` than the one that is meant.
 
-    An id of the whole document changes nothing: what its references point to is beside it.
+    An id of the whole document changes nothing: what its references point to is in it.
     """
     level = [*_parts(schema)] if _OLD_DRAFT.search(json_lib.dumps(schema)) else []
     while level:

@@ -44,20 +44,20 @@ class DrafterSpec:
         A name may be the path of a Python file; a drafter itself is taken as it is. A `model` without a method means
         `draft_model`, `ngram_max` without one prompt lookup: nothing that is asked for is ignored. Raises ConfigError.
         """
-        beside = {key: value for key, value in given.items() if value is not None}
+        extra = {key: value for key, value in given.items() if value is not None}
         if not isinstance(drafter, str | Mapping):
             name = type(drafter).__name__
-            if beside:
-                raise ConfigError(f"a {name} is built: it takes no option '{next(iter(beside))}'")
+            if extra:
+                raise ConfigError(f"a {name} is built: it takes no option '{next(iter(extra))}'")
             return cls(name, built=checked(drafter, name))
         chosen: dict[str, object] = {}
         if isinstance(drafter, Mapping):
             chosen = {key: value for key, value in drafter.items() if value is not None}
             drafter = str(chosen.pop("method", AUTO))
         if len(parts := parse.split_parts(drafter)) > 1:
-            return cls._combined(parts, _merged(chosen, beside))
+            return cls._combined(parts, _merged(chosen, extra))
         method, texts = options.parse(drafter)
-        found = _merged({**texts, **chosen}, beside)
+        found = _merged({**texts, **chosen}, extra)
         is_auto = method == AUTO
         name = parse.implied(found) if is_auto else parse.named(method)
         names = parse.option_names(name) if found else []
@@ -138,15 +138,15 @@ class DrafterSpec:
             )
         specs = []
         for part, own in zip(parts, names, strict=True):
-            beside = {key: value for key, value in given.items() if key in own}
-            specs.append(cls(part.name, _merged(part.options, beside)))
+            extra = {key: value for key, value in given.items() if key in own}
+            specs.append(cls(part.name, _merged(part.options, extra)))
         return cls("++".join(part.name for part in parts), {}, tuple(specs))
 
 
-def _merged(options: Mapping[str, object], beside: Mapping[str, object]) -> dict[str, object]:
+def _merged(options: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:
     """Join options. Raises ConfigError for one that is given twice with different values."""
     found: dict[str, object] = {}
-    for given in (options, beside):
+    for given in (options, extra):
         for key, value in given.items():
             name = key.replace("-", "_")
             if found.setdefault(name, value) != value:

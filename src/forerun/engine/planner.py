@@ -1,7 +1,7 @@
 """The numbers of `engine.memory`, gathered before anything large is loaded.
 
 A model is made without its weights (`model.loader.blank_model`): their memory is mapped, not touched: its size is that
-of the loaded one to the byte. Drafters are built beside it as beside the real one, and asked what they will hold.
+of the loaded one to the byte. Drafters are built for it as for the real one, and asked what they will hold.
 """
 
 from __future__ import annotations

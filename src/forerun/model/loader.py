@@ -34,7 +34,7 @@ def load_model(
     *,
     device: torch.device | str = "cpu",
     backend: str = "auto",
-    beside: Model | None = None,
+    shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
     weight_cache: bool = False,
@@ -42,7 +42,7 @@ def load_model(
 ) -> Model:
     """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
 
-    A draft model runs `beside` its target, in turn with it: on the CPU they share threads.
+    A draft model `shares_with` its target, in turn with which it runs: on the CPU they share threads.
     The options are those of `model.backends.base.Backend.load`; with `weight_cache` packed weights are kept
     on disk. Raises ConfigError for an unusable option, LoadError for a model that is not supported or damaged.
     """
@@ -58,7 +58,7 @@ def load_model(
         config,
         stored_weights(checkpoint, arch, config),
         device=device,
-        beside=beside,
+        shares_with=shares_with,
         quant=quant,
         head_bits=head_bits,
         packed=packed,
@@ -71,7 +71,7 @@ def blank_model(
     *,
     device: torch.device | str = "cpu",
     backend: str = "auto",
-    beside: Model | None = None,
+    shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
 ) -> Model:
@@ -82,7 +82,9 @@ def blank_model(
     device = torch.device(device)
     weights = _blank_weights(checkpoint, arch, config, quant)
     chosen = choose_backend(backend, config, device)
-    return chosen.blank(config, weights, device=device, beside=beside, head_bits=head_bits)
+    return chosen.blank(
+        config, weights, device=device, shares_with=shares_with, head_bits=head_bits
+    )
 
 
 def _blank_weights(

@@ -74,7 +74,7 @@ def _unpack_blocks(
 def _unpack_superblocks(
     blocks: Bytes, format: WeightFormat
 ) -> tuple[NDArray[np.int8], Floats, Floats | None]:
-    """Of blocks of 256, (N, B, bytes), whose groups have integer scales beside a float for all of them."""
+    """Of blocks of 256, (N, B, bytes), whose groups have integer scales and share a float."""
     if format.bits == 6:
         return _unpack_q6_k(blocks)
     floats, packed = _halves(blocks, 2)

@@ -69,7 +69,7 @@ class HfCheckpoint(Checkpoint):
         return tensor
 
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer beside the weights. Raises LoadError."""
+        """Return the tokenizer in the folder of the weights. Raises LoadError."""
         tokenizer, num_rows = tokenizer_from_folder(self.path), self.config.get("vocab_size")
         return self._checked(tokenizer, "the embedding ('vocab_size' of config.json)", num_rows)
 

@@ -1,6 +1,6 @@
 """EAGLE-3 networks that draft: one decoder layer behind the target, with keys and values of its own.
 
-`drafters/eagle3/network.py` has the formulas and is what runs beside a torch target; beside a native one
+`drafters/eagle3/network.py` has the formulas and is what runs with a torch target; with a native one
 `csrc/drafters/eagle_network.cpp` computes the same with int8 activations.
 
 R rows, D width, V' tokens of the head.

@@ -6,7 +6,7 @@ that the target verified, rejected and accepted ones, lie in a ring with the tar
 of them and moves A towards the target's distribution (forward KL over `depth` tokens, Adam); the gradient needs no
 graph:  dA = sum_k w^k sum_rows (H^T (q sum p - p)) s^T.
 
-New rows are measured before they are learned from, beside the network as it shipped. If the tokens a pass would bring
+New rows are measured before they are learned from, against the network as it shipped. If the tokens a pass would bring
 fall below what it brings, A is one again and the ring is empty. Only a running request sees the network, and steps
 are taken when there is none, so no request sees it change.
 

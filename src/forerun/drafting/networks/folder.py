@@ -1,6 +1,6 @@
 """Folders of networks that draft: config.json and model.safetensors, ours and those of other engines.
 
-Ours names in `target` the model it was trained for, and is refused beside another one: its guesses would be wrong.
+Ours names in `target` the model it was trained for, and is refused for another one: its guesses would be wrong.
 A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp16, a quarter of fp32.
 """
 

@@ -45,7 +45,7 @@ class Backend(Protocol):
         weights: Iterable[tuple[str, StoredTensor]],
         *,
         device: torch.device,
-        beside: Model | None,
+        shares_with: Model | None,
         quant: Scheme,
         head_bits: int | None,
         packed: PackedFile | None,
@@ -53,7 +53,7 @@ class Backend(Protocol):
     ) -> Model:
         """Return the model of these weights, by the names of `model.config.weight_shapes`; a bias follows its weight.
 
-        A model `beside` this one that the backend has loaded may lend it threads and scratch memory.
+        A model that the backend has loaded and that this one `shares_with` may lend it threads and scratch memory.
         `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits. `packed` is
         where packed weights are kept; a backend that packs nothing ignores it.
         Raises ConfigError for an option it does not have, LoadError for weights it cannot take.
@@ -66,7 +66,7 @@ class Backend(Protocol):
         weights: Iterable[BlankWeight],
         *,
         device: torch.device,
-        beside: Model | None,
+        shares_with: Model | None,
         head_bits: int | None,
     ) -> Model:
         """Return model that `load` would make, without its weights: of its size, but hardly any memory is touched."""

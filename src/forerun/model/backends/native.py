@@ -275,7 +275,7 @@ def load(
     weights: Mapping[str, StoredTensor] | Iterable[tuple[str, StoredTensor]],
     *,
     device: torch.device | None = None,
-    beside: Model | None = None,
+    shares_with: Model | None = None,
     num_threads: int | None = None,
     isa: str = "auto",
     quant: Scheme = "none",
@@ -288,10 +288,10 @@ def load(
     `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
     faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens
     are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
-    A model `beside` it lends its threads and scratch memory; else `num_threads` is by default torch's.
+    The model that it `shares_with` lends its threads and scratch memory; else `num_threads` is by default torch's.
     Raises LoadError if a weight is missing or has no kernel.
     """
-    runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
+    runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
     decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads, isa=isa)
     missing = dict.fromkeys(weight_shapes(config))
     total = len(missing)
@@ -323,11 +323,11 @@ def blank(
     weights: Iterable[BlankWeight],
     *,
     device: torch.device | None = None,
-    beside: Model | None = None,
+    shares_with: Model | None = None,
     head_bits: int | None = None,
 ) -> NativeDecoder:
     """Return a decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
-    runtime = beside.runtime if isinstance(beside, NativeDecoder) else None
+    runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
     decoder = NativeDecoder(config, runtime=runtime)
     for name, shape, form, has_bias in weights:
         kind = form.name if len(shape) > 1 else None

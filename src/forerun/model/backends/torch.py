@@ -32,7 +32,7 @@ def load(
     weights: Iterable[tuple[str, StoredTensor]],
     *,
     device: torch.device,
-    beside: Model | None = None,
+    shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
     packed: PackedFile | None = None,
@@ -58,7 +58,7 @@ def blank(
     weights: Iterable[BlankWeight],
     *,
     device: torch.device,
-    beside: Model | None = None,
+    shares_with: Model | None = None,
     head_bits: int | None = None,
 ) -> Decoder:
     """Return the decoder on torch's device `meta`, whose tensors have sizes but no memory."""

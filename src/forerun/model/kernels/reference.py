@@ -2,7 +2,7 @@
 
 It knows nothing about models, sequences or caches: `model/decoder.py` composes these ops and
 `model/visibility.py` lays out the keys. The row law (a row's result is the same bits whatever rows
-stand beside it) rests on three habits:
+are in the pass) rests on three habits:
 
 1. Matrix products always have the same shape: TILE rows, and keys in blocks of KEY_BLOCK. A library
    chooses another summation order for another shape, but for one shape treats all rows alike (if
