@@ -5,8 +5,8 @@ import pytest
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
 from forerun.drafters.suffix import Options, Suffix
-from forerun.lab.bench.measurement import Round
-from forerun.lab.bench.run import Answer, Bench, EngineSystem, PeerError
+from forerun.lab.bench.measurement import Measurement, Round
+from forerun.lab.bench.run import Bench, EngineSystem, PeerError
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.store import Store
 from tests.engine.harness import LOOPING, complete, engine_for
@@ -45,7 +45,7 @@ class Peer:
             raise PeerError("no more")
         self.asked.append([list(p) for p in prompts])
         self.lengths.append(lengths)
-        return Answer(
+        return Measurement(
             self.name,
             token_ids=[[0] * n for n in lengths],
             ttft_s=[0.1] * len(lengths),

@@ -158,7 +158,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_the_checkpoint_stays(tmp_path
 
 def test_worse_than_token_pairs_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(trainer, "GATE_TOKENS", 100)
-    monkeypatch.setattr(trainer.Bigrams, "match", lambda *_: 0.99)
+    monkeypatch.setattr(trainer, "bigram_match", lambda *_: 0.99)
     with pytest.raises(ForerunError, match=r"table of token pairs 0\.990"):
         run(new(tmp_path))
 

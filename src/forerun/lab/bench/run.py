@@ -34,13 +34,6 @@ Encode = Callable[[Sequence[Message]], list[int]]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Measurement):
-    """A system's answers to the prompts of one step, with their texts if it is ours."""
-
-    texts: list[str] = field(default_factory=list)
-
-
 class PeerError(Exception):
     """A peer cannot run; the message goes into the report."""
 
@@ -51,13 +44,17 @@ class System(ABC):
     name: str
     peer: str | None = None
     quant: str | None = None
+    texts: Sequence[str] = ()
+    """Of its last answers, if it is ours."""
 
     @abstractmethod
     def restart(self, warm_up: Prompt) -> None:
         """Forget everything but the weights, and warm up. Raises PeerError."""
 
     @abstractmethod
-    def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None) -> Answer:
+    def answer(
+        self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None
+    ) -> Measurement:
         """Answer the prompts together; a peer generates as many tokens as `lengths` says. Raises PeerError."""
 
     @abstractmethod
@@ -65,7 +62,7 @@ class System(ABC):
         """Free what it holds."""
 
 
-@dataclass(slots=True)
+@dataclass
 class EngineSystem(System):
     """A drafter in our engine; `new_engine` builds both over the loaded weights."""
 
@@ -92,7 +89,9 @@ class EngineSystem(System):
         while engine.has_work:
             engine.step()
 
-    def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None) -> Answer:
+    def answer(
+        self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None
+    ) -> Measurement:
         """Run the prompts together. Decoding is counted from when all have their first token."""
         engine = self._engine
         assert engine is not None, "restart comes first"
@@ -107,10 +106,10 @@ class EngineSystem(System):
             engine.step()
         end_s = time.perf_counter()
         ids = [[*run.seq.generated] for run in runs]
-        return Answer(
+        self.texts = [run.text for run in runs]
+        return Measurement(
             self.name,
             token_ids=ids,
-            texts=[run.text for run in runs],
             ttft_s=[run.ttft_s or 0.0 for run in runs],
             prefill_s=begin_s - start_s,
             decode_s=end_s - begin_s,
@@ -181,7 +180,7 @@ class Bench:
     def _measure(self, group: PromptGroup) -> list[Measurement]:
         """All steps of a group, answered by every system; each conversation goes on with the plain answers."""
         chats: list[list[Message]] = [[] for _ in group.prompts]
-        done: dict[str, list[Answer]] = {system.name: [] for system in self.systems}
+        done: dict[str, list[Measurement]] = {system.name: [] for system in self.systems}
         for step in range(group.num_steps):
             asked = [i for i, prompt in enumerate(group.prompts) if step < len(prompt.turns)]
             for i in asked:
@@ -193,7 +192,7 @@ class Bench:
                 if answer is not None:
                     done[system.name].append(answer)
                     lengths = lengths or [len(ids) for ids in answer.token_ids]
-            for i, text in zip(asked, done[self.systems[0].name][step].texts, strict=True):
+            for i, text in zip(asked, self.systems[0].texts, strict=True):
                 chats[i].append({"role": "assistant", "content": text})
         return [self._measurement(system, done[system.name]) for system in self.systems]
 
@@ -207,7 +206,7 @@ class Bench:
             self._lost[system.name] = str(error)
             return None
 
-    def _measurement(self, system: System, answers: Sequence[Answer]) -> Measurement:
+    def _measurement(self, system: System, answers: Sequence[Measurement]) -> Measurement:
         error = self._lost.get(system.name)
         named = Measurement(system.name, system.peer, system.quant, error=error)
         return named if error else named.total(answers)

@@ -137,26 +137,21 @@ def _by_temperature(logits: Tensor, best: Tensor) -> Tensor:
     return torch.stack(sums)
 
 
-class Bigrams:
-    """The likeliest token after each, as the replies have it: what a network must be better than."""
-
-    def __init__(self, replies: Iterable[Reply]) -> None:
-        pairs: dict[int, Counter[int]] = defaultdict(Counter)
-        for reply in replies:
-            for a, b in zip(reply.tokens[reply.first - 1 :], reply.tokens[reply.first :]):
-                pairs[a][b] += 1
-        self.next = {a: follows.most_common(1)[0][0] for a, follows in pairs.items()}
-
-    def match(self, replies: Iterable[Reply], read: StateReader, depth: int) -> float:
-        """The share of first guesses that are the target's."""
-        hits = rows = 0
-        for reply in replies:
-            piece = batches.whole(reply, depth)
-            if piece is None:
-                continue
+def bigram_match(
+    replies: Iterable[Reply], held_out: Iterable[Reply], read: StateReader, depth: int
+) -> float:
+    """Return the share of first guesses on held-out replies that a table of the replies' token pairs has right."""
+    pairs: dict[int, Counter[int]] = defaultdict(Counter)
+    for reply in replies:
+        for a, b in zip(reply.tokens[reply.first - 1 :], reply.tokens[reply.first :]):
+            pairs[a][b] += 1
+    likeliest = {a: follows.most_common(1)[0][0] for a, follows in pairs.items()}
+    hits = []
+    for reply in held_out:
+        if (piece := batches.whole(reply, depth)) is not None:
             states = read(reply)
-            for row in range(piece.start, piece.stop):
-                best = int(states.best[row + 1 - states.start])
-                hits += self.next.get(reply.tokens[row + 1]) == best
-                rows += 1
-        return hits / max(1, rows)
+            hits += [
+                likeliest.get(reply.tokens[row + 1]) == int(states.best[row + 1 - states.start])
+                for row in range(piece.start, piece.stop)
+            ]
+    return sum(hits) / max(1, len(hits))

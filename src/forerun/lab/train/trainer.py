@@ -26,7 +26,7 @@ from forerun.lab.train.learners import Learner
 from forerun.lab.train.losses import Loss, through_head
 from forerun.lab.train.optimizer import Optimizer, OptimizerName, all_finite, rate
 from forerun.lab.train.replies import Reply
-from forerun.lab.train.simulated import Acceptance, Bigrams
+from forerun.lab.train.simulated import Acceptance, bigram_match
 from forerun.lab.train.states import StateReader
 from forerun.model.model import Model
 
@@ -256,7 +256,7 @@ class Trainer:
             done.num_worse += 1
         if done.stage and done.tokens >= GATE_TOKENS:
             if self._gate is None:
-                self._gate = Bigrams(replies).match(held_out, self.read, self.depth)
+                self._gate = bigram_match(replies, held_out, self.read, self.depth)
             if found.match[0] <= self._gate:
                 raise ForerunError(
                     f"after {done.tokens} tokens the first guess is right {found.match[0]:.3f} of the time, a table of "

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from forerun.core import registry
 from forerun.core.errors import ConfigError, unknown
 from forerun.lab.bench.kernels import Case
-from forerun.lab.bench.run import WARM_UP_TOKENS, Answer, PeerError, Prompt, System
+from forerun.lab.bench.measurement import Measurement
+from forerun.lab.bench.run import WARM_UP_TOKENS, PeerError, Prompt, System
 
 KIND = "lab.bench.peers"
 PASSES = "passes"
@@ -134,13 +135,15 @@ class PeerSystem(System):
         )
         self._read_reply()
 
-    def answer(self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None) -> Answer:
+    def answer(
+        self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None
+    ) -> Measurement:
         """As many tokens as plain decoding gave, whatever they are: peers are compared by speed, on equal counts."""
         assert lengths is not None, "plain decoding comes first"
         said = [self._ask(prompt, n) for prompt, n in zip(prompts, lengths, strict=True)]
         keys = ("token_ids", "ttft_s", "decode_s", "decode_tokens", "peak_rss_mb")
         ids, ttft_s, decode_s, counts, peaks = zip(*map(itemgetter(*keys), said), strict=True)
-        return Answer(
+        return Measurement(
             self.name,
             token_ids=[*ids],
             ttft_s=[*ttft_s] if self._module.KEEPS_PREFIXES else [],
