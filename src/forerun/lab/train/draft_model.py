@@ -16,18 +16,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.drafting.networks.folder import write as write_folder
+from forerun.lab.quantize.block import WholeBlock
 from forerun.lab.quantize.hf_export import config_json, named
 from forerun.lab.train import trim
 from forerun.lab.train.batches import TrainBatch
-from forerun.lab.train.draft_decoder import DraftDecoder
 from forerun.lab.train.learners import Learner
 from forerun.llm import LLM
 from forerun.model.config import ModelConfig
+from forerun.model.kernels import reference as ops
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
 from forerun.weights.checkpoint import Checkpoint
@@ -38,6 +39,9 @@ MODEL = "model"
 CONTEXT, REPEATS = 128, 31
 QUANT: Literal["int8"] = "int8"
 """It is measured in."""
+
+NAMES = ("q", "k", "v", "o", "gate", "up", "down", "attn_norm", "mlp_norm")
+"""Of a layer, in the order in which an optimizer's checkpoint has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,46 @@ def weights_of(checkpoint: Checkpoint, layers: Sequence[int]) -> dict[str, Tenso
             found[name] = stored.dequantize().float()
             stored.release()
     return found
+
+
+class DraftDecoder(nn.Module):
+    """What is trained: layers and the last norm. Embedding and head are the target's and stay."""
+
+    def __init__(
+        self, config: ModelConfig, kept: Sequence[int], weights: Mapping[str, Tensor]
+    ) -> None:
+        """`weights` are a larger model's, fp32: those of the layers `kept`, and `norm`."""
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(_layer(weights, f"layers.{i}.") for i in kept)
+        self.norm = _module(weights["norm"])
+
+    def forward(self, embedded: Tensor) -> Tensor:
+        """What the head's rows multiply, (L, D), of a text's embedded tokens (L, D), the first at position 0."""
+        x = embedded
+        for layer in self.layers:
+            named = {name.removesuffix(".weight"): each for name, each in layer.named_parameters()}
+            x, _ = WholeBlock(self.config, named)(x)
+        weight = self.norm.weight
+        assert isinstance(weight, Tensor)
+        return ops.rms_norm(x.float(), weight, self.config.norm_eps)
+
+
+def _layer(weights: Mapping[str, Tensor], start: str) -> nn.Module:
+    """Copy a layer's weights into modules of their names."""
+    layer = nn.Module()
+    for name in NAMES:
+        layer.add_module(name, _module(weights[start + name], weights.get(f"{start}{name}.bias")))
+    return layer
+
+
+def _module(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
+    module = nn.Module()
+    is_matrix = weight.shape[0] > 1 and weight.ndim > 1
+    module.weight = nn.Parameter((weight if is_matrix else weight.reshape(-1)).clone())
+    if bias is not None:
+        module.bias = nn.Parameter(bias.reshape(-1).clone())
+    return module
 
 
 class DraftModelLearner(Learner):
