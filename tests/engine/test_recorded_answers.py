@@ -16,8 +16,8 @@ from statistics import fmean
 
 import pytest
 
-from dev.controller_sim import Answer, World, batches, read, replay
 from forerun.core.costs import CostCurve
+from tests.engine.recorded import Answer, World, batches, read, replay
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ANSWERS, BOUNDS = FIXTURES / "answers.jsonl.gz", FIXTURES / "bounds.txt"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dev import docs, readme_table
 from forerun.drafting.base import Target
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -18,24 +17,6 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 def python_blocks(path: str) -> list[str]:
     return BLOCK.findall((ROOT / path).read_text(encoding="utf-8"))
-
-
-def test_generated_pages_are_fresh_and_links_lead_somewhere():
-    assert docs.problems() == []
-
-
-def test_the_readmes_speeds_are_those_of_its_measurements(tmp_path):
-    readme = readme_table.README
-    assert readme_table.render() == readme.read_text(encoding="utf-8")
-    (path,) = (found[2] for found in readme_table.BLOCK.finditer(readme.read_text("utf-8")))
-    (tmp_path / "run.jsonl").write_text((readme.parent / path).read_text("utf-8"))
-    stale = tmp_path / "README.md"
-    stale.write_text("a\n<!-- speeds: run.jsonl -->\n| 9000 |\n<!-- /speeds -->\nb\n")
-    text = readme_table.render(stale)
-    assert "9000" not in text
-    assert "forerun, `suffix` |" in text
-    assert text.startswith("a\n")
-    assert text.endswith("\nb\n")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dev.controller_sim import Answer, World, batches, replay, speedups
 from forerun.core.costs import CostCurve
 from forerun.engine.controller import Fixed
+from tests.engine.recorded import Answer, World, batches, replay, speedups
 
 COSTS = CostCurve({1: 1.0, 2: 1.1, 4: 1.3})
 LOOP = [
