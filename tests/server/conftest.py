@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
+from openai import OpenAI
 
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig
@@ -63,8 +66,10 @@ def running_fleet(
 
 
 @contextmanager
-def apart(model: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A server as a process of its own, its address, and what it said until it was ready."""
+def apart(
+    model: Path, *flags: str, drains: bool = True
+) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A server as a process of its own, its address, and what it said until it was ready; the rest is drained."""
     command = [sys.executable, "-m", "forerun", "serve", str(model), "--port", "0", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
@@ -73,7 +78,8 @@ def apart(model: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str
                 said += line
                 if line.startswith("ready"):
                     break
-            threading.Thread(target=server.stderr.read, daemon=True).start()
+            if drains:
+                threading.Thread(target=server.stderr.read, daemon=True).start()
             yield server, re.search(r"http://\S+", said)[0], said
         finally:
             server.kill()
@@ -83,6 +89,50 @@ def status_mb(server: subprocess.Popen[str], field: str = "VmRSS") -> float:
     """A process's memory now; of `VmHWM` the most it had."""
     text = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
     return int(re.search(rf"{field}:\s+(\d+)", text)[1]) / 1024
+
+
+def post(url: str, route: str, body: dict, status: int = 200) -> dict:
+    """The document of an answer that has this status."""
+    answer = httpx.post(f"{url}{route}", json=body, timeout=60)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def chunks(url: str, route: str, body: dict) -> list[dict]:
+    """What is streamed, without the end mark."""
+    text = httpx.post(f"{url}{route}", json=body | {"stream": True}, timeout=60).text
+    events = [event.removeprefix("data: ") for event in text.split("\n\n") if event]
+    return [json.loads(event) for event in events if event != "[DONE]"]
+
+
+@contextmanager
+def openai_client(url: str) -> Iterator[OpenAI]:
+    """OpenAI's own client, which asks once."""
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+def json_schema(schema: object) -> dict:
+    """OpenAI's `response_format` of a schema."""
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
+def tool(name: str, **properties: object) -> dict:
+    """A function whose arguments are these."""
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 @pytest.fixture(scope="session")
@@ -97,9 +147,6 @@ def url(served) -> str:
 
 
 @pytest.fixture(scope="session")
-def client(url):
-    """OpenAI's own client."""
-    import openai
-
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
+def client(url) -> Iterator[OpenAI]:
+    with openai_client(url) as made:
         yield made

@@ -7,7 +7,6 @@ import json
 import logging
 import socket
 import threading
-import time
 
 import httpx
 import pytest
@@ -17,7 +16,7 @@ from forerun.core.params import SamplingParams
 from forerun.drafting.base import Drafter
 from forerun.server.config import ServerConfig
 from forerun.server.run import bind
-from tests.server.conftest import running
+from tests.server.conftest import running, wait_until
 
 LONG = {"prompt": "Once", "max_tokens": 450, "ignore_eos": True, "temperature": 2}
 JSON = {"content-type": "application/json"}
@@ -35,54 +34,16 @@ def told(answer: httpx.Response) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
+    ("path", "status", "words"),
     [
-        ("/v1/completions", {}, 400, "prompt is missing"),
-        ("/v1/completions", {"prompt": {}}, 400, "prompt must be a text, token ids, or a list"),
-        ("/v1/completions", {"prompt": [[1], "a"]}, 400, "prompt must be a text, token ids"),
-        ("/v1/completions", {"prompt": ""}, 400, "prompt is empty"),
-        ("/v1/completions", {"prompt": [10**9]}, 400, "token id 1000000000 is not in the voc"),
-        ("/v1/completions", {"prompt": "a", "n": 65}, 400, "n must be a whole number from 1 to 64"),
-        ("/v1/completions", {"prompt": "a", "n": "2"}, 400, "n must be a valid integer, got '2'"),
-        ("/v1/completions", {"prompt": "a", "top_kk": 2}, 400, "did you mean 'top_k'? (allowed:"),
-        ("/v1/completions", {"prompt": "a", "guided_json": []}, 400, "must be a JSON schema"),
-        ("/v1/completions", {"prompt": "a", "best_of": 3}, 400, "(allowed: 1)"),
-        ("/v1/completions", {"prompt": ["a"] * 300}, 400, "300 completions are more than"),
-        ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias must be"),
-        ("/v1/completions", {"prompt": "a", "n_predict": 0}, 400, "max_tokens must be a whole"),
-        (
-            "/v1/completions",
-            {"prompt": "a", "max_tokens": 3, "max_completion_tokens": 4},
-            400,
-            "max_completion_tokens and max_tokens differ",
-        ),
-        ("/v1/chat/completions", {"messages": []}, 400, "the conversation is empty"),
-        ("/v1/chat/completions", {"messages": [{"role": "user"}]}, 400, "needs role and content"),
-        (
-            "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            400,
-            "part of type 'image_url'",
-        ),
-        (
-            "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": "a"}], "prediction": {"content": 7}},
-            400,
-            "prediction must be",
-        ),
-        ("/v1/chat/completions", {"messages": "hi"}, 400, "messages must be a list of"),
-        ("/tokenize", {}, 400, "give one of prompt, messages and content"),
-        ("/detokenize", {"tokens": [10**9]}, 400, "not in the vocabulary"),
-        ("/nowhere", {}, 404, "there is no /nowhere"),
-        ("/health", {}, 405, "POST is not possible on /health (allowed: GET)"),
+        ("/nowhere", 404, "there is no /nowhere"),
+        ("/health", 405, "POST is not possible on /health (allowed: GET)"),
     ],
 )
-def test_what_is_wrong_is_named(url, path, body, status, words):
-    answer = httpx.post(url + path, json=body, timeout=60)
-    error = told(answer)
+def test_a_route_that_there_is_not_is_named(url, path, status, words):
+    answer = httpx.post(url + path, json={})
     assert answer.status_code == status
-    assert words in error["message"]
-    assert error["type"] == "invalid_request_error"
+    assert words in told(answer)["message"]
 
 
 @pytest.mark.parametrize(
@@ -162,13 +123,6 @@ def test_pages_of_other_origins_are_let_in_only_if_told(llm, url):
         assert answer.headers["access-control-allow-origin"] == "http://a.example"
         other = httpx.options(f"{own}/v1/completions", headers=asked | {"origin": "http://b.c"})
         assert "access-control-allow-origin" not in other.headers
-
-
-def wait_until(holds, seconds=20.0):
-    end_s = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
 
 
 def test_200_connections_at_once_are_all_answered(served):

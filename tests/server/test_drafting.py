@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-import openai
 import pytest
 
 from forerun.drafters.prompt_lookup import Options, PromptLookup
 from forerun.engine.safe_drafter import MAX_ERRORS
-from tests.server.conftest import running
+from tests.server.conftest import openai_client, running
 
 QUESTION = [{"role": "user", "content": "Write a list of ten animals."}]
 OWN = {"model": "tiny", "messages": QUESTION, "max_tokens": 48, "temperature": 0}
@@ -71,21 +69,6 @@ def test_a_prediction_that_is_partly_wrong_changes_no_token(client, llm, plain):
             assert last.usage.completion_tokens_details.rejected_prediction_tokens > 0
 
 
-@pytest.mark.parametrize(
-    ("extra", "said"),
-    [
-        ({"speculative": {"drafter": "eagle3"}}, "must be prompt_lookup, auto or none"),
-        ({"speculative": {"max_draft": -1}}, "whole number from 0, got -1"),
-        ({"speculative": {"max_drafts": 1}}, "did you mean 'max_draft'"),
-        ({"prediction": {"type": "content"}}, "prediction must be"),
-        ({"prediction": {"type": "content", "content": [{"image": 1}]}}, "prediction must be"),
-    ],
-)
-def test_what_is_wrong_with_it_is_told_with_400(client, extra, said):
-    with pytest.raises(openai.BadRequestError, match=re.escape(said)):
-        client.chat.completions.create(extra_body=extra, **OWN)
-
-
 class Failing(PromptLookup):
     """Raises in every second proposal."""
 
@@ -101,10 +84,7 @@ class Failing(PromptLookup):
 def test_a_drafter_that_raises_ends_no_request(llm, plain, caplog):
     """Its requests go on plainly, and those that come later are answered as well."""
     broken = llm.with_drafter(Failing(Options()))
-    with (
-        running(lambda: broken) as (url, _),
-        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    with running(lambda: broken) as (url, _), openai_client(url) as client:
         for _ in range(MAX_ERRORS + 1):
             found = client.chat.completions.create(**OWN)
             assert found.choices[0].message.content == plain.choices[0].message.content

@@ -19,8 +19,7 @@ from forerun.engine.memory import SHARED_NBYTES, together
 from forerun.server.config import ServerConfig
 from forerun.server.fleet import Fleet, ModelSource
 from tests.model.test_lying_files import honest
-from tests.server.conftest import running_fleet
-from tests.server.test_bounds import wait_until
+from tests.server.conftest import running_fleet, wait_until
 
 NAMES = ("alpha", "beta", "gamma")
 FAMILIES = dict(zip(NAMES, ("llama", "granite", "phi3"), strict=True))

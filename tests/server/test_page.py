@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from forerun.server.page import FOLDER, page_routes
-from tests.server.conftest import running
+from tests.server.conftest import chunks, running
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 
@@ -69,32 +68,23 @@ def test_pieces_and_timings_of_a_stream_say_what_was_drafted(url):
         "messages": [{"role": "user", "content": "One two three one two three one"}],
         "max_tokens": 24,
         "temperature": 0,
-        "stream": True,
         "timings_per_token": True,
         "stream_options": {"include_pieces": True},
     }
-    text = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).text
-    chunks = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
-    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-    pieces = [one for chunk in chunks for one in chunk["choices"][0].get("pieces", [])]
+    found = chunks(url, "/v1/chat/completions", body)
+    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in found)
+    pieces = [one for chunk in found for one in chunk["choices"][0].get("pieces", [])]
     assert "".join(one["text"] for one in pieces) == said != ""
-    timings = [chunk["timings"] for chunk in chunks]
+    timings = [chunk["timings"] for chunk in found]
     last = timings[-1]
-    assert len(chunks) > 2
+    assert len(found) > 2
     assert [one["predicted_n"] for one in timings] == sorted(one["predicted_n"] for one in timings)
     assert last["draft_n_accepted"] == sum(one["from_draft"] for one in pieces) > 0
     assert last["predicted_n"] - 1 == pytest.approx(last["passes"] * last["tokens_per_pass"], abs=1)
     plain = body | {"stream_options": None, "timings_per_token": False}
-    text = httpx.post(f"{url}/v1/chat/completions", json=plain, timeout=60).text
-    assert "pieces" not in text
-    assert text.count('"timings"') == 1
-
-
-def test_other_forms_refuse_what_they_have_no_place_for(url):
-    body = {"input": "Hi", "timings_per_token": True}
-    answer = httpx.post(f"{url}/v1/responses", json=body)
-    assert answer.status_code == 400
-    assert "timings_per_token" in answer.json()["error"]["message"]
+    bare = chunks(url, "/v1/chat/completions", plain)
+    assert not any("pieces" in chunk["choices"][0] for chunk in bare)
+    assert sum("timings" in chunk for chunk in bare) == 1
 
 
 MARKDOWN = Path(__file__).with_name("markdown.mjs")

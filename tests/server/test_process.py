@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 import subprocess
@@ -15,32 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.test_bounds import wait_until
+from tests.server.conftest import apart, status_mb, wait_until
 
 pytestmark = pytest.mark.slow
 
 SMALL = ("--max-model-len", "1024", "--max-num-seqs", "2", "-d", "suffix")
-LONG = {
-    "prompt": "Once",
-    "max_tokens": 900,
-    "ignore_eos": True,
-    "temperature": 2,
-    "stream": True,
-}
-
-
-@contextmanager
-def serving(model, *flags: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    """The process and its address, once it is ready."""
-    command = [sys.executable, "-m", "forerun", "serve", str(model), "--port", "0", *SMALL, *flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stderr.readline()
-            url = re.search(r"http://\S+", line)[0]
-            assert "ready" in server.stderr.readline()
-            yield server, url
-        finally:
-            server.kill()
+LONG = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "temperature": 2, "stream": True}
 
 
 class Reader(threading.Thread):
@@ -62,6 +41,17 @@ class Reader(threading.Thread):
             self.text += f"broken: {error}"
 
 
+@contextmanager
+def streaming(model: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], Reader]]:
+    """A server with an answer that has begun; at the end it has ended."""
+    with apart(model, *SMALL, *flags, drains=False) as (server, url, _):
+        reader = Reader(url)
+        reader.start()
+        assert reader.began.wait(60)
+        yield server, reader
+        reader.join(10)
+
+
 def is_open(url: str) -> bool:
     try:
         return httpx.get(f"{url}/health").status_code == 200
@@ -70,41 +60,29 @@ def is_open(url: str) -> bool:
 
 
 def test_sigterm_lets_an_answer_finish_and_exits_0(default_model):
-    with serving(default_model, "--drain-timeout", "100") as (server, url):
-        reader = Reader(url)
-        reader.start()
-        assert reader.began.wait(60)
+    with streaming(default_model, "--drain-timeout", "100") as (server, reader):
         server.send_signal(signal.SIGTERM)
         assert "1 request has 100 s to end" in server.stderr.readline()
-        wait_until(lambda: not is_open(url))
+        wait_until(lambda: not is_open(reader.url))
         assert server.wait(120) == 0
-        reader.join(10)
     assert '"finish_reason":"length"' in reader.text
     assert reader.text.endswith("data: [DONE]\n\n")
 
 
 def test_what_runs_when_the_time_is_over_is_ended_with_an_error(default_model):
-    with serving(default_model, "--drain-timeout", "0.2") as (server, url):
-        reader = Reader(url)
-        reader.start()
-        assert reader.began.wait(60)
+    with streaming(default_model, "--drain-timeout", "0.2") as (server, reader):
         server.send_signal(signal.SIGINT)
         assert server.wait(30) == 0
-        reader.join(10)
     assert "shutting down" in reader.text
     assert reader.text.endswith("data: [DONE]\n\n")
 
 
 def test_a_second_signal_ends_it_at_once(default_model):
-    with serving(default_model) as (server, url):
-        reader = Reader(url)
-        reader.start()
-        assert reader.began.wait(60)
+    with streaming(default_model) as (server, _):
         server.send_signal(signal.SIGTERM)
         server.stderr.readline()
         server.send_signal(signal.SIGTERM)
         assert server.wait(5) == 128 + signal.SIGTERM
-        reader.join(10)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -133,8 +111,7 @@ def test_a_dropped_model_gives_its_memory_back_and_a_signal_waits_for_the_other(
     """Two names of one file: each time only one of them is there."""
     (tmp_path / "other.gguf").symlink_to(default_model)
     flags = (str(tmp_path / "other.gguf"), "--models-max", "1", "--drain-timeout", "100")
-    with serving(default_model, *flags) as (server, url):
-        threading.Thread(target=server.stderr.read, daemon=True).start()
+    with apart(default_model, *SMALL, *flags) as (server, url, _):
         names = [one["id"] for one in httpx.get(f"{url}/v1/models").json()["data"]]
         assert names[1] == "other"
         sizes = []
@@ -142,7 +119,7 @@ def test_a_dropped_model_gives_its_memory_back_and_a_signal_waits_for_the_other(
             body = {"model": name, "prompt": "Once", "max_tokens": 8}
             answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
             assert answer.status_code == 200, answer.text
-            sizes.append(resident(server.pid))
+            sizes.append(status_mb(server))
         assert max(sizes) < 1.15 * sizes[0], sizes  # a model is a quarter of the process
         reader = Reader(url)
         reader.start()
@@ -151,8 +128,3 @@ def test_a_dropped_model_gives_its_memory_back_and_a_signal_waits_for_the_other(
         assert server.wait(120) == 0
         reader.join(10)
     assert reader.text.endswith("data: [DONE]\n\n")
-
-
-def resident(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return int(re.search(r"VmRSS:\s+(\d+)", text)[1])

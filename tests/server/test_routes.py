@@ -13,30 +13,26 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.conftest import running
+from tests.server.conftest import chunks, post, running
 
 BODY = {"prompt": "One two three one two three one", "max_tokens": 8, "temperature": 0}
 
 
 def test_texts_become_tokens_and_tokens_texts(url, llm):
     ids = llm.tokenizer.encode("Hello, world")
-    ours = httpx.post(
-        f"{url}/tokenize", json={"prompt": "Hello, world", "return_token_strs": True}
-    ).json()
+    ours = post(url, "/tokenize", {"prompt": "Hello, world", "return_token_strs": True})
     assert ours == {
         "count": len(ids),
         "max_model_len": 512,
         "tokens": ids,
         "token_strs": [llm.tokenizer.text_of(token) for token in ids],
     }
-    pieces = httpx.post(
-        f"{url}/tokenize", json={"content": "Hello, world", "with_pieces": True}
-    ).json()["tokens"]
+    pieces = post(url, "/tokenize", {"content": "Hello, world", "with_pieces": True})["tokens"]
     assert "".join(one["piece"] for one in pieces) == "Hello, world"
-    back = httpx.post(f"{url}/detokenize", json={"tokens": ids}).json()
+    back = post(url, "/detokenize", {"tokens": ids})
     assert back == {"prompt": "Hello, world", "content": "Hello, world"}
     messages = [{"role": "user", "content": "Hi"}]
-    chat = httpx.post(f"{url}/tokenize", json={"messages": messages}).json()
+    chat = post(url, "/tokenize", {"messages": messages})
     assert chat["tokens"] == llm.encode(messages)
 
 
@@ -54,7 +50,7 @@ def test_metrics_have_the_names_of_vllm(url):
         return found.get((f"forerun:{name}", *sorted(labels.items())), 0)
 
     before = read()
-    answer = httpx.post(f"{url}/v1/completions", json=BODY | {"stream": False}, timeout=60).json()
+    answer = post(url, "/v1/completions", BODY)
     after = read()
 
     def grown(name, **more):
@@ -200,18 +196,18 @@ def test_curl_reads_a_stream(url):
     assert lines.pop() == "[DONE]"
     chunks = [json.loads(line) for line in lines]
     text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
-    whole = httpx.post(f"{url}/v1/completions", json=BODY, timeout=60).json()
+    whole = post(url, "/v1/completions", BODY)
     assert text == whole["choices"][0]["text"]
     assert chunks[-1]["timings"]["predicted_n"] == 8
 
 
 def test_what_comes_within_the_interval_is_one_chunk(llm):
     def streamed(interval: float) -> list[dict]:
-        body = BODY | {"stream": True, "logprobs": 1, "return_token_ids": True, "n": 2}
+        body = BODY | {"logprobs": 1, "return_token_ids": True, "n": 2}
         with running(lambda: llm, stream_interval=interval) as (url, _):
-            text = httpx.post(f"{url}/v1/completions", json=body, timeout=60).text
-        lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
-        return [choice for line in lines[:-1] for choice in json.loads(line)["choices"]]
+            return [
+                one for chunk in chunks(url, "/v1/completions", body) for one in chunk["choices"]
+            ]
 
     def together(choices: list[dict], index: int) -> tuple:
         own = [one for one in choices if one["index"] == index]

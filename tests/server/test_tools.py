@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 
-import openai
 import pytest
 
+from tests.server.conftest import tool
+
 pytest.importorskip("llguidance", reason="required calls need llguidance")
-
-
-def tool(name: str, **properties: object) -> dict:
-    parameters = {
-        "type": "object",
-        "properties": properties,
-        "required": [*properties],
-        "additionalProperties": False,
-    }
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 WEATHER = tool("weather", city={"type": "string", "maxLength": 12}, unit={"enum": ["C", "F"]})
@@ -100,30 +90,3 @@ def test_a_conversation_goes_on_after_a_call(client):
     messages = [*QUESTION, called.model_dump(exclude_none=True), result]
     own = OWN | {"messages": messages, "max_tokens": 8}
     assert client.chat.completions.create(tools=[WEATHER], **own).choices[0].message.content
-
-
-@pytest.mark.parametrize(
-    ("extra", "said"),
-    [
-        ({"tools": [{"type": "web"}]}, "tools[0] must be a function"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function must have a name"),
-        ({"tools": [tool("a b")]}, "letters, digits"),
-        ({"tools": [tool("a"), tool("a")]}, "different names"),
-        ({"tools": [tool("a")], "tool_choice": {"type": "function"}}, "tool_choice must be none"),
-        ({"tools": [tool("a")], "tool_choice": "often"}, "tool_choice must be none"),
-        (
-            {"tools": [tool("a")], "tool_choice": {"function": {"name": "b"}}},
-            "one of the tools (a), got 'b'",
-        ),
-        ({"tool_choice": "required"}, "tool_choice needs tools"),
-        (
-            {"tools": [tool("a", x={"type": "flower"})], "tool_choice": "required"},
-            "Invalid type: flower",
-        ),
-        ({"tools": [tool("a")], "guided_regex": "b"}, "response_format of JSON only"),
-        ({"functions": [{}]}, "older name"),
-    ],
-)
-def test_what_is_wrong_with_tools_is_told_with_400(client, extra, said):
-    with pytest.raises(openai.BadRequestError, match=re.escape(said)):
-        client.chat.completions.create(extra_body=extra, **OWN)

@@ -1,0 +1,177 @@
+"""What users get wrong is told with 400 by the name they sent, in the form of the API that they asked."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from forerun.core.params import MAX_IDS, MAX_N
+from tests.server.conftest import json_schema, tool
+
+SAID = [{"role": "user", "content": "One two three one two three"}]
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+BAD_SCHEMA = {"type": "nonsense"}
+CALL = {"type": "function"}
+WIZARD = [{"role": "wizard", "content": "a"}]
+ROLES = "[0].role must be system, developer, user, assistant, tool or function, got 'wizard'"
+BODIES = {
+    "/v1/completions": {"prompt": "a"},
+    "/v1/chat/completions": {"messages": SAID},
+    "/v1/responses": {"input": "a", "max_output_tokens": 8},
+    "/v1/messages": {"messages": SAID, "max_tokens": 8},
+    "/completion": {"prompt": "a"},
+    "/tokenize": {},
+    "/detokenize": {},
+}
+WRONG = {
+    "/v1/completions": [
+        ({"prompt": ...}, "prompt is missing", "prompt"),
+        ({"prompt": {}}, "prompt must be a text, token ids, or a list", "prompt"),
+        ({"prompt": [[1], "a"]}, "prompt must be a text, token ids", "prompt"),
+        ({"prompt": ""}, "prompt is empty", None),
+        ({"prompt": [10**9]}, "token id 1000000000 is not in the voc", None),
+        ({"prompt": ["a"] * 300}, "300 completions are more than", "prompt"),
+        ({"n": 65}, "n must be a whole number from 1 to 64", "n"),
+        ({"n": MAX_N + 1}, "", "n"),
+        ({"n": "2"}, "n must be a valid integer, got '2'", "n"),
+        ({"top_kk": 2}, "did you mean 'top_k'? (allowed:", "top_kk"),
+        ({"best_of": 3}, "(allowed: 1)", None),
+        ({"logit_bias": {"x": 1}}, "logit_bias must be", "logit_bias"),
+        ({"n_predict": 0}, "max_tokens must be a whole", "n_predict"),
+        ({"n_predict": -2}, "", "n_predict"),
+        ({"repeat_penalty": -1}, "", "repeat_penalty"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens differ", None),
+        ({"guided_json": []}, "must be a JSON schema", None),
+        ({"guided_json": BAD_SCHEMA}, "", "guided_json"),
+        ({"json_schema": BAD_SCHEMA}, "", "json_schema"),
+        ({"structured_outputs": {"json": BAD_SCHEMA}}, "", "structured_outputs"),
+        ({"guided_regex": "("}, "", "guided_regex"),
+        ({"grammar": "((("}, "", "grammar"),
+        ({"logit_bias": {str(i): 1.0 for i in range(MAX_IDS + 1)}}, "has 1025 entries", None),
+        ({"stop_token_ids": [1] * 2000}, "stop_token_ids has 2000 entries", None),
+        ({"stop": [1] * 2000}, "stop has 2000 entries", None),
+        ({"metadata": [{}] * 200_000}, "more than 100000 values", None),
+    ],
+    "/v1/chat/completions": [
+        ({"messages": []}, "the conversation is empty", None),
+        ({"messages": [{"role": "user"}]}, "needs role and content", None),
+        ({"messages": "hi"}, "messages must be a list of", "messages"),
+        ({"messages": WIZARD}, f"messages{ROLES}", "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "part of type 'image_url'",
+            None,
+        ),
+        ({"max_completion_tokens": 0}, "", "max_completion_tokens"),
+        ({"response_format": json_schema(BAD_SCHEMA)}, "", "response_format"),
+        ({"response_format": {"type": "xml"}}, "json_object or json_schema, got 'xml'", None),
+        ({"response_format": {"type": "json_schema"}}, "json_schema.schema is missing", None),
+        ({"guided_json": {"type": "flower"}}, "json cannot be used: Invalid type: flower", None),
+        ({"guided_json": SCHEMA, "guided_regex": "a"}, "exactly one of", None),
+        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "not both", None),
+        ({"guided_json": SCHEMA, "ignore_eos": True}, "exclude each other", None),
+        ({"structured_outputs": {"jsn": {}}}, "did you mean 'json'", None),
+        ({"guided_regex": "(?=a)"}, "regex cannot be used", None),
+        ({"guided_choice": []}, "choice must be a list of texts", None),
+        ({"speculative": {"drafter": "eagle3"}}, "must be prompt_lookup, auto or none", None),
+        ({"speculative": {"max_draft": -1}}, "whole number from 0, got -1", None),
+        ({"speculative": {"max_drafts": 1}}, "did you mean 'max_draft'", None),
+        ({"prediction": {"content": 7}}, "prediction must be", "prediction"),
+        ({"prediction": {"type": "content"}}, "prediction must be", None),
+        ({"prediction": {"type": "content", "content": [{"image": 1}]}}, "prediction must", None),
+        ({"tools": [{"type": "web"}]}, "tools[0] must be a function", None),
+        ({"tools": [CALL]}, "tools[0].function must have a name", None),
+        ({"tools": [tool("a b")]}, "letters, digits", None),
+        ({"tools": [tool("a"), tool("a")]}, "different names", None),
+        ({"tools": [tool("a")], "tool_choice": CALL}, "tool_choice must be none", None),
+        ({"tools": [tool("a")], "tool_choice": "often"}, "tool_choice must be none", None),
+        (
+            {"tools": [tool("a")], "tool_choice": {"function": {"name": "b"}}},
+            "one of the tools (a), got 'b'",
+            None,
+        ),
+        ({"tool_choice": "required"}, "tool_choice needs tools", None),
+        (
+            {"tools": [tool("a", x={"type": "flower"})], "tool_choice": "required"},
+            "Invalid type: flower",
+            None,
+        ),
+        ({"tools": [tool("a")], "guided_regex": "b"}, "response_format of JSON only", None),
+        ({"functions": [{}]}, "older name", None),
+    ],
+    "/v1/responses": [
+        ({"input": 7}, "input must be a text or a list of items", "input"),
+        ({"input": [{"type": "image"}]}, "input[0].type must be message", "input"),
+        ({"input": WIZARD}, f"input{ROLES}", "input"),
+        ({"max_output_tokens": 0}, "", "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}}, "", "text.format"),
+        ({"text": {"format": {"type": "verse"}}}, "", "text.format"),
+        ({"text": {"format": {"type": "xml"}}}, "json_schema, got 'xml'", None),
+        ({"previous_response_id": "resp_1"}, "nothing is stored", None),
+        ({"tools": [{"type": "web_search"}]}, "must be a function", None),
+        ({"n": 2}, "n is possible in /v1/chat/completions only", "n"),
+        ({"timings_per_token": True}, "timings_per_token is possible in", "timings_per_token"),
+        ({"temprature": 1}, "did you mean 'temperature'", None),
+    ],
+    "/v1/messages": [
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "type 'image'", None),
+        ({"messages": [*SAID, {"role": "assistant", "content": "A"}]}, "must be the user's", None),
+        (
+            {"messages": [{"role": "narrator", "content": "A"}, *SAID]},
+            "user, assistant or system",
+            None,
+        ),
+        ({"tools": [{"type": "web_search_1", "name": "w"}]}, "run by Anthropic's servers", None),
+        (
+            {"tools": [{"name": "w", "input_schema": SCHEMA}], "tool_choice": {"type": "some"}},
+            "auto, any, none or tool",
+            None,
+        ),
+        ({"temperature": 200}, "temperature must be", None),
+    ],
+    "/completion": [
+        *(
+            ({"prompt": prompt}, "prompt", "prompt")
+            for prompt in ([], {}, [[]], 5, [1.5], {"prompt_string": "a", "multimodal_data": ["x"]})
+        ),
+        *(
+            ({"logit_bias": bias}, "", "logit_bias")
+            for bias in ([5], [[9]], [[9, "a"]], [[9, True]])
+        ),
+    ],
+    "/tokenize": [
+        ({}, "give one of prompt, messages and content", "prompt"),
+        ({"messages": WIZARD}, f"messages{ROLES}", "messages"),
+        ({"prompt": "a" * 1_100_000}, "at most 1000000 are counted at once", "prompt"),
+        ({"content": "\u4e2d" * 400_000}, "at most 1000000 are counted at once", "content"),
+    ],
+    "/detokenize": [
+        ({}, "tokens is missing", "tokens"),
+        ({"tokens": [10**9]}, "not in the vocabulary", "tokens"),
+    ],
+}
+OURS = {"structured_outputs", "response_format", "max_tokens", "messages"}
+"""Fields that have other names elsewhere."""
+
+
+@pytest.mark.parametrize(
+    ("route", "extra", "words", "param"),
+    [(route, *row) for route, rows in WRONG.items() for row in rows],
+)
+def test_what_is_wrong_is_named(url, route, extra, words, param):
+    body = {name: value for name, value in (BODIES[route] | extra).items() if value is not ...}
+    answer = httpx.post(url + route, json=body, timeout=60)
+    error = answer.json()["error"]
+    assert answer.status_code == 400, error
+    assert answer.headers["content-type"] == "application/json"
+    assert error["type"] == "invalid_request_error"
+    assert words in error["message"]
+    assert "\n" not in error["message"]
+    if route == "/v1/messages":
+        assert answer.json()["type"] == "error"
+        return
+    assert error.keys() >= {"message", "type", "param", "code"}
+    if param is not None:
+        assert error["param"].split(".json_schema")[0] == param
+        is_said = f"(given as {param})" in error["message"]
+        assert is_said or not any(f"{other} must" in error["message"] for other in OURS - {param})
