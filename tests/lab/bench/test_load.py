@@ -24,8 +24,7 @@ from forerun.lab.bench.servers import engine_config
 from forerun.lab.bench.serving import bounds, figures
 from forerun.lab.bench.workload import lengthened
 from forerun.server.client import Remote
-from tests.server.conftest import llm, served, url  # noqa: F401
-from tests.server.conftest import wait_until
+from tests.server.conftest import llm, served, url, wait_until  # noqa: F401
 
 PROMPTS = [TaskPrompt(str(i), "text", (f"Say {i}.",)) for i in range(6)]
 BODY = {"max_tokens": 6, "temperature": 0}
