@@ -46,7 +46,7 @@ class Options:
     """The sizes of the paper. A step feeds up to (window + guesses) * (ngram - 1) rows."""
 
     window: int = 5
-    """W: positions ahead at which n-grams are sought at once; 0 only reuses what was said before."""
+    """W: positions ahead at which n-grams are sought at once; 0 only reuses n-grams of the text."""
     ngram: int = 4
     """N: length of the n-grams; a guess is N - 1 tokens."""
     guesses: int = 5

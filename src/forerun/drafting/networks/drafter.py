@@ -38,7 +38,7 @@ class NetworkOptions:
     num_draft: int = 7
     """Nodes of a tree at most."""
     num_steps: int = 4
-    """Steps of the network in a draft at most: tokens after which it says what may come next."""
+    """Steps of the network in a draft, at most: each expands a node."""
     min_chance: float = 0.1
     """Chance that a node is reached, at least."""
     quant: Scheme = "int4"
