@@ -17,33 +17,39 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
 
+Prompt = Annotated[
+    str | None,
+    typer.Argument(help="The prompt. Text that is piped in follows it; - is stdin alone."),
+]
+Text = Annotated[
+    str | None, typer.Option("-p", "--prompt", help="The prompt, as llama.cpp takes it.")
+]
+File = Annotated[
+    Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt here.")
+]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
+]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing or Perfetto.")
+]
+
 
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=256)
 def command(
     config: EngineConfig,
     params: opt.Params,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="The prompt. Text that is piped in follows it; - is stdin alone."),
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option("-p", "--prompt", help="The prompt, as llama.cpp takes it.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt here.")
-    ] = None,
+    prompt: Prompt = None,
+    text: Text = None,
+    file: File = None,
     system: opt.System = None,
     raw: opt.Raw = False,
     json_schema: opt.JsonSchema = None,
     grammar: opt.Grammar = None,
     grammar_file: opt.GrammarFile = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
-    ] = False,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing or Perfetto.")
-    ] = None,
+    profile: Profile = False,
+    trace: Trace = None,
     as_json: opt.Json = False,
 ) -> None:
     """Answer a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there.

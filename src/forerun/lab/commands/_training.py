@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,15 +23,24 @@ TEXT_SHARE, REPLY_SHARE = 5, 2
 """Steps on texts and on replies, as the MLP speculator was published."""
 LOSSES = ("kl", "lk", "ce", "kl+lk")
 
-ANSWERS = typer.Option(None, help="Replies of forerun train data; default: where it puts them.")
-TEXT = typer.Option(None, help="Text to begin with, for 5 of 7 steps; may be given again.")
-TOKENS = typer.Option("3M", help="Tokens to learn from, seen again ones included.")
-VOCAB = typer.Option(4096, "--draft-vocab", help="Most frequent tokens that it may guess.")
-LOSS = typer.Option("kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")
-EVAL_EVERY = typer.Option("100k", help="Tokens between measurements.")
-PATIENCE = typer.Option(8, help="Stop after so many without a gain; 0 for never.")
-HOLD_GB = typer.Option(2.0, help="Memory for the model's states.")
-OUT = typer.Option(None, "-o", "--out", help="Folder; default: beside the replies.")
+Answers = Annotated[
+    Path | None, typer.Option(help="Replies of forerun train data; default: where it puts them.")
+]
+Text = Annotated[
+    list[Path] | None,
+    typer.Option(help="Text to begin with, for 5 of 7 steps; may be given again."),
+]
+Tokens = Annotated[str, typer.Option(help="Tokens to learn from, seen again ones included.")]
+Vocab = Annotated[
+    int, typer.Option("--draft-vocab", help="Most frequent tokens that it may guess.")
+]
+Loss = Annotated[str, typer.Option(help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")]
+EvalEvery = Annotated[str, typer.Option(help="Tokens between measurements.")]
+Patience = Annotated[int, typer.Option(help="Stop after so many without a gain; 0 for never.")]
+HoldGb = Annotated[float, typer.Option(help="Memory for the model's states.")]
+Out = Annotated[
+    Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
+]
 
 
 def settings_of(

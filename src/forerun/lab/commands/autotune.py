@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,27 +13,33 @@ if TYPE_CHECKING:
     pass
 
 
-@opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
-def command(
-    config: EngineConfig,
-    drafters: str | None = typer.Option(
-        None,
+Drafters = Annotated[
+    str | None,
+    typer.Option(
         "-d",
         "--drafters",
         "--drafter",
         help="NAME[:option=value,...],NAME,...; changed options stay. Default: all that need none.",
     ),
-    prompts: str = typer.Option(
-        "builtin", help="A .jsonl with turns, or a text file; default: ours."
-    ),
-    limit: int = typer.Option(9, help="Prompts to tune on, evenly over the categories."),
-    max_tokens: int = typer.Option(
-        64, "-n", "--max-tokens", "--n-predict", help="New tokens a prompt, at most."
-    ),
-    repeats: int = typer.Option(10, help="Passes of each size; medians count."),
-    fresh: bool = typer.Option(
-        False, "--fresh", help="Score again what an earlier run has scored."
-    ),
+]
+Prompts = Annotated[str, typer.Option(help="A .jsonl with turns, or a text file; default: ours.")]
+Limit = Annotated[int, typer.Option(help="Prompts to tune on, evenly over the categories.")]
+MaxTokens = Annotated[
+    int, typer.Option("-n", "--max-tokens", "--n-predict", help="New tokens a prompt, at most.")
+]
+Repeats = Annotated[int, typer.Option(help="Passes of each size; medians count.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Score again what an earlier run has scored.")]
+
+
+@opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
+def command(
+    config: EngineConfig,
+    drafters: Drafters = None,
+    prompts: Prompts = "builtin",
+    limit: Limit = 9,
+    max_tokens: MaxTokens = 64,
+    repeats: Repeats = 10,
+    fresh: Fresh = False,
     as_json: opt.Json = False,
 ) -> None:
     """Find the drafter and options that are fastest for a model on this machine; `-d auto` uses them from then on.

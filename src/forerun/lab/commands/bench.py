@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,49 +33,70 @@ OF_THIS_MACHINE = (
 """Options that bench has no use for where a server answers."""
 
 
+Drafters = Annotated[
+    str,
+    typer.Option(
+        "-d",
+        "--drafters",
+        "--drafter",
+        help="NAME[:option=value,...],NAME,...; none is always there.",
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DRAFTER",
+        help="Compare the others with this one too: the ratio of their speeds, with its interval.",
+    ),
+]
+Task = Annotated[
+    str, typer.Option(help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir.")
+]
+TasksDir = Annotated[Path | None, typer.Option(help="Folder of NAME.jsonl prompt files.")]
+Categories = Annotated[
+    str | None, typer.Option(help="Only prompts of these, e.g. code,maths,chat.")
+]
+Limit = Annotated[int | None, typer.Option(help="So many prompts, evenly over the categories.")]
+Batch = Annotated[int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")]
+Rounds = Annotated[int, typer.Option(help="How often every prompt is measured.")]
+Peers = Annotated[
+    str | None, typer.Option(help="Other engines to measure beside ours: NAME,NAME,...")
+]
+PeersDir = Annotated[Path, typer.Option(help="Where make peers put their environments.")]
+Out = Annotated[
+    Path | None, typer.Option(help="JSONL of measurements; what it holds already is not repeated.")
+]
+Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print the tables, all columns, as Markdown.")
+]
+Url = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Measure a server instead, --batch requests at once."),
+]
+ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key that it asks for.")]
+
+
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
 @opt.sampling(max_tokens=MAX_TOKENS, seed=0)
 def command(
     context: typer.Context,
     config: EngineConfig,
     params: SamplingParams,
-    drafters: str = typer.Option(
-        "none,auto",
-        "-d",
-        "--drafters",
-        "--drafter",
-        help="NAME[:option=value,...],NAME,...; none is always there.",
-    ),
-    baseline: str | None = typer.Option(
-        None,
-        metavar="DRAFTER",
-        help="Compare the others with this one too: the ratio of their speeds, with its interval.",
-    ),
-    task: str = typer.Option(
-        "builtin", help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir."
-    ),
-    tasks_dir: Path | None = typer.Option(None, help="Folder of NAME.jsonl prompt files."),
-    categories: str | None = typer.Option(
-        None, help="Only prompts of these, e.g. code,maths,chat."
-    ),
-    limit: int | None = typer.Option(None, help="So many prompts, evenly over the categories."),
-    batch: int = typer.Option(1, "--batch", "--batch-size", help="Prompts decoded together."),
-    rounds: int = typer.Option(1, help="How often every prompt is measured."),
-    peers: str | None = typer.Option(
-        None, help="Other engines to measure beside ours: NAME,NAME,..."
-    ),
-    peers_dir: Path = typer.Option(Path(".peers"), help="Where make peers put their environments."),
+    drafters: Drafters = "none,auto",
+    baseline: Baseline = None,
+    task: Task = "builtin",
+    tasks_dir: TasksDir = None,
+    categories: Categories = None,
+    limit: Limit = None,
+    batch: Batch = 1,
+    rounds: Rounds = 1,
+    peers: Peers = None,
+    peers_dir: PeersDir = Path(".peers"),
     json_schema: opt.JsonSchema = None,
-    out: Path | None = typer.Option(
-        None, help="JSONL of measurements; what it holds already is not repeated."
-    ),
-    markdown: bool = typer.Option(
-        False, "--markdown", help="Print the tables, all columns, as Markdown."
-    ),
-    url: str | None = typer.Option(
-        None, metavar="URL", help="Measure a server instead, --batch requests at once."
-    ),
-    api_key: str | None = typer.Option(None, metavar="KEY", help="The key that it asks for."),
+    out: Out = None,
+    markdown: Markdown = False,
+    url: Url = None,
+    api_key: ApiKey = None,
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs.

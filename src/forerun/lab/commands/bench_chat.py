@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -17,8 +18,10 @@ from forerun.lab.output import publish
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    turns: int = typer.Option(20, help="Turns of every conversation."),
-    conversations: int = typer.Option(2, help="So many take turns; more than fit are evicted."),
+    turns: Annotated[int, typer.Option(help="Turns of every conversation.")] = 20,
+    conversations: Annotated[
+        int, typer.Option(help="So many take turns; more than fit are evicted.")
+    ] = 2,
     as_json: opt.Json = False,
 ) -> None:
     """Hold conversations in turn and say what of each was found again, and how long its first token took.

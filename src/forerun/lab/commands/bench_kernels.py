@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -14,28 +15,37 @@ from forerun.lab.output import publish
 REPEATS, REPEATS_BESIDE = 30, 5
 
 
-@opt.engine(without=(*opt.PASSES, "kv"), drafter="none")
-def command(
-    config: EngineConfig,
-    cases: str = typer.Option(
-        "1,2,4,8,16,32",
+Cases = Annotated[
+    str,
+    typer.Option(
         "--cases",
         "--widths",
         help="[SEQUENCESx]ROWS[@CONTEXT],...: 512@0 reads a prompt, 32x1@128 is a batch.",
     ),
-    context: int = typer.Option(128, help="Tokens in the cache where a case does not say."),
-    repeats: int | None = typer.Option(
-        None,
-        "--repeats",
-        "--rounds",
-        help="Rounds over all cases; default: 30, or 5 beside others.",
+]
+Context = Annotated[int, typer.Option(help="Tokens in the cache where a case does not say.")]
+Repeats = Annotated[
+    int | None,
+    typer.Option(
+        "--repeats", "--rounds", help="Rounds over all cases; default: 30, or 5 beside others."
     ),
-    peers: str | None = typer.Option(None, help="Engines to time beside ours: llama.cpp."),
-    peers_dir: Path = typer.Option(Path(".peers"), help="Where make peers put their environments."),
-    one_thread: bool = typer.Option(
-        False, "--one-thread", help="Also time ours on a single thread."
-    ),
-    out: Path | None = typer.Option(None, help="JSON of the results, for forerun bench report."),
+]
+Peers = Annotated[str | None, typer.Option(help="Engines to time beside ours: llama.cpp.")]
+PeersDir = Annotated[Path, typer.Option(help="Where make peers put their environments.")]
+OneThread = Annotated[bool, typer.Option("--one-thread", help="Also time ours on a single thread.")]
+Out = Annotated[Path | None, typer.Option(help="JSON of the results, for forerun bench report.")]
+
+
+@opt.engine(without=(*opt.PASSES, "kv"), drafter="none")
+def command(
+    config: EngineConfig,
+    cases: Cases = "1,2,4,8,16,32",
+    context: Context = 128,
+    repeats: Repeats = None,
+    peers: Peers = None,
+    peers_dir: PeersDir = Path(".peers"),
+    one_thread: OneThread = False,
+    out: Out = None,
     as_json: opt.Json = False,
 ) -> None:
     """Time passes of some shapes, a read of the weights' bytes, and other engines, in turns. Prints v(k) and GB/s."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -22,13 +23,15 @@ from forerun.lab.output import publish
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    task: str = typer.Option(
-        "builtin", help="builtin, or a file of prompts (.jsonl, or one a line)."
-    ),
-    limit: int | None = typer.Option(None, help="Only the first so many."),
+    task: Annotated[
+        str, typer.Option(help="builtin, or a file of prompts (.jsonl, or one a line).")
+    ] = "builtin",
+    limit: Annotated[int | None, typer.Option(help="Only the first so many.")] = None,
     raw: opt.Raw = False,
-    out: Path | None = typer.Option(None, help="JSON of the results; a plot is drawn beside it."),
-    plots: bool = typer.Option(True, "--plots/--no-plots", help="Draw PNG and SVG."),
+    out: Annotated[
+        Path | None, typer.Option(help="JSON of the results; a plot is drawn beside it.")
+    ] = None,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
     as_json: opt.Json = False,
 ) -> None:
     """Answer prompts one after the other, with a drafter that learns between them and with one that does not.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -15,6 +16,19 @@ from forerun.lab.output import publish
 SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 
 
+Drafters = Annotated[str, typer.Option("-d", "--drafters", help="NAME[:option=value,...],NAME,...")]
+Cuts = Annotated[str, typer.Option(help="Percent of the generation memory to take away.")]
+Task = Annotated[
+    Path | None, typer.Option(help="A .jsonl file of conversations; default: builtin prompts.")
+]
+Limit = Annotated[int | None, typer.Option(help="So many of them, evenly over the categories.")]
+Together = Annotated[int, typer.Option(help="Conversations that are decoded together.")]
+Batch = Annotated[int, typer.Option(help="The batch that is compared with one at a time; 1: none.")]
+Rounds = Annotated[int, typer.Option(help="How often all is measured.")]
+Out = Annotated[Path | None, typer.Option(help="JSON of the results; a plot is drawn beside it.")]
+Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")]
+
+
 @opt.engine(
     without=(*opt.DRAFTER, "max_num_seqs", "memory_budget"), drafter="none", max_model_len=2048
 )
@@ -22,21 +36,15 @@ SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    drafters: str = typer.Option(
-        SPECIFICATION, "-d", "--drafters", help="NAME[:option=value,...],NAME,..."
-    ),
-    cuts: str = typer.Option(
-        "0,25,50,65,80", help="Percent of the generation memory to take away."
-    ),
-    task: Path | None = typer.Option(
-        None, help="A .jsonl file of conversations; default: builtin prompts."
-    ),
-    limit: int | None = typer.Option(None, help="So many of them, evenly over the categories."),
-    together: int = typer.Option(4, help="Conversations that are decoded together."),
-    batch: int = typer.Option(10, help="The batch that is compared with one at a time; 1: none."),
-    rounds: int = typer.Option(1, help="How often all is measured."),
-    out: Path | None = typer.Option(None, help="JSON of the results; a plot is drawn beside it."),
-    plots: bool = typer.Option(True, "--plots/--no-plots", help="Draw PNG and SVG."),
+    drafters: Drafters = SPECIFICATION,
+    cuts: Cuts = "0,25,50,65,80",
+    task: Task = None,
+    limit: Limit = None,
+    together: Together = 4,
+    batch: Batch = 10,
+    rounds: Rounds = 1,
+    out: Out = None,
+    plots: Plots = True,
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters with all their generation memory and with less of it, in turns on the same conversations.

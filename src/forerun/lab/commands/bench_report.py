@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,11 +11,14 @@ from forerun.cli import options as opt
 
 
 def command(
-    files: list[Path] = typer.Argument(
-        ..., help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."
-    ),
-    out: Path | None = typer.Option(None, help="Folder to write to; default: the first file's."),
-    plots: bool = typer.Option(True, "--plots/--no-plots", help="Draw PNG and SVG."),
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; default: the first file's.")
+    ] = None,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
     as_json: opt.Json = False,
 ) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""

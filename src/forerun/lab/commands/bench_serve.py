@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,63 +21,91 @@ DEFAULT_LEN = 2048
 """Tokens of a sequence, where a model is given and --max-model-len is not."""
 
 
-def command(
-    model: str | None = typer.Argument(
-        None, help="A model to serve here meanwhile; with --url, the model's name there."
-    ),
-    url: str | None = typer.Option(None, metavar="URL", help="A server: http://HOST:PORT/v1."),
-    api_key: str | None = typer.Option(None, metavar="KEY", help="The key that it asks for."),
-    request_rate: float = typer.Option(
-        math.inf, help="Requests a second, on average; inf: all at once."
-    ),
-    ramp_up: float = typer.Option(
-        0.0,
+Model = Annotated[
+    str | None,
+    typer.Argument(help="A model to serve here meanwhile; with --url, the model's name there."),
+]
+Url = Annotated[str | None, typer.Option(metavar="URL", help="A server: http://HOST:PORT/v1.")]
+ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key that it asks for.")]
+RequestRate = Annotated[
+    float, typer.Option(help="Requests a second, on average; inf: all at once.")
+]
+RampUp = Annotated[
+    float,
+    typer.Option(
         metavar="SECONDS",
         help="Begin the first requests, as many as run at once, spread over so long.",
     ),
-    concurrency: str = typer.Option(
-        "1,4,8",
-        "--concurrency",
-        "--max-concurrency",
-        help="Requests at once, at most: N,N,... in turn.",
+]
+Concurrency = Annotated[
+    str,
+    typer.Option(
+        "--concurrency", "--max-concurrency", help="Requests at once, at most: N,N,... in turn."
     ),
-    num_prompts: int | None = typer.Option(
-        None, help="Requests of each load; default: every prompt once."
-    ),
-    task: str = typer.Option(
-        "builtin", help="builtin, or a file of prompts (.jsonl, or one a line)."
-    ),
-    categories: str | None = typer.Option(None, help="Only prompts of these, e.g. code,maths."),
-    input_len: int | None = typer.Option(
-        None, help="Prompts of so many tokens, made of several; with MODEL."
-    ),
-    max_tokens: int = typer.Option(128, "-n", "--max-tokens", help="Of an answer."),
-    temperature: float = typer.Option(0.0, help="0 is greedy."),
-    ignore_eos: bool = typer.Option(
-        False, "--ignore-eos", help="Answers of --max-tokens, from servers that can."
-    ),
-    seed: int = typer.Option(0, "-s", "--seed", help="Of the prompts' order and of the arrivals."),
-    goodput: str | None = typer.Option(
-        None, metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20."
-    ),
-    rounds: int = typer.Option(1, help="How often every load is run."),
-    peer: str | None = typer.Option(
-        None, help="llama-server: the same file and load beside ours, in turns."
-    ),
-    offline: bool = typer.Option(
-        False, "--offline", help="The same load in this process too, without a server."
-    ),
-    peers_dir: Path = typer.Option(Path(".peers"), help="Where make peers put their environments."),
-    threads: int | None = typer.Option(
-        None, "-t", "--threads", help="Of the servers; default: all cores."
-    ),
-    max_model_len: int | None = typer.Option(
-        None, "-c", "--max-model-len", help="Tokens of a sequence there."
-    ),
-    server_args: str = typer.Option("", help="More for forerun serve, such as '-d none'."),
-    out: Path | None = typer.Option(
-        None, help="JSONL of the loads; what it holds already is not repeated."
-    ),
+]
+NumPrompts = Annotated[
+    int | None, typer.Option(help="Requests of each load; default: every prompt once.")
+]
+Task = Annotated[str, typer.Option(help="builtin, or a file of prompts (.jsonl, or one a line).")]
+Categories = Annotated[str | None, typer.Option(help="Only prompts of these, e.g. code,maths.")]
+InputLen = Annotated[
+    int | None, typer.Option(help="Prompts of so many tokens, made of several; with MODEL.")
+]
+MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", help="Of an answer.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Answers of --max-tokens, from servers that can.")
+]
+Seed = Annotated[
+    int, typer.Option("-s", "--seed", help="Of the prompts' order and of the arrivals.")
+]
+Goodput = Annotated[
+    str | None, typer.Option(metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20.")
+]
+Rounds = Annotated[int, typer.Option(help="How often every load is run.")]
+Peer = Annotated[
+    str | None, typer.Option(help="llama-server: the same file and load beside ours, in turns.")
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="The same load in this process too, without a server.")
+]
+PeersDir = Annotated[Path, typer.Option(help="Where make peers put their environments.")]
+Threads = Annotated[
+    int | None, typer.Option("-t", "--threads", help="Of the servers; default: all cores.")
+]
+MaxModelLen = Annotated[
+    int | None, typer.Option("-c", "--max-model-len", help="Tokens of a sequence there.")
+]
+ServerArgs = Annotated[str, typer.Option(help="More for forerun serve, such as '-d none'.")]
+Out = Annotated[
+    Path | None, typer.Option(help="JSONL of the loads; what it holds already is not repeated.")
+]
+
+
+def command(
+    model: Model = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    request_rate: RequestRate = math.inf,
+    ramp_up: RampUp = 0.0,
+    concurrency: Concurrency = "1,4,8",
+    num_prompts: NumPrompts = None,
+    task: Task = "builtin",
+    categories: Categories = None,
+    input_len: InputLen = None,
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.0,
+    ignore_eos: IgnoreEos = False,
+    seed: Seed = 0,
+    goodput: Goodput = None,
+    rounds: Rounds = 1,
+    peer: Peer = None,
+    offline: Offline = False,
+    peers_dir: PeersDir = Path(".peers"),
+    threads: Threads = None,
+    max_model_len: MaxModelLen = None,
+    server_args: ServerArgs = "",
+    out: Out = None,
     as_json: opt.Json = False,
 ) -> None:
     """Measure a server under load: requests and tokens a second, latencies and their percentiles, goodput.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from forerun.cli import options as opt
@@ -9,9 +11,9 @@ from forerun.lab.output import publish
 
 
 def command(
-    drafter: str = typer.Argument(
-        ..., help="NAME:option=value,..., or path/to/file.py:option=value,..."
-    ),
+    drafter: Annotated[
+        str, typer.Argument(help="NAME:option=value,..., or path/to/file.py:option=value,...")
+    ],
     as_json: opt.Json = False,
 ) -> None:
     """Check that a drafter keeps the contract; exit 1 if it does not. Takes some seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Annotated
 
 import typer
 
@@ -21,18 +22,23 @@ from forerun.lab.output import publish
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    prompt: list[str] | None = typer.Option(
-        None, help="A text to go on; repeatable; default: ours."
-    ),
-    temperature: list[float] | None = typer.Option(
-        None, "--temperature", "--temp", help="Repeatable; default: 0.7 and 1."
-    ),
-    top_p: list[float] | None = typer.Option(None, help="Repeatable; default: 0.9 and 1."),
-    length: int = typer.Option(3, help="Tokens of a sequence."),
-    samples: int = typer.Option(1000, help="Sequences of each check."),
-    seed: int = typer.Option(0, "-s", "--seed", help="Of the first sample."),
-    false_alarm: float = typer.Option(1e-4, help="Chance that a right engine is called wrong."),
-    batch: int = typer.Option(32, help="Sequences decoded together."),
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="A text to go on; repeatable; default: ours.")
+    ] = None,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option("--temperature", "--temp", help="Repeatable; default: 0.7 and 1."),
+    ] = None,
+    top_p: Annotated[
+        list[float] | None, typer.Option(help="Repeatable; default: 0.9 and 1.")
+    ] = None,
+    length: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 3,
+    samples: Annotated[int, typer.Option(help="Sequences of each check.")] = 1000,
+    seed: Annotated[int, typer.Option("-s", "--seed", help="Of the first sample.")] = 0,
+    false_alarm: Annotated[
+        float, typer.Option(help="Chance that a right engine is called wrong.")
+    ] = 1e-4,
+    batch: Annotated[int, typer.Option(help="Sequences decoded together.")] = 32,
     as_json: opt.Json = False,
 ) -> None:
     """Test sampled sequences, drafted and verified, against the exact distribution. Exits 1 if a test fails."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -18,14 +19,19 @@ WINDOW = 256
 @opt.engine(without=(*opt.PASSES, "kv", "backend"), drafter="none")
 def command(
     config: EngineConfig,
-    text: list[Path] | None = typer.Option(
-        None, help="A text file, UTF-8; repeatable. Default: the built-in ones."
-    ),
-    window: int = typer.Option(WINDOW, help="Tokens read at once; texts are cut into such pieces."),
-    limit_tokens: int | None = typer.Option(None, help="Only the first tokens of each text."),
-    peers_dir: Path = typer.Option(
-        Path(".peers"), help="llama.cpp is compared if make peers put it there."
-    ),
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="A text file, UTF-8; repeatable. Default: the built-in ones."),
+    ] = None,
+    window: Annotated[
+        int, typer.Option(help="Tokens read at once; texts are cut into such pieces.")
+    ] = WINDOW,
+    limit_tokens: Annotated[
+        int | None, typer.Option(help="Only the first tokens of each text.")
+    ] = None,
+    peers_dir: Annotated[
+        Path, typer.Option(help="llama.cpp is compared if make peers put it there.")
+    ] = Path(".peers"),
     as_json: opt.Json = False,
 ) -> None:
     """Compare this engine's next-token distributions, and llama.cpp's, with fp32 on the same file and texts."""

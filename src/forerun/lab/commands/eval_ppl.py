@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -20,15 +21,19 @@ DEFAULT_WINDOW = 1024
 @opt.engine(without=opt.PASSES, drafter="none")
 def command(
     config: EngineConfig,
-    file: Path = typer.Argument(..., help="The text, UTF-8."),
-    window: int | None = typer.Option(
-        None, help="Tokens read at once; default: 1024, or the model's context."
-    ),
-    stride: int | None = typer.Option(None, help="Tokens between windows; default: half a window."),
-    limit_tokens: int | None = typer.Option(None, help="Only the first tokens of the text."),
-    out: Path | None = typer.Option(
-        None, help="JSONL of windows; what it holds already is not repeated."
-    ),
+    file: Annotated[Path, typer.Argument(help="The text, UTF-8.")],
+    window: Annotated[
+        int | None, typer.Option(help="Tokens read at once; default: 1024, or the model's context.")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens between windows; default: half a window.")
+    ] = None,
+    limit_tokens: Annotated[
+        int | None, typer.Option(help="Only the first tokens of the text.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL of windows; what it holds already is not repeated.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Perplexity of a text, each token predicted once from a window of what stands before it."""

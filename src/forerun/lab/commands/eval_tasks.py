@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,22 +22,31 @@ if TYPE_CHECKING:
     from forerun.engine.outputs import CompletionOutput
 
 
+Task = Annotated[str, typer.Option(help="gsm8k or humaneval (with --run-code).")]
+TasksDir = Annotated[Path, typer.Option(help="Folder with TASK.jsonl; see docs/measuring.md.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first prompts.")]
+MaxTokens = Annotated[
+    int | None, typer.Option("-n", "--max-tokens", help="Of an answer; default: the task's.")
+]
+Batch = Annotated[int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")]
+RunCode = Annotated[
+    bool, typer.Option("--run-code", help="Allow tasks that run code the model wrote.")
+]
+Out = Annotated[
+    Path | None, typer.Option(help="JSONL of answers; what it holds already is not asked again.")
+]
+
+
 @opt.engine(without=("max_num_seqs",))
 def command(
     config: EngineConfig,
-    task: str = typer.Option("gsm8k", help="gsm8k or humaneval (with --run-code)."),
-    tasks_dir: Path = typer.Option(Path(), help="Folder with TASK.jsonl; see docs/measuring.md."),
-    limit: int | None = typer.Option(None, help="Only the first prompts."),
-    max_tokens: int | None = typer.Option(
-        None, "-n", "--max-tokens", help="Of an answer; default: the task's."
-    ),
-    batch: int = typer.Option(1, "--batch", "--batch-size", help="Prompts decoded together."),
-    run_code: bool = typer.Option(
-        False, "--run-code", help="Allow tasks that run code the model wrote."
-    ),
-    out: Path | None = typer.Option(
-        None, help="JSONL of answers; what it holds already is not asked again."
-    ),
+    task: Task = "gsm8k",
+    tasks_dir: TasksDir = Path(),
+    limit: Limit = None,
+    max_tokens: MaxTokens = None,
+    batch: Batch = 1,
+    run_code: RunCode = False,
+    out: Out = None,
     as_json: opt.Json = False,
 ) -> None:
     """Score a model on a task, greedily. The drafter changes how fast it answers, not the score."""

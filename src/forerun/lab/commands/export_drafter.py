@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -13,8 +14,8 @@ from forerun.core.config import EngineConfig
 @opt.engine(without=("drafter", "controller", "max_num_seqs", "speculative_config"), drafter="none")
 def command(
     config: EngineConfig,
-    folder: Path = typer.Argument(..., help="A folder of forerun train drafter."),
-    out: Path = typer.Argument(..., help="The folder to write, or of an eagle3 a .gguf file."),
+    folder: Annotated[Path, typer.Argument(help="A folder of forerun train drafter.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write, or of an eagle3 a .gguf file.")],
 ) -> None:
     """Write a network that drafts for vLLM and others: the model's rows it uses become its own, in fp16.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,49 +21,72 @@ if TYPE_CHECKING:
     from forerun.weights.checkpoint import Checkpoint
 
 
-def command(
-    model: str = typer.Option(
-        DEFAULT_MODEL, "-m", "--model", help="A GGUF file, a Hugging Face folder, or a name."
+Model = Annotated[
+    str, typer.Option("-m", "--model", help="A GGUF file, a Hugging Face folder, or a name.")
+]
+Method = Annotated[
+    str, typer.Option(help="awq or flatten (both need --calib), or rtn: round to nearest.")
+]
+Bits = Annotated[
+    int | None, typer.Option(help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice.")
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        help="Weights that share a scale: 32, 64, 128 or channel; default: 128, or what divides all widths."
     ),
-    method: str = typer.Option(
-        "awq", help="awq or flatten (both need --calib), or rtn: round to nearest."
-    ),
-    bits: int | None = typer.Option(
-        None, help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice."
-    ),
-    group: str | None = typer.Option(
-        None,
-        help="Weights that share a scale: 32, 64, 128 or channel; default: 128, or what divides all widths.",
-    ),
-    format: str | None = typer.Option(
-        None, help="awq or compressed-tensors; default: awq where it holds the result."
-    ),
-    split: str | None = typer.Option(
-        None, help="flatten: how a large input is spread, even or spill (default)."
-    ),
-    widen: float | None = typer.Option(
-        None, help="flatten: how much wider rows may become; default: 0.05."
-    ),
-    row_bits: int | None = typer.Option(
-        None, help="flatten: of activations where weights have 4; default: 8."
-    ),
-    bound: float | None = typer.Option(
-        None, help="flatten: nats that matrices of 4 bits may cost together; default: 0.01."
-    ),
-    gptq: bool | None = typer.Option(
-        None,
+]
+Format = Annotated[
+    str | None,
+    typer.Option(help="awq or compressed-tensors; default: awq where it holds the result."),
+]
+Split = Annotated[
+    str | None, typer.Option(help="flatten: how a large input is spread, even or spill (default).")
+]
+Widen = Annotated[
+    float | None, typer.Option(help="flatten: how much wider rows may become; default: 0.05.")
+]
+RowBits = Annotated[
+    int | None, typer.Option(help="flatten: of activations where weights have 4; default: 8.")
+]
+Bound = Annotated[
+    float | None,
+    typer.Option(help="flatten: nats that matrices of 4 bits may cost together; default: 0.01."),
+]
+Gptq = Annotated[
+    bool | None,
+    typer.Option(
         "--gptq/--no-gptq",
         help="Let columns make up for those rounded before them.",
         show_default="on, but for rtn",
     ),
-    calib: Path | None = typer.Option(None, help="Text of the kind the model will read, UTF-8."),
-    calib_tokens: int = typer.Option(16384, help="Tokens of it to calibrate on."),
-    eval_text: Path | None = typer.Option(
-        None,
-        "--eval",
-        help="Text for the perplexities of the report; default: the rest of --calib.",
+]
+Calib = Annotated[Path | None, typer.Option(help="Text of the kind the model will read, UTF-8.")]
+CalibTokens = Annotated[int, typer.Option(help="Tokens of it to calibrate on.")]
+EvalText = Annotated[
+    Path | None,
+    typer.Option(
+        "--eval", help="Text for the perplexities of the report; default: the rest of --calib."
     ),
-    out: Path | None = typer.Option(None, "-o", "--out", help="The new folder."),
+]
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="The new folder.")]
+
+
+def command(
+    model: Model = DEFAULT_MODEL,
+    method: Method = "awq",
+    bits: Bits = None,
+    group: Group = None,
+    format: Format = None,
+    split: Split = None,
+    widen: Widen = None,
+    row_bits: RowBits = None,
+    bound: Bound = None,
+    gptq: Gptq = None,
+    calib: Calib = None,
+    calib_tokens: CalibTokens = 16384,
+    eval_text: EvalText = None,
+    out: Out = None,
     as_json: opt.Json = False,
 ) -> None:
     """Round a model's weights to few bits, and write it as a Hugging Face folder that other engines read too.

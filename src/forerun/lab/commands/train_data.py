@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -15,14 +16,18 @@ from forerun.lab.output import publish
 @opt.engine(max_num_seqs=16)
 def command(
     config: EngineConfig,
-    prompts: str = typer.Option("builtin", help="A file of prompts, JSONL or one a line; builtin."),
-    tokens: str = typer.Option("1M", help="Tokens of answers to make, such as 200k or 5M."),
-    answers: Path | None = typer.Option(
-        None, help="JSONL of the answers; what it holds is not made again."
-    ),
-    licence: str | None = typer.Option(
-        None, help="Of the prompts whose lines have no field 'license'."
-    ),
+    prompts: Annotated[
+        str, typer.Option(help="A file of prompts, JSONL or one a line; builtin.")
+    ] = "builtin",
+    tokens: Annotated[
+        str, typer.Option(help="Tokens of answers to make, such as 200k or 5M.")
+    ] = "1M",
+    answers: Annotated[
+        Path | None, typer.Option(help="JSONL of the answers; what it holds is not made again.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Of the prompts whose lines have no field 'license'.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Let the model answer prompts, for forerun train drafter and train table, which share them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -15,28 +15,38 @@ RATE = 0.005
 """Of Muon: the weights are not new, so a step is small."""
 
 
+Source = Annotated[
+    str | None,
+    typer.Option("--from", help="A smaller model of the same vocabulary to cut it from."),
+]
+MaxCost = Annotated[float, typer.Option(help="Of a step of the draft, as a share of a pass.")]
+Layers = Annotated[int, typer.Option(help="Layers to keep; 0: as many as --max-cost allows.")]
+Depth = Annotated[int, typer.Option(help="Tokens of a draft to measure with.")]
+Lr = Annotated[float, typer.Option(help="Rate of Muon.")]
+Batch = Annotated[int, typer.Option(help="Tokens of a step.")]
+Seed = Annotated[int, typer.Option(help="Of the order.")]
+
+
 @opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
 def command(
     context: typer.Context,
     config: EngineConfig,
-    answers: Path | None = shared.ANSWERS,
-    source: str | None = typer.Option(
-        None, "--from", help="A smaller model of the same vocabulary to cut it from."
-    ),
-    text: list[Path] | None = shared.TEXT,
-    tokens: str = shared.TOKENS,
-    max_cost: float = typer.Option(0.08, help="Of a step of the draft, as a share of a pass."),
-    layers: int = typer.Option(0, help="Layers to keep; 0: as many as --max-cost allows."),
-    depth: int = typer.Option(3, help="Tokens of a draft to measure with."),
-    vocab: int = shared.VOCAB,
-    loss: str = shared.LOSS,
-    lr: float = typer.Option(RATE, help="Rate of Muon."),
-    batch: int = typer.Option(2048, help="Tokens of a step."),
-    seed: int = typer.Option(0, help="Of the order."),
-    eval_every: str = shared.EVAL_EVERY,
-    patience: int = shared.PATIENCE,
-    hold_gb: float = shared.HOLD_GB,
-    out: Path | None = shared.OUT,
+    answers: shared.Answers = None,
+    source: Source = None,
+    text: shared.Text = None,
+    tokens: shared.Tokens = "3M",
+    max_cost: MaxCost = 0.08,
+    layers: Layers = 0,
+    depth: Depth = 3,
+    vocab: shared.Vocab = 4096,
+    loss: shared.Loss = "kl+lk",
+    lr: Lr = RATE,
+    batch: Batch = 2048,
+    seed: Seed = 0,
+    eval_every: shared.EvalEvery = "100k",
+    patience: shared.Patience = 8,
+    hold_gb: shared.HoldGb = 2.0,
+    out: shared.Out = None,
     as_json: opt.Json = False,
 ) -> None:
     """Make a small draft of a model: some layers of it, or of a sibling, trained on its replies. Ctrl-C loses nothing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -14,34 +14,48 @@ from forerun.lab.commands import _training as shared
 RATES = {"muon": 0.02, "adamw": 0.001}
 
 
+Kind = Annotated[str, typer.Option(help="mlp_speculator, eagle3 or medusa.")]
+Depth = Annotated[int, typer.Option(help="Tokens of a draft to train for.")]
+Cell = Annotated[str, typer.Option(help="Of mlp_speculator: lstm or mlp.")]
+Inner = Annotated[
+    int, typer.Option(help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's.")
+]
+HeadLayers = Annotated[int, typer.Option(help="Blocks of each head of medusa.")]
+ForGguf = Annotated[
+    bool,
+    typer.Option("--gguf", help="eagle3 with the norms that llama.cpp has, to export as GGUF."),
+]
+Optimizer = Annotated[str, typer.Option(help="muon or adamw.")]
+Lr = Annotated[float | None, typer.Option(help="Rate; default .02 for muon, .001 for adamw.")]
+Batch = Annotated[int, typer.Option(help="Tokens of a step.")]
+Seed = Annotated[int, typer.Option(help="Of the first weights and the order.")]
+Int8 = Annotated[bool, typer.Option("--int8", help="Write matrices as int8 codes: half of fp16.")]
+
+
 @opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
 def command(
     context: typer.Context,
     config: EngineConfig,
-    kind: str = typer.Option("mlp_speculator", help="mlp_speculator, eagle3 or medusa."),
-    answers: Path | None = shared.ANSWERS,
-    text: list[Path] | None = shared.TEXT,
-    tokens: str = shared.TOKENS,
-    depth: int = typer.Option(3, help="Tokens of a draft to train for."),
-    vocab: int = shared.VOCAB,
-    cell: str = typer.Option("lstm", help="Of mlp_speculator: lstm or mlp."),
-    inner: int = typer.Option(
-        0, help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
-    ),
-    head_layers: int = typer.Option(1, help="Blocks of each head of medusa."),
-    for_gguf: bool = typer.Option(
-        False, "--gguf", help="eagle3 with the norms that llama.cpp has, to export as GGUF."
-    ),
-    loss: str = shared.LOSS,
-    optimizer: str = typer.Option("muon", help="muon or adamw."),
-    lr: float | None = typer.Option(None, help="Rate; default .02 for muon, .001 for adamw."),
-    batch: int = typer.Option(1024, help="Tokens of a step."),
-    seed: int = typer.Option(0, help="Of the first weights and the order."),
-    eval_every: str = shared.EVAL_EVERY,
-    patience: int = shared.PATIENCE,
-    hold_gb: float = shared.HOLD_GB,
-    int8: bool = typer.Option(False, "--int8", help="Write matrices as int8 codes: half of fp16."),
-    out: Path | None = shared.OUT,
+    kind: Kind = "mlp_speculator",
+    answers: shared.Answers = None,
+    text: shared.Text = None,
+    tokens: shared.Tokens = "3M",
+    depth: Depth = 3,
+    vocab: shared.Vocab = 4096,
+    cell: Cell = "lstm",
+    inner: Inner = 0,
+    head_layers: HeadLayers = 1,
+    for_gguf: ForGguf = False,
+    loss: shared.Loss = "kl+lk",
+    optimizer: Optimizer = "muon",
+    lr: Lr = None,
+    batch: Batch = 1024,
+    seed: Seed = 0,
+    eval_every: shared.EvalEvery = "100k",
+    patience: shared.Patience = 8,
+    hold_gb: shared.HoldGb = 2.0,
+    int8: Int8 = False,
+    out: shared.Out = None,
     as_json: opt.Json = False,
 ) -> None:
     """Train a drafter on what the model says. Ctrl-C loses nothing: the same command goes on where it was.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -18,16 +19,20 @@ MAX_MB = 4000
 @opt.engine(max_num_seqs=16)
 def command(
     config: EngineConfig,
-    prompts: str = typer.Option("builtin", help="A file of prompts, JSONL or one a line; builtin."),
-    tokens: str = typer.Option("200k", help="Tokens of answers to make, such as 200k or 5M."),
-    size_mb: float = typer.Option(8.0, help="Size of the table, at most."),
-    order: int = typer.Option(4, help="Last tokens of a context, at most."),
-    out: Path | None = typer.Option(
-        None, "-o", "--out", help="The table; default: where drafters find it."
-    ),
-    answers: Path | None = typer.Option(
-        None, help="JSONL of the answers; what it holds is not made again."
-    ),
+    prompts: Annotated[
+        str, typer.Option(help="A file of prompts, JSONL or one a line; builtin.")
+    ] = "builtin",
+    tokens: Annotated[
+        str, typer.Option(help="Tokens of answers to make, such as 200k or 5M.")
+    ] = "200k",
+    size_mb: Annotated[float, typer.Option(help="Size of the table, at most.")] = 8.0,
+    order: Annotated[int, typer.Option(help="Last tokens of a context, at most.")] = 4,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The table; default: where drafters find it.")
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option(help="JSONL of the answers; what it holds is not made again.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Let the model answer prompts, and make a table of what it says after its last few tokens.

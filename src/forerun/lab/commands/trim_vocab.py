@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,6 +11,21 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.lab.output import publish
+
+Draft = Annotated[str, typer.Option(help="The draft model: a path, a known or a hub name.")]
+Out = Annotated[Path, typer.Option("-o", "--out", help="The folder of the trimmed draft.")]
+Answers = Annotated[
+    Path | None,
+    typer.Option(
+        help="Answers of the model, as forerun train table keeps them; default: those it made."
+    ),
+]
+Texts = Annotated[Path | None, typer.Option(help="Plain text to count as well, or instead.")]
+Size = Annotated[str, typer.Option(help="Tokens to keep; auto measures what is fastest.")]
+Prompts = Annotated[str, typer.Option(help="A file of prompts to measure on, or builtin.")]
+Limit = Annotated[int, typer.Option(help="Prompts to measure on, evenly over the categories.")]
+MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", help="New tokens a prompt, at most.")]
+NumDraft = Annotated[int, typer.Option(help="Tokens the draft guesses a pass, to measure with.")]
 
 
 @opt.engine(
@@ -20,18 +36,15 @@ from forerun.lab.output import publish
 )
 def command(
     config: EngineConfig,
-    draft: str = typer.Option(..., help="The draft model: a path, a known or a hub name."),
-    out: Path = typer.Option(..., "-o", "--out", help="The folder of the trimmed draft."),
-    answers: Path | None = typer.Option(
-        None,
-        help="Answers of the model, as forerun train table keeps them; default: those it made.",
-    ),
-    texts: Path | None = typer.Option(None, help="Plain text to count as well, or instead."),
-    size: str = typer.Option("auto", help="Tokens to keep; auto measures what is fastest."),
-    prompts: str = typer.Option("builtin", help="A file of prompts to measure on, or builtin."),
-    limit: int = typer.Option(6, help="Prompts to measure on, evenly over the categories."),
-    max_tokens: int = typer.Option(48, "-n", "--max-tokens", help="New tokens a prompt, at most."),
-    num_draft: int = typer.Option(3, help="Tokens the draft guesses a pass, to measure with."),
+    draft: Draft,
+    out: Out,
+    answers: Answers = None,
+    texts: Texts = None,
+    size: Size = "auto",
+    prompts: Prompts = "builtin",
+    limit: Limit = 6,
+    max_tokens: MaxTokens = 48,
+    num_draft: NumDraft = 3,
     as_json: opt.Json = False,
 ) -> None:
     """Cut a draft model's head to the tokens that the model says most, and measure what it brings.
