@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import (
-    FlatInputs,
     limit_of,
     product_error,
     round_weights,
@@ -14,16 +14,17 @@ from forerun.lab.quantize.flatten import (
     search_rows,
 )
 from forerun.weights.flat import FlatRows, Split
+from tests.lab.quantize.test_awq import inputs_of
 
 
-def sample(num_out: int = 24, num_in: int = 64) -> tuple[torch.Tensor, FlatInputs]:
+def sample(num_out: int = 24, num_in: int = 64) -> tuple[torch.Tensor, Inputs]:
     """A weight and inputs of which one channel in sixteen is large."""
     random = torch.Generator().manual_seed(3)
     x = torch.randn(256, num_in, generator=random)
     x = x @ (torch.eye(num_in) + 0.3 * torch.randn(num_in, num_in, generator=random))
     x[:, ::16] *= 20
     weight = torch.randn(num_out, num_in, generator=random)
-    return weight, FlatInputs(x.abs().amax(0), x.T @ x / len(x), x)
+    return weight, inputs_of(x)
 
 
 def rows_of(split: Split, widen: float, row_bits: int = 8) -> FlatRows:
@@ -79,7 +80,7 @@ def test_matrices_of_one_site_share_their_rows_and_keep_their_range() -> None:
 def test_unused_inputs_are_no_harm() -> None:
     weight, inputs = sample()
     x = inputs.sample * (torch.arange(64) > 7)
-    dead = FlatInputs(x.abs().amax(0), x.T @ x / len(x), x)
+    dead = inputs_of(x)
     rows = search_rows(dead, weight, bits=4, row_bits=8, split="spill", widen=0.5)
     (parts,) = round_weights([weight], dead, rows, 4, compensate=True)
     assert product_error([weight], [parts], dead) < 0.05

@@ -28,15 +28,20 @@ _NUMBERS_AT_A_TIME = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Statistics of a layer's inputs: mean magnitude (K,), Gram matrix (K, K) over the number of tokens."""
+    """What calibration saw of a layer's inputs x: means of |x| (K,) and x^T x (K, K), largest |x| (K,), some rows."""
 
     magnitude: Tensor
     gram: Tensor
+    largest: Tensor
+    sample: Tensor
+    """(S, K)."""
 
     def divided(self, scales: Tensor) -> Inputs:
         """Those of inputs divided by scales (K,)."""
-        gram = self.gram / scales
-        return Inputs(self.magnitude / scales, gram.div_(scales[:, None]))
+        gram = (self.gram / scales).div_(scales[:, None])
+        linear = (self.magnitude, self.largest, self.sample)
+        magnitude, largest, sample = (part / scales for part in linear)
+        return Inputs(magnitude, gram, largest, sample)
 
     def error(self, difference: Tensor) -> float:
         """The mean square of what a difference of weights (N, K) makes of the inputs, summed over rows."""

@@ -7,12 +7,14 @@ T tokens, D width, H heads, G kv heads, E head dim.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import rounded
 from forerun.model.config import ModelConfig
 from forerun.model.decoder import inverse_frequencies
@@ -28,6 +30,10 @@ READERS: Mapping[Site, tuple[str, ...]] = {
     "mlp": ("gate", "up"),
     "down": ("down",),
 }
+
+
+_SAMPLED = 128
+"""Rows of a site's inputs that are kept, about."""
 
 
 class WholeBlock:
@@ -95,6 +101,29 @@ def advance(block: WholeBlock, states: Tensor) -> None:
     """Replace texts' hidden states (S, T, D) by the block's outputs."""
     for i in range(len(states)):
         states[i] = block(states[i])[0]
+
+
+def observe(block: WholeBlock, states: Tensor) -> dict[Site, Inputs]:
+    """Replace texts' hidden states (S, T, D) by the block's outputs; return what its matrices read."""
+    seen: dict[Site, Inputs] = {}
+    count = states.shape[0] * states.shape[1]
+    step = max(1, count // _SAMPLED)
+    for i in range(len(states)):
+        states[i], sites = block(states[i])
+        for site, x in sites.items():
+            if site not in seen:
+                each, pairs = torch.zeros(x.shape[1]), torch.zeros(x.shape[1], x.shape[1])
+                seen[site] = Inputs(each, pairs, each.clone(), x[:0])
+            before = seen[site]
+            before.magnitude.add_(x.abs().sum(0))
+            before.gram.addmm_(x.T, x)
+            largest = torch.maximum(before.largest, x.abs().amax(0))
+            sample = torch.cat((before.sample, x[(-i * len(x)) % step :: step]))
+            seen[site] = replace(before, largest=largest, sample=sample)
+    for inputs in seen.values():
+        inputs.magnitude.div_(count)
+        inputs.gram.div_(count)
+    return seen
 
 
 class FlatBlock(WholeBlock):

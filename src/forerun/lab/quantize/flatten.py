@@ -8,12 +8,12 @@ chosen and how channels are split is reconstructed. N rows (outputs), K columns 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.weights.flat import FlatParts, FlatRows, Split
 
@@ -25,15 +25,6 @@ _REACH = {8: (1.5,), 4: (1.0, 0.6, 0.3)}
 _CLIPS = tuple(1 - 0.06 * i for i in range(8))
 _ROWS_AT_A_TIME = 256
 _LEAST = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class FlatInputs:
-    """What calibration saw of a layer's inputs: largest |x| (K,), mean of x^T x (K, K), some rows (S, K)."""
-
-    largest: Tensor
-    gram: Tensor
-    sample: Tensor
 
 
 def limit_of(bits: int) -> int:
@@ -50,7 +41,7 @@ def rounded(rows: FlatRows, x: Tensor) -> Tensor:
 
 
 def search_rows(
-    inputs: FlatInputs, weight: Tensor, *, bits: int, row_bits: int, split: Split, widen: float
+    inputs: Inputs, weight: Tensor, *, bits: int, row_bits: int, split: Split, widen: float
 ) -> FlatRows:
     """How to flatten the inputs of all matrices `weight` (N, K) that read them, with at most (1 + widen) K places.
 
@@ -81,7 +72,7 @@ def search_rows(
 
 
 def _threshold(
-    inputs: FlatInputs,
+    inputs: Inputs,
     smooth: Tensor,
     weight: Tensor,
     share: Tensor,
@@ -115,7 +106,7 @@ def _threshold(
 
 
 def round_weights(
-    weights: Sequence[Tensor], inputs: FlatInputs, rows: FlatRows, bits: int, *, compensate: bool
+    weights: Sequence[Tensor], inputs: Inputs, rows: FlatRows, bits: int, *, compensate: bool
 ) -> list[FlatParts]:
     """Codes of matrices (N_i, K) for flattened inputs.
 
@@ -141,9 +132,7 @@ def round_weights(
     ]
 
 
-def product_error(
-    weights: Sequence[Tensor], parts: Sequence[FlatParts], inputs: FlatInputs
-) -> float:
+def product_error(weights: Sequence[Tensor], parts: Sequence[FlatParts], inputs: Inputs) -> float:
     """Mean square error of the products on the sampled rows, relative to their size."""
     seen, error, size = rounded(parts[0].rows, inputs.sample), 0.0, 0.0
     for weight, part in zip(weights, parts, strict=True):

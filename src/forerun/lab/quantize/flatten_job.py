@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from forerun.core.device import return_freed
-from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance
-from forerun.lab.quantize.flatten import FlatInputs, product_error, round_weights, search_rows
+from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance, observe
+from forerun.lab.quantize.flatten import product_error, round_weights, search_rows
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
@@ -30,8 +30,6 @@ from forerun.weights.hf_layouts import flat_config
 
 WIDTHS = (8, 4)
 _PROBES, _PROBE_TOKENS = 2, 96
-_SAMPLED = 128
-"""Rows of a site's inputs that are kept, about."""
 
 Bits = Literal[4, 8] | None
 """Of all sites, None for a choice per site."""
@@ -280,22 +278,3 @@ def _unpacked(file: safetensors.safe_open, name: str, split: Split) -> FlatParts
         for part in ("codes", "scales", "steps", "pieces", "limit")
     )
     return FlatParts(codes, scales, FlatRows(steps, pieces, int(limit[0]), split))
-
-
-def observe(block: WholeBlock, states: Tensor) -> dict[Site, FlatInputs]:
-    """Replace texts' hidden states (S, T, D) by the block's outputs; what its matrices read."""
-    seen: dict[Site, FlatInputs] = {}
-    count = states.shape[0] * states.shape[1]
-    step = max(1, count // _SAMPLED)
-    for i in range(len(states)):
-        states[i], sites = block(states[i])
-        for site, x in sites.items():
-            gram, largest = x.T @ x / count, x.abs().amax(0)
-            sample = x[(-i * len(x)) % step :: step]
-            if site in seen:
-                before = seen[site]
-                gram += before.gram
-                largest = torch.maximum(before.largest, largest)
-                sample = torch.cat((before.sample, sample))
-            seen[site] = FlatInputs(largest, gram, sample.clone())
-    return seen

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.core.device import return_freed
 from forerun.lab.quantize.awq import Inputs, clip, search_scales
-from forerun.lab.quantize.block import READERS, Site, WholeBlock, advance
+from forerun.lab.quantize.block import READERS, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import awq_nbytes
@@ -158,21 +158,3 @@ class RoundJob(QuantizeJob):
             coded = Coded(codes.to(torch.uint8).contiguous(), scales, zeros)
         del cut
         return coded, inputs.error(coded.values() - weight) / max(inputs.error(weight), 1e-30)
-
-
-def observe(block: WholeBlock, states: Tensor) -> dict[Site, Inputs]:
-    """Replace texts' hidden states (S, T, D) by the block's outputs; statistics of what its matrices read."""
-    seen: dict[Site, Inputs] = {}
-    for i in range(len(states)):
-        states[i], sites = block(states[i])
-        for site, x in sites.items():
-            width = x.shape[1]
-            if site not in seen:
-                seen[site] = Inputs(torch.zeros(width), torch.zeros(width, width))
-            seen[site].magnitude.add_(x.abs().sum(0))
-            seen[site].gram.addmm_(x.T, x)
-    count = states.shape[0] * states.shape[1]
-    for inputs in seen.values():
-        inputs.magnitude.div_(count)
-        inputs.gram.div_(count)
-    return seen
