@@ -11,7 +11,7 @@ from forerun.core.config import EngineConfig
 from forerun.engine import profile
 from forerun.engine.controller import Prior
 from forerun.engine.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
-from tests.engine.test_results import FIGURES, TIMES
+from tests.engine.test_figures import FIGURES, TIMES
 
 
 @pytest.fixture(autouse=True)
