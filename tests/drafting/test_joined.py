@@ -1,9 +1,8 @@
-"""A network beside tables: one tree of both, where it is asked, and that the native one is the oracle's."""
+"""A network joined with tables: one tree of both, where it is asked, and that the native one is the oracle's."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from forerun.drafters.mlp_speculator.drafting import NativeNetwork, TorchNetwork
 from forerun.drafting import best_first
@@ -15,14 +14,16 @@ from forerun.drafting.ngram.token_table import new_live_table
 from forerun.drafting.spec import DrafterSpec
 from forerun.model.kernels import native
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
+from tests.native.networks import hidden, target, weights_of
 from tests.tiny import tiny_model
 
 TEXTS = [[1, 4, 7, 1, 4, 9, 2, 1, 4], [3, 3, 5, 8, 3, 3, 5, 0, 3], [2, 2, 2, 2, 7]]
 SPEC = "mlp_speculator:model=untrained,min_chance=0++recycling:table=none,min_chance=0.001"
 MODEL = tiny_model(3, sharpness=3.0)
+TARGET = Target(MODEL, None, max_num_seqs=4, max_len=256)
 
 
-def beside(patch=None):
+def known(patch=None):
     """What is known of `TEXTS`, natively or, with a patch, by the oracles; and what was asked to learn."""
     if patch is not None:
         patch.setattr(native, "available", lambda: False)
@@ -38,15 +39,11 @@ def beside(patch=None):
 
 
 def network(kind=NativeNetwork):
-    from tests.native.test_draft_network import target, weights_of
-
     weights, model = weights_of(cell="lstm", tie_lstm_embs=True), target()
     return kind(weights, model, 32) if kind is NativeNetwork else kind(weights, model)
 
 
 def draft(net, evidence, doubt, num_nodes=9):
-    from tests.native.test_draft_network import hidden
-
     tokens = [text[-1] for text in TEXTS]
     rows = hidden(len(TEXTS))
     return net.draft(rows, tokens, [num_nodes] * len(TEXTS), 4, 0.01, evidence, doubt)
@@ -58,8 +55,8 @@ needs_native = pytest.mark.skipif(not native.available(), reason="no native kern
 @needs_native
 @pytest.mark.parametrize("doubt", [0.0, 0.3, 0.6])
 def test_the_native_tree_is_the_oracles(doubt, monkeypatch):
-    found = draft(network(), beside()[0], doubt)
-    expected = draft(network(TorchNetwork), beside(monkeypatch)[0], doubt)
+    found = draft(network(), known()[0], doubt)
+    expected = draft(network(TorchNetwork), known(monkeypatch)[0], doubt)
     for tree, other in zip(found, expected, strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
@@ -67,7 +64,7 @@ def test_the_native_tree_is_the_oracles(doubt, monkeypatch):
 
 @needs_native
 def test_without_doubt_the_tables_guess_alone_and_with_any_the_network_adds():
-    evidence, (own, shared, file, live) = beside()
+    evidence, (own, shared, file, live) = known()
     alone = best_first.grow_texts(own, shared, file, live, [9] * 3, 0.01)
     assert draft(network(), evidence, 1.0) == alone
     assert draft(network(), evidence, 0.0) != alone
@@ -75,10 +72,8 @@ def test_without_doubt_the_tables_guess_alone_and_with_any_the_network_adds():
 
 @needs_native
 def test_a_text_gets_the_same_tree_alone_and_in_company():
-    evidence, (own, shared, file, live) = beside()
+    evidence, (own, shared, file, live) = known()
     together = draft(network(), evidence, 0.2)
-    from tests.native.test_draft_network import hidden
-
     rows, net = hidden(3), network()
     for i, text in enumerate(TEXTS):
         one = text_ngrams([own[i]], shared, file, live)
@@ -87,12 +82,12 @@ def test_a_text_gets_the_same_tree_alone_and_in_company():
 
 def test_a_chance_is_the_mean_of_both(monkeypatch):
     monkeypatch.setattr(native, "available", lambda: False)
-    net, (evidence, _) = network(TorchNetwork), beside()
-    (context, known), *_ = evidence
-    assert isinstance(known, NGramModel)
-    tables = known.next(known.root(context))
+    net, (evidence, _) = network(TorchNetwork), known()
+    (context, model), *_ = evidence
+    assert isinstance(model, NGramModel)
+    tables = model.next(model.root(context))
     tokens, parents, chances = draft(net, evidence, 0.0, 40)[0]
-    alone = net.draft(torch.stack([*_hidden()]), [text[-1] for text in TEXTS], [40] * 3, 1, 0.0)[0]
+    alone = net.draft(hidden(len(TEXTS)), [text[-1] for text in TEXTS], [40] * 3, 1, 0.0)[0]
     says = {t: p for t, parent, p in zip(*alone, strict=True) if parent < 0}
     roots = {t: p for t, parent, p in zip(tokens, parents, chances, strict=True) if parent < 0}
     assert len(roots) > 3
@@ -101,17 +96,10 @@ def test_a_chance_is_the_mean_of_both(monkeypatch):
         assert p == pytest.approx(mean)
 
 
-def _hidden():
-    from tests.native.test_draft_network import hidden
-
-    return hidden(len(TEXTS))
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_greedy_tokens_stay_and_the_two_are_one(order):
-    target = Target(MODEL, None, max_num_seqs=4, max_len=256)
     spec = "++".join(SPEC.split("++")[::order])
-    drafter = DrafterSpec.of(spec).build(target)
+    drafter = DrafterSpec.of(spec).build(TARGET)
     assert drafter.network is not None
     engine = engine_for(MODEL, drafter)
     runs = complete(engine, LOOPING, GREEDY)
@@ -122,5 +110,4 @@ def test_greedy_tokens_stay_and_the_two_are_one(order):
 @needs_native
 def test_what_is_not_both_native_is_a_union_of_trees(monkeypatch):
     monkeypatch.setattr(native, "available", lambda: False)  # of the tables; the target is built
-    target = Target(MODEL, None, max_num_seqs=4, max_len=256)
-    assert DrafterSpec.of(SPEC).build(target).network is None
+    assert DrafterSpec.of(SPEC).build(TARGET).network is None

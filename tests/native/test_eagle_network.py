@@ -11,11 +11,10 @@ from forerun import _native
 from forerun.drafters.eagle3.drafting import EagleWeights, NativeEagle, TorchEagle
 from forerun.drafters.eagle3.files import shapes
 from forerun.drafters.eagle3.network import Eagle3Config
-from forerun.model.backends.native import load as load_native
-from tests.native.models import GATED, VOCAB, random_weights
+from tests.native.models import VOCAB
+from tests.native.networks import TOKENS, WIDTH, target
 
-WIDTH, MAX_LEN = GATED.hidden_size, 200
-TOKENS = torch.arange(0, VOCAB, 3)
+MAX_LEN = 200
 BASE = Eagle3Config(
     vocab_size=VOCAB,
     draft_vocab_size=len(TOKENS),
@@ -48,10 +47,6 @@ def weights_of(config: Eagle3Config) -> EagleWeights:
     }
     tensors = {n: 1 + t if "norm" in n else t for n, t in tensors.items()}
     return EagleWeights(config, tensors, TOKENS, (1.0, 0.7))
-
-
-def target(dtype="f32", **options):
-    return load_native(GATED, random_weights(GATED, dtype), **{"num_threads": 1, **options})
 
 
 def text(slot, length):
