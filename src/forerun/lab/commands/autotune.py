@@ -8,11 +8,10 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.lab.commands import _options as shared
 
 if TYPE_CHECKING:
     pass
-
-
 Drafters = Annotated[
     str | None,
     typer.Option(
@@ -22,7 +21,6 @@ Drafters = Annotated[
         help="NAME[:option=value,...],NAME,...; changed options stay. Default: all that need none.",
     ),
 ]
-Prompts = Annotated[str, typer.Option(help="A .jsonl with turns, or a text file; default: ours.")]
 Limit = Annotated[int, typer.Option(help="Prompts to tune on, evenly over the categories.")]
 MaxTokens = Annotated[
     int, typer.Option("-n", "--max-tokens", "--n-predict", help="New tokens a prompt, at most.")
@@ -35,7 +33,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Score again what an earlie
 def command(
     config: EngineConfig,
     drafters: Drafters = None,
-    prompts: Prompts = "builtin",
+    prompts: shared.PromptFile = "builtin",
     limit: Limit = 9,
     max_tokens: MaxTokens = 64,
     repeats: Repeats = 10,

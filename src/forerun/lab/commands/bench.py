@@ -15,6 +15,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ OF_THIS_MACHINE = (
     *SAMPLING,
 )
 """Options that bench has no use for where a server answers."""
-
 
 Drafters = Annotated[
     str,
@@ -53,18 +53,8 @@ Task = Annotated[
     str, typer.Option(help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir.")
 ]
 TasksDir = Annotated[Path | None, typer.Option(help="Folder of NAME.jsonl prompt files.")]
-Categories = Annotated[
-    str | None, typer.Option(help="Only prompts of these, e.g. code,maths,chat.")
-]
-Limit = Annotated[int | None, typer.Option(help="So many prompts, evenly over the categories.")]
-Batch = Annotated[int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")]
-Rounds = Annotated[int, typer.Option(help="How often every prompt is measured.")]
 Peers = Annotated[
     str | None, typer.Option(help="Other engines to measure beside ours: NAME,NAME,...")
-]
-PeersDir = Annotated[Path, typer.Option(help="Where make peers put their environments.")]
-Out = Annotated[
-    Path | None, typer.Option(help="JSONL of measurements; what it holds already is not repeated.")
 ]
 Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print the tables, all columns, as Markdown.")
@@ -73,7 +63,6 @@ Url = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Measure a server instead, --batch requests at once."),
 ]
-ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key that it asks for.")]
 
 
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
@@ -86,17 +75,17 @@ def command(
     baseline: Baseline = None,
     task: Task = "builtin",
     tasks_dir: TasksDir = None,
-    categories: Categories = None,
-    limit: Limit = None,
-    batch: Batch = 1,
-    rounds: Rounds = 1,
+    categories: shared.Categories = None,
+    limit: shared.Limit = None,
+    batch: shared.Batch = 1,
+    rounds: shared.Rounds = 1,
     peers: Peers = None,
-    peers_dir: PeersDir = Path(".peers"),
+    peers_dir: shared.PeersDir = Path(".peers"),
     json_schema: opt.JsonSchema = None,
-    out: Out = None,
+    out: shared.OutResumed = None,
     markdown: Markdown = False,
     url: Url = None,
-    api_key: ApiKey = None,
+    api_key: shared.ApiKey = None,
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs.

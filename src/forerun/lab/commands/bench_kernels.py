@@ -10,10 +10,10 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab import provenance
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 REPEATS, REPEATS_BESIDE = 30, 5
-
 
 Cases = Annotated[
     str,
@@ -31,7 +31,6 @@ Repeats = Annotated[
     ),
 ]
 Peers = Annotated[str | None, typer.Option(help="Engines to time beside ours: llama.cpp.")]
-PeersDir = Annotated[Path, typer.Option(help="Where make peers put their environments.")]
 OneThread = Annotated[bool, typer.Option("--one-thread", help="Also time ours on a single thread.")]
 Out = Annotated[Path | None, typer.Option(help="JSON of the results, for forerun bench report.")]
 
@@ -43,7 +42,7 @@ def command(
     context: Context = 128,
     repeats: Repeats = None,
     peers: Peers = None,
-    peers_dir: PeersDir = Path(".peers"),
+    peers_dir: shared.PeersDir = Path(".peers"),
     one_thread: OneThread = False,
     out: Out = None,
     as_json: opt.Json = False,

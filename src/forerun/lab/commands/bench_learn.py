@@ -12,6 +12,7 @@ from forerun.cli import options as opt
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 
@@ -23,15 +24,11 @@ from forerun.lab.output import publish
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    task: Annotated[
-        str, typer.Option(help="builtin, or a file of prompts (.jsonl, or one a line).")
-    ] = "builtin",
+    task: shared.PromptFile = "builtin",
     limit: Annotated[int | None, typer.Option(help="Only the first so many.")] = None,
     raw: opt.Raw = False,
-    out: Annotated[
-        Path | None, typer.Option(help="JSON of the results; a plot is drawn beside it.")
-    ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
+    out: shared.OutDrawn = None,
+    plots: shared.Plots = True,
     as_json: opt.Json = False,
 ) -> None:
     """Answer prompts one after the other, with a drafter that learns between them and with one that does not.

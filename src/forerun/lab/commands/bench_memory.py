@@ -11,22 +11,18 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
-
 
 Drafters = Annotated[str, typer.Option("-d", "--drafters", help="NAME[:option=value,...],NAME,...")]
 Cuts = Annotated[str, typer.Option(help="Percent of the generation memory to take away.")]
 Task = Annotated[
     Path | None, typer.Option(help="A .jsonl file of conversations; default: builtin prompts.")
 ]
-Limit = Annotated[int | None, typer.Option(help="So many of them, evenly over the categories.")]
 Together = Annotated[int, typer.Option(help="Conversations that are decoded together.")]
 Batch = Annotated[int, typer.Option(help="The batch that is compared with one at a time; 1: none.")]
-Rounds = Annotated[int, typer.Option(help="How often all is measured.")]
-Out = Annotated[Path | None, typer.Option(help="JSON of the results; a plot is drawn beside it.")]
-Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")]
 
 
 @opt.engine(
@@ -39,12 +35,12 @@ def command(
     drafters: Drafters = SPECIFICATION,
     cuts: Cuts = "0,25,50,65,80",
     task: Task = None,
-    limit: Limit = None,
+    limit: shared.Limit = None,
     together: Together = 4,
     batch: Batch = 10,
-    rounds: Rounds = 1,
-    out: Out = None,
-    plots: Plots = True,
+    rounds: shared.Rounds = 1,
+    out: shared.OutDrawn = None,
+    plots: shared.Plots = True,
     as_json: opt.Json = False,
 ) -> None:
     """Measure drafters with all their generation memory and with less of it, in turns on the same conversations.

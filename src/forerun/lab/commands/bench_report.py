@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from forerun.cli import options as opt
+from forerun.lab.commands import _options as shared
 
 
 def command(
@@ -18,7 +19,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: the first file's.")
     ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")] = True,
+    plots: shared.Plots = True,
     as_json: opt.Json = False,
 ) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""

@@ -13,6 +13,7 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.errors import ConfigError
+from forerun.lab.commands import _options as shared
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 DEFAULT_LEN = 2048
 """Tokens of a sequence, where a model is given and --max-model-len is not."""
 
-
 Model = Annotated[
     str | None,
     typer.Argument(help="A model to serve here meanwhile; with --url, the model's name there."),
 ]
 Url = Annotated[str | None, typer.Option(metavar="URL", help="A server: http://HOST:PORT/v1.")]
-ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key that it asks for.")]
 RequestRate = Annotated[
     float, typer.Option(help="Requests a second, on average; inf: all at once.")
 ]
@@ -46,8 +45,6 @@ Concurrency = Annotated[
 NumPrompts = Annotated[
     int | None, typer.Option(help="Requests of each load; default: every prompt once.")
 ]
-Task = Annotated[str, typer.Option(help="builtin, or a file of prompts (.jsonl, or one a line).")]
-Categories = Annotated[str | None, typer.Option(help="Only prompts of these, e.g. code,maths.")]
 InputLen = Annotated[
     int | None, typer.Option(help="Prompts of so many tokens, made of several; with MODEL.")
 ]
@@ -62,14 +59,12 @@ Seed = Annotated[
 Goodput = Annotated[
     str | None, typer.Option(metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20.")
 ]
-Rounds = Annotated[int, typer.Option(help="How often every load is run.")]
 Peer = Annotated[
     str | None, typer.Option(help="llama-server: the same file and load beside ours, in turns.")
 ]
 Offline = Annotated[
     bool, typer.Option("--offline", help="The same load in this process too, without a server.")
 ]
-PeersDir = Annotated[Path, typer.Option(help="Where make peers put their environments.")]
 Threads = Annotated[
     int | None, typer.Option("-t", "--threads", help="Of the servers; default: all cores.")
 ]
@@ -77,35 +72,32 @@ MaxModelLen = Annotated[
     int | None, typer.Option("-c", "--max-model-len", help="Tokens of a sequence there.")
 ]
 ServerArgs = Annotated[str, typer.Option(help="More for forerun serve, such as '-d none'.")]
-Out = Annotated[
-    Path | None, typer.Option(help="JSONL of the loads; what it holds already is not repeated.")
-]
 
 
 def command(
     model: Model = None,
     url: Url = None,
-    api_key: ApiKey = None,
+    api_key: shared.ApiKey = None,
     request_rate: RequestRate = math.inf,
     ramp_up: RampUp = 0.0,
     concurrency: Concurrency = "1,4,8",
     num_prompts: NumPrompts = None,
-    task: Task = "builtin",
-    categories: Categories = None,
+    task: shared.PromptFile = "builtin",
+    categories: shared.Categories = None,
     input_len: InputLen = None,
     max_tokens: MaxTokens = 128,
     temperature: Temperature = 0.0,
     ignore_eos: IgnoreEos = False,
     seed: Seed = 0,
     goodput: Goodput = None,
-    rounds: Rounds = 1,
+    rounds: shared.Rounds = 1,
     peer: Peer = None,
     offline: Offline = False,
-    peers_dir: PeersDir = Path(".peers"),
+    peers_dir: shared.PeersDir = Path(".peers"),
     threads: Threads = None,
     max_model_len: MaxModelLen = None,
     server_args: ServerArgs = "",
-    out: Out = None,
+    out: shared.OutResumed = None,
     as_json: opt.Json = False,
 ) -> None:
     """Measure a server under load: requests and tokens a second, latencies and their percentiles, goodput.

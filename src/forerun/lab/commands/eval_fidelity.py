@@ -11,6 +11,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.textfile import read_text
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 WINDOW = 256
@@ -29,12 +30,13 @@ def command(
     limit_tokens: Annotated[
         int | None, typer.Option(help="Only the first tokens of each text.")
     ] = None,
-    peers_dir: Annotated[
-        Path, typer.Option(help="llama.cpp is compared if make peers put it there.")
-    ] = Path(".peers"),
+    peers_dir: shared.PeersDir = Path(".peers"),
     as_json: opt.Json = False,
 ) -> None:
-    """Compare this engine's next-token distributions, and llama.cpp's, with fp32 on the same file and texts."""
+    """Compare this engine's next-token distributions, and llama.cpp's, with fp32 on the same file and texts.
+
+    llama.cpp is left out where make peers has not installed it.
+    """
     from forerun.cli import console
     from forerun.hub.prompt_sets import read
     from forerun.lab.eval import fidelity

@@ -13,6 +13,7 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.textfile import read_text
 from forerun.lab import provenance
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 DEFAULT_WINDOW = 1024
@@ -31,9 +32,7 @@ def command(
     limit_tokens: Annotated[
         int | None, typer.Option(help="Only the first tokens of the text.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="JSONL of windows; what it holds already is not repeated.")
-    ] = None,
+    out: shared.OutResumed = None,
     as_json: opt.Json = False,
 ) -> None:
     """Perplexity of a text, each token predicted once from a window of what stands before it."""

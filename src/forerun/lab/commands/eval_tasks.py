@@ -14,26 +14,21 @@ from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.lab import provenance
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forerun.engine.outputs import CompletionOutput
-
-
 Task = Annotated[str, typer.Option(help="gsm8k or humaneval (with --run-code).")]
 TasksDir = Annotated[Path, typer.Option(help="Folder with TASK.jsonl; see docs/measuring.md.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first prompts.")]
 MaxTokens = Annotated[
     int | None, typer.Option("-n", "--max-tokens", help="Of an answer; default: the task's.")
 ]
-Batch = Annotated[int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")]
 RunCode = Annotated[
     bool, typer.Option("--run-code", help="Allow tasks that run code the model wrote.")
-]
-Out = Annotated[
-    Path | None, typer.Option(help="JSONL of answers; what it holds already is not asked again.")
 ]
 
 
@@ -44,9 +39,9 @@ def command(
     tasks_dir: TasksDir = Path(),
     limit: Limit = None,
     max_tokens: MaxTokens = None,
-    batch: Batch = 1,
+    batch: shared.Batch = 1,
     run_code: RunCode = False,
-    out: Out = None,
+    out: shared.OutResumed = None,
     as_json: opt.Json = False,
 ) -> None:
     """Score a model on a task, greedily. The drafter changes how fast it answers, not the score."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from forerun.lab.quantize.flatten_job import FlattenRecipe
     from forerun.lab.quantize.round_job import Recipe
     from forerun.weights.checkpoint import Checkpoint
-
-
 Model = Annotated[
     str, typer.Option("-m", "--model", help="A GGUF file, a Hugging Face folder, or a name.")
 ]

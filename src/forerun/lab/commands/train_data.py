@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.lab.commands import _options as shared
 from forerun.lab.commands._training import count_of
 from forerun.lab.output import publish
 
@@ -16,15 +16,9 @@ from forerun.lab.output import publish
 @opt.engine(max_num_seqs=16)
 def command(
     config: EngineConfig,
-    prompts: Annotated[
-        str, typer.Option(help="A file of prompts, JSONL or one a line; builtin.")
-    ] = "builtin",
-    tokens: Annotated[
-        str, typer.Option(help="Tokens of answers to make, such as 200k or 5M.")
-    ] = "1M",
-    answers: Annotated[
-        Path | None, typer.Option(help="JSONL of the answers; what it holds is not made again.")
-    ] = None,
+    prompts: shared.PromptFile = "builtin",
+    tokens: shared.AnswerTokens = "1M",
+    answers: shared.KeptAnswers = None,
     licence: Annotated[
         str | None, typer.Option(help="Of the prompts whose lines have no field 'license'.")
     ] = None,

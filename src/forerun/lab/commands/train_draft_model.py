@@ -14,7 +14,6 @@ from forerun.lab.commands import _training as shared
 RATE = 0.005
 """Of Muon: the weights are not new, so a step is small."""
 
-
 Source = Annotated[
     str | None,
     typer.Option("--from", help="A smaller model of the same vocabulary to cut it from."),

@@ -13,7 +13,6 @@ from forerun.lab.commands import _training as shared
 
 RATES = {"muon": 0.02, "adamw": 0.001}
 
-
 Kind = Annotated[str, typer.Option(help="mlp_speculator, eagle3 or medusa.")]
 Depth = Annotated[int, typer.Option(help="Tokens of a draft to train for.")]
 Cell = Annotated[str, typer.Option(help="Of mlp_speculator: lstm or mlp.")]

@@ -10,6 +10,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.lab.commands import _options as shared
 from forerun.lab.commands._training import count_of
 from forerun.lab.output import Columns, publish, show_table
 
@@ -19,20 +20,14 @@ MAX_MB = 4000
 @opt.engine(max_num_seqs=16)
 def command(
     config: EngineConfig,
-    prompts: Annotated[
-        str, typer.Option(help="A file of prompts, JSONL or one a line; builtin.")
-    ] = "builtin",
-    tokens: Annotated[
-        str, typer.Option(help="Tokens of answers to make, such as 200k or 5M.")
-    ] = "200k",
+    prompts: shared.PromptFile = "builtin",
+    tokens: shared.AnswerTokens = "200k",
     size_mb: Annotated[float, typer.Option(help="Size of the table, at most.")] = 8.0,
     order: Annotated[int, typer.Option(help="Last tokens of a context, at most.")] = 4,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="The table; default: where drafters find it.")
     ] = None,
-    answers: Annotated[
-        Path | None, typer.Option(help="JSONL of the answers; what it holds is not made again.")
-    ] = None,
+    answers: shared.KeptAnswers = None,
     as_json: opt.Json = False,
 ) -> None:
     """Let the model answer prompts, and make a table of what it says after its last few tokens.

@@ -10,6 +10,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
 Draft = Annotated[str, typer.Option(help="The draft model: a path, a known or a hub name.")]
@@ -22,9 +23,7 @@ Answers = Annotated[
 ]
 Texts = Annotated[Path | None, typer.Option(help="Plain text to count as well, or instead.")]
 Size = Annotated[str, typer.Option(help="Tokens to keep; auto measures what is fastest.")]
-Prompts = Annotated[str, typer.Option(help="A file of prompts to measure on, or builtin.")]
 Limit = Annotated[int, typer.Option(help="Prompts to measure on, evenly over the categories.")]
-MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", help="New tokens a prompt, at most.")]
 NumDraft = Annotated[int, typer.Option(help="Tokens the draft guesses a pass, to measure with.")]
 
 
@@ -41,9 +40,9 @@ def command(
     answers: Answers = None,
     texts: Texts = None,
     size: Size = "auto",
-    prompts: Prompts = "builtin",
+    prompts: shared.PromptFile = "builtin",
     limit: Limit = 6,
-    max_tokens: MaxTokens = 48,
+    max_tokens: shared.NewTokens = 48,
     num_draft: NumDraft = 3,
     as_json: opt.Json = False,
 ) -> None:
