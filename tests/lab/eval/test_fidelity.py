@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
-from forerun.lab.eval.fidelity import Nearness, compare, nearness, pieces, reader
+from forerun.lab.eval.fidelity import compare, nearness, pieces, reader
+from forerun.lab.eval.perplexity import Score
 from tests.tiny import tiny_model
 
 MODEL, NOISY = tiny_model(3, sharpness=3.0), tiny_model(3, sharpness=3.0, noise=0.15)
@@ -22,9 +23,7 @@ def probs(row: list[float]) -> list[float]:
     return [math.exp(x) / total for x in row]
 
 
-def by_definition(
-    tokens: list[int], exact: list[list[float]], found: list[list[float]]
-) -> Nearness:
+def by_definition(tokens: list[int], exact: list[list[float]], found: list[list[float]]) -> Score:
     kl = nll = 0.0
     same = 0
     for i, token in enumerate(tokens[1:]):
@@ -32,7 +31,7 @@ def by_definition(
         kl += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
         nll -= math.log(q[token])
         same += p.index(max(p)) == q.index(max(q))
-    return Nearness(len(tokens) - 1, kl, same, nll)
+    return Score(len(tokens) - 1, nll, kl=kl, same=same)
 
 
 def test_a_system_is_compared_token_by_token_with_the_reference():
@@ -56,11 +55,11 @@ def test_logits_of_a_piece_are_those_the_engine_decodes_from():
 
 
 def test_means_are_over_all_tokens():
-    total = Nearness(3, 0.3, 2, 3 * math.log(2)) + Nearness(1, 0.1, 1, math.log(2))
+    total = Score(3, 3 * math.log(2), kl=0.3, same=2) + Score(1, math.log(2), kl=0.1, same=1)
     assert total.mean_kl == pytest.approx(0.1)
     assert total.agreement == 0.75
     assert total.ppl == pytest.approx(2)
-    assert math.isnan(Nearness().mean_kl)
+    assert math.isnan(Score().mean_kl)
 
 
 def test_a_probability_of_zero_counts_in_full_or_not_at_all():

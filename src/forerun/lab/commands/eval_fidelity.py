@@ -39,7 +39,7 @@ def command(
     """
     from forerun.cli import console
     from forerun.hub.prompt_sets import read
-    from forerun.lab.eval import fidelity
+    from forerun.lab.eval import fidelity, perplexity
 
     opt.check_least("limit_tokens", limit_tokens, 2)
     texts = [read_text(file) for file in text or ()] or [prompt.turns[0] for prompt in read()]
@@ -49,7 +49,7 @@ def command(
     reference = fidelity.reader(exact.model, window)
     with fidelity.systems(llm, window, peers_dir) as systems:
         steps = fidelity.compare(pieces, reference, [*systems.values()])
-        sums = [fidelity.Nearness()] * (1 + len(systems))
+        sums = [perplexity.Score()] * (1 + len(systems))
         for found in console.track(steps, "comparing", len(pieces)):
             sums = [a + b for a, b in zip(sums, found, strict=True)]
     results = dict(zip([fidelity.REFERENCE, *systems], sums, strict=True))

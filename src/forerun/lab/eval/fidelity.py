@@ -7,10 +7,8 @@ A system is a function from token ids (n,) to logits (n, V), fp32; drafting has 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.types import EMPTY_DRAFT
 from forerun.lab.bench.peers import base
 from forerun.lab.bench.run import PeerError
+from forerun.lab.eval.perplexity import Score, new_cache, windows
 from forerun.lab.output import Column, show_table
 from forerun.llm import LLM
 from forerun.model.model import Model
@@ -37,39 +36,6 @@ ROWS = 64
 """Rows compared at once, in fp64."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nearness:
-    """Sums over `tokens` predicted tokens; `kl` and `same` are against the reference."""
-
-    tokens: int = 0
-    kl: float = 0.0
-    same: int = 0
-    nll: float = 0.0
-
-    def __add__(self, other: Nearness) -> Nearness:
-        return Nearness(
-            self.tokens + other.tokens,
-            self.kl + other.kl,
-            self.same + other.same,
-            self.nll + other.nll,
-        )
-
-    @property
-    def mean_kl(self) -> float:
-        """Nats a token; not a number before the first one."""
-        return self.kl / self.tokens if self.tokens else math.nan
-
-    @property
-    def agreement(self) -> float:
-        """The share of tokens after which the likeliest next one is the reference's."""
-        return self.same / self.tokens if self.tokens else math.nan
-
-    @property
-    def ppl(self) -> float:
-        """The perplexity of the texts."""
-        return math.exp(self.nll / self.tokens) if self.tokens else math.nan
-
-
 def pieces(
     texts: Sequence[Sequence[int]], window: int, limit: int | None = None
 ) -> list[list[int]]:
@@ -77,12 +43,11 @@ def pieces(
 
     A piece of one token predicts nothing and is left out. Raises ConfigError if nothing is left.
     """
-    if window < 2:
-        raise ConfigError(f"the window must hold at least 2 tokens, got {window}")
     found = [
-        list(text[start : start + window])
+        list(text[part.start : part.stop])
         for text in (text[:limit] for text in texts)
-        for start in range(0, len(text) - 1, window)
+        if len(text) > 1
+        for part in windows(len(text), window, window)
     ]
     if not found:
         raise ConfigError("the texts hold no two tokens in a row: give a longer one")
@@ -94,12 +59,7 @@ def reader(model: Model, window: int) -> Read:
 
     Raises ConfigError if the window is longer than the model's context.
     """
-    if window > model.config.max_position:
-        raise ConfigError(
-            f"a window of {window} tokens is longer than the model's context "
-            f"of {model.config.max_position}: give a smaller --window"
-        )
-    cache = model.new_cache(1, window)
+    cache = new_cache(model, window)
 
     def read(tokens: Sequence[int]) -> Tensor:
         segment = Segment.of(0, 0, tokens, EMPTY_DRAFT)
@@ -110,7 +70,7 @@ def reader(model: Model, window: int) -> Read:
 
 def compare(
     texts: Sequence[Sequence[int]], reference: Read, systems: Sequence[Read]
-) -> Iterator[list[Nearness]]:
+) -> Iterator[list[Score]]:
     """For each text the reference's own sums, then those of every system."""
     for tokens in texts:
         exact = reference(tokens)
@@ -120,19 +80,19 @@ def compare(
         ]
 
 
-def nearness(tokens: Sequence[int], exact: Tensor, logits: Tensor) -> Nearness:
+def nearness(tokens: Sequence[int], exact: Tensor, logits: Tensor) -> Score:
     """How near logits (n, V) after each of the tokens (n,) are to the exact ones; the last row has no next token."""
-    total = Nearness()
+    total = Score()
     for start in range(0, len(tokens) - 1, ROWS):
         rows = slice(start, min(start + ROWS, len(tokens) - 1))
         goal = torch.tensor(tokens[rows.start + 1 : rows.stop + 1])
         right, found = (x[rows].double().log_softmax(-1) for x in (exact, logits))
         share = right.exp()
-        total += Nearness(
-            len(goal),
-            float((share * (right - found)).where(share > 0, 0).sum()),
-            int((exact[rows].argmax(-1) == logits[rows].argmax(-1)).sum()),
-            float(-found.gather(-1, goal[:, None]).sum()),
+        total += Score(
+            tokens=len(goal),
+            nll=float(-found.gather(-1, goal[:, None]).sum()),
+            kl=float((share * (right - found)).where(share > 0, 0).sum()),
+            same=int((exact[rows].argmax(-1) == logits[rows].argmax(-1)).sum()),
         )
     return total
 

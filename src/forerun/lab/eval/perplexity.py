@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from operator import add
 
 import torch
 from torch.nn import functional
@@ -41,19 +42,34 @@ class TextWindow:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Predicted tokens, the sum of their negative log-probabilities in nats, and how long it took."""
+    """Sums over predicted tokens: negative log-probabilities in nats, seconds, and how near a reference is.
+
+    `kl` is the divergence from the reference in nats, `same` counts tokens where both find the same one likeliest.
+    """
 
     tokens: int = 0
     nll: float = 0.0
     seconds: float = 0.0
+    kl: float = 0.0
+    same: int = 0
 
     def __add__(self, other: Score) -> Score:
-        return Score(self.tokens + other.tokens, self.nll + other.nll, self.seconds + other.seconds)
+        return Score(*map(add, astuple(self), astuple(other)))
 
     @property
     def ppl(self) -> float:
-        """The perplexity; not a number before the first token."""
+        """The perplexity; as all means, not a number before the first token."""
         return math.exp(self.nll / self.tokens) if self.tokens else math.nan
+
+    @property
+    def mean_kl(self) -> float:
+        """Nats a token."""
+        return self.kl / self.tokens if self.tokens else math.nan
+
+    @property
+    def agreement(self) -> float:
+        """The share of tokens after which the likeliest next one is the reference's."""
+        return self.same / self.tokens if self.tokens else math.nan
 
 
 def windows(num_tokens: int, window: int, stride: int) -> list[TextWindow]:
@@ -74,6 +90,16 @@ def windows(num_tokens: int, window: int, stride: int) -> list[TextWindow]:
     return found
 
 
+def new_cache(model: Model, window: int, kv: Precision = "auto") -> KVCache:
+    """Make room for windows of so many tokens. Raises ConfigError if they are longer than the model's context."""
+    if window > model.config.max_position:
+        raise ConfigError(
+            f"a window of {window} tokens is longer than the model's context "
+            f"of {model.config.max_position}: give a smaller --window"
+        )
+    return model.new_cache(1, window, kv)
+
+
 def measure(
     model: Model,
     tokens: Sequence[int],
@@ -85,13 +111,7 @@ def measure(
 
     Raises ConfigError if a window is longer than the model's context.
     """
-    longest = max(window.stop - window.start for window in plan)
-    if longest > model.config.max_position:
-        raise ConfigError(
-            f"a window of {longest} tokens is longer than the model's context "
-            f"of {model.config.max_position}: give a smaller --window"
-        )
-    cache = model.new_cache(1, longest, kv)
+    cache = new_cache(model, max(window.stop - window.start for window in plan), kv)
     for window in plan:
         key = f"{window.start}:{window.stop}"
         if key not in store.results:
