@@ -110,7 +110,7 @@ def _command(
 ) -> str:
     context = command.make_context(f"forerun {name}", [], resilient_parsing=True)
     about = "\n\n".join(map(wrapped, str(command.help).split("\n\n")))
-    lines = [f"## forerun {name}\n", f"{about}\n", f"```\n{usage(command, context)}\n```"]
+    lines = [f"## forerun {name}\n", f"{about}\n", f"`{usage(command, context)}`"]
     known = {replace(entry, default=""): entry for entry in shared}
     has = {key: entry for entry in own if (key := replace(entry, default="")) in known}
     for group, each in _by_group([entry for entry in own if entry not in has.values()]):
@@ -140,10 +140,13 @@ def _named(group: list[HelpEntry], has: dict[HelpEntry, HelpEntry]) -> str:
 
 
 def _list(found: list[HelpEntry]) -> str:
-    return "\n".join(
-        item(f"`{f'{e.names} {e.takes}'.rstrip()}`", e.text, e.default and f"default `{e.default}`")
-        for e in found
-    )
+    """List options; a switch is off unless its default is shown."""
+    lines = []
+    for entry in found:
+        has_default = entry.default not in ("", "off")
+        names = f"`{' '.join(filter(None, [entry.names, entry.takes]))}`"
+        lines.append(item(names, entry.text, f"default `{entry.default}`" if has_default else ""))
+    return "\n".join(lines)
 
 
 def option_list(drafter: str) -> str:

@@ -79,7 +79,7 @@ def usage(command: TyperCommand | TyperGroup, context: Context) -> str:
     parts = [context.command_path]
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     for argument in arguments:
-        name = _metavar(argument) + ("..." if argument.nargs == -1 else "")
+        name = _metavar(argument).removesuffix("...") + ("..." if argument.nargs == -1 else "")
         parts.append(name if argument.required else f"[{name}]")
     if takes_model(command):
         parts.insert(1, "[MODEL]")
