@@ -11,7 +11,7 @@ from forerun.server import bodies, prompts
 from forerun.server.bodies import LARGE, READ_AT_ONCE, BodyQueue, to_object
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.http import PART_NBYTES, answer, to_json
+from forerun.server.http import PART_NBYTES, JsonResponse, to_json
 from tests.server.conftest import post
 
 WORDS = "The quick brown fox jumps over the lazy dog, 123 times. "
@@ -116,7 +116,7 @@ def test_a_long_answer_is_sent_in_parts_and_others_run_between():
 
     async def run():
         other = asyncio.create_task(count())
-        await answer("a" * 3 * PART_NBYTES)({"type": "http"}, None, send)
+        await JsonResponse("a" * 3 * PART_NBYTES)({"type": "http"}, None, send)
         other.cancel()
 
     asyncio.run(run())

@@ -10,10 +10,10 @@ from starlette.responses import PlainTextResponse, Response
 import forerun
 from forerun.llm import LLM
 from forerun.server.answers import Document
-from forerun.server.dependencies import All, AskedByQuery
+from forerun.server.dependencies import AllModels, FromQuery
 from forerun.server.errors import ApiError, loading
 from forerun.server.fleet import Fleet
-from forerun.server.http import answer
+from forerun.server.http import JsonResponse
 from forerun.server.native_writer import settings
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.service import Service
@@ -32,36 +32,36 @@ _MODEL = object_of(
 
 @open_router.get("/health", responses=answers(object_of(status={"const": "ok"})))
 @open_router.get("/v1/health", include_in_schema=False)
-async def health(fleet: All) -> Response:
+async def health(fleet: AllModels) -> Response:
     """Answer 200 when requests are answered, 503 while the first model loads."""
     _check_ready(fleet)
-    return answer({"status": "ok"})
+    return JsonResponse({"status": "ok"})
 
 
 @router.get("/version", responses=answers(object_of(version=TEXT)))
 async def version() -> Response:
     """Tell which forerun this is."""
-    return answer({"version": forerun.__version__})
+    return JsonResponse({"version": forerun.__version__})
 
 
 @router.get(
     "/v1/models", responses=answers(object_of(object={"const": "list"}, data=list_of(_MODEL)))
 )
 @router.get("/models", include_in_schema=False)
-async def models(fleet: All) -> Response:
+async def models(fleet: AllModels) -> Response:
     """List what is served."""
     _check_ready(fleet)
     data = [_model(service, name) for service in fleet.services for name in service.names]
-    return answer({"object": "list", "data": data})
+    return JsonResponse({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{name:path}", responses=answers(_MODEL))
-async def model(name: str, fleet: All) -> Response:
+async def model(name: str, fleet: AllModels) -> Response:
     """Show one of the served names."""
     service = fleet.named(name)
     served = service.name(name)
     _check_ready(fleet)
-    return answer(_model(service, served))
+    return JsonResponse(_model(service, served))
 
 
 def _model(service: Service, name: str) -> dict[str, object]:
@@ -76,7 +76,7 @@ def _model(service: Service, name: str) -> dict[str, object]:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(fleet: All) -> Response:
+async def metrics(fleet: AllModels) -> Response:
     """Write counts and histograms for Prometheus."""
     _check_ready(fleet)
     there = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
@@ -96,12 +96,12 @@ def _check_ready(fleet: Fleet) -> None:
         object_of(default_generation_settings=OBJECT, total_slots=COUNT, model_path=TEXT)
     ),
 )
-async def props(service: AskedByQuery) -> Response:
+async def props(service: FromQuery) -> Response:
     """Show what the server runs with."""
     llm = service.llm()
     tokenizer, params = llm.tokenizer, service.defaults(max_tokens=None)
     eos_ids = sorted(tokenizer.eos_ids)
-    return answer(
+    return JsonResponse(
         {
             "default_generation_settings": {
                 "id": 0,
@@ -127,7 +127,7 @@ async def props(service: AskedByQuery) -> Response:
 
 
 @router.get("/slots", responses=answers(list_of(object_of(id=COUNT, n_ctx=COUNT))))
-async def slots(service: AskedByQuery, fail_on_no_slot: str = "") -> Response:
+async def slots(service: FromQuery, fail_on_no_slot: str = "") -> Response:
     """Show what each place for a sequence does; with `?fail_on_no_slot=1` 503 if none is free."""
     if not service.config.slots:
         raise ApiError(
@@ -138,7 +138,7 @@ async def slots(service: AskedByQuery, fail_on_no_slot: str = "") -> Response:
     found = await asyncio.to_thread(_slots, service.llm())
     if fail_on_no_slot and all(one["is_processing"] for one in found):
         raise ApiError(503, "no slot available", type="unavailable_error")
-    return answer(found)
+    return JsonResponse(found)
 
 
 def _slots(llm: LLM) -> list[Document]:

@@ -12,7 +12,7 @@ from forerun.core.repetition import is_much
 from forerun.engine.stats import SpecStats
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, of_stream
-from forerun.server.http import EventStream, answer, to_json, watched
+from forerun.server.http import EventStream, JsonResponse, cancelled_on_disconnect, to_json
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
 
@@ -58,10 +58,10 @@ class Writer(ABC):
         request.state.entry.running = self.running
         if stream:
             return EventStream(self._stream(), self.running.cancel)
-        async with watched(request.receive, self.running.cancel):
+        async with cancelled_on_disconnect(request.receive, self.running.cancel):
             async for _ in self._events():
                 pass
-            return answer(self.document())
+            return JsonResponse(self.document())
 
     async def _stream(self) -> AsyncIterator[bytes]:
         has_begun = False

@@ -27,8 +27,8 @@ from forerun.server import (
 from forerun.server.access_log import AccessLog
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.fleet import Fleet
-from forerun.server.guards import OPEN_ROUTES, Guarded, OriginCheck
-from forerun.server.http import refusal
+from forerun.server.guards import OPEN_ROUTES, ApiKeyCheck, OriginCheck
+from forerun.server.http import error_response
 from forerun.server.page import page_routes
 from forerun.server.worker import Closed
 
@@ -69,7 +69,7 @@ def new_app(fleet: Fleet) -> FastAPI:
     app.router.routes.extend(pages)
     if config.api_key is not None:
         opened = frozenset(route.path for route in pages) | OPEN_ROUTES
-        app.add_middleware(Guarded, api_key=config.api_key, opened=opened)
+        app.add_middleware(ApiKeyCheck, api_key=config.api_key, opened=opened)
     app.add_middleware(OriginCheck, config=config)
     if config.allowed_origins:  # outermost: a browser asks without the key first
         origins = [*config.allowed_origins]
@@ -83,10 +83,10 @@ def new_app(fleet: Fleet) -> FastAPI:
 def _add_errors(app: FastAPI) -> None:
     """Answer everything that goes wrong in one form."""
 
-    async def told(request: Request, error: Exception) -> Response:
-        return refusal(of_exception(error), request.url.path)
+    async def on_error(request: Request, error: Exception) -> Response:
+        return error_response(of_exception(error), request.url.path)
 
-    async def of_route(request: Request, error: Exception) -> Response:
+    async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"there is no {request.url.path}; /openapi.json lists the routes"
         if error.status_code == 405:
@@ -94,12 +94,12 @@ def _add_errors(app: FastAPI) -> None:
             message = f"{request.method} is not possible on {request.url.path} (allowed: {allowed})"
         found = of_status(error.status_code, message)
         found.headers = error.headers or {}
-        return refusal(found, request.url.path)
+        return error_response(found, request.url.path)
 
-    async def gone(request: Request, error: Exception) -> Response:
+    async def on_disconnect(request: Request, error: Exception) -> Response:
         return Response(status_code=400)  # the client has gone
 
     for kind in (ApiError, RequestError, CapacityError, Closed, Exception):
-        app.add_exception_handler(kind, told)
-    app.add_exception_handler(HTTPException, of_route)
-    app.add_exception_handler(ClientDisconnect, gone)
+        app.add_exception_handler(kind, on_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(ClientDisconnect, on_disconnect)

@@ -104,7 +104,7 @@ class OutOfDescriptors:
     """An event loop's exception handler: makes room where there are no descriptors, and says so once."""
 
     def __init__(self, connections: set[Any]) -> None:
-        self._connections, self._is_told = connections, False
+        self._connections, self._has_warned = connections, False
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         """Handle it; all else as the loop does by itself."""
@@ -112,6 +112,6 @@ class OutOfDescriptors:
             loop.default_exception_handler({**context})
             return
         close_oldest(self._connections, ACCEPTED)
-        if not self._is_told:
-            self._is_told = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("no file descriptors are left: idle connections are closed (ulimit -n)")

@@ -30,7 +30,7 @@ async def _of_query(request: Request, model: str | None = None) -> AsyncIterator
         yield service
 
 
-All = Annotated[Fleet, Depends(_all)]
-Asked = Annotated[Service, Depends(_of_body)]
+AllModels = Annotated[Fleet, Depends(_all)]
+FromBody = Annotated[Service, Depends(_of_body)]
 """The model that the body names; it stays until the answer is sent."""
-AskedByQuery = Annotated[Service, Depends(_of_query)]
+FromQuery = Annotated[Service, Depends(_of_query)]

@@ -20,9 +20,9 @@ from forerun.core.params import SamplingParams
 from forerun.server import prompts
 from forerun.server.answers import Document
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import Asked
+from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
-from forerun.server.http import answer, watched
+from forerun.server.http import JsonResponse, cancelled_on_disconnect
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
@@ -56,7 +56,7 @@ class EmbeddingRequest(RequestBody):
         object_of(object={"const": "list"}, data=list_of(OBJECT), model=TEXT, usage=OBJECT)
     ),
 )
-async def embeddings(service: Asked, request: JsonRequest, body: EmbeddingRequest) -> Response:
+async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
     """Compute vectors of texts, in OpenAI's form."""
     if service.config.pooling == "none":
         message = (
@@ -70,13 +70,13 @@ async def embeddings(service: Asked, request: JsonRequest, body: EmbeddingReques
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     name = service.name(body.model)
-    return answer({"object": "list", "data": data, "model": name, "usage": usage})
+    return JsonResponse({"object": "list", "data": data, "model": name, "usage": usage})
 
 
 @router.post("/embedding", responses=answers(list_of(object_of(index=COUNT))))
 @router.post("/embeddings", include_in_schema=False)
 async def native_embeddings(
-    service: Asked, request: JsonRequest, body: EmbeddingRequest
+    service: FromBody, request: JsonRequest, body: EmbeddingRequest
 ) -> Response:
     """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
     found, _ = await _vectors(service, request, body)
@@ -84,7 +84,7 @@ async def native_embeddings(
         {"index": i, "embedding": [_written(row, body.encoding_format) for row in one]}
         for i, one in enumerate(found)
     ]
-    return answer(documents)
+    return JsonResponse(documents)
 
 
 async def _vectors(
@@ -112,7 +112,7 @@ async def _vectors(
     )
     running = await service.submit(encoded, params, field=field)
     request.state.entry.running = running
-    async with watched(request.receive, running.cancel):
+    async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():
             pass
     found = [handle.runs[0].states() for handle in running.handles]

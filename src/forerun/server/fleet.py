@@ -182,11 +182,11 @@ class Fleet:
                 await self._make_room(service)
                 await self._loaded(service)
         except Exception as error:
-            name, is_told = service.names[0], isinstance(error, ForerunError)
-            if not is_told:
+            name, is_known = service.names[0], isinstance(error, ForerunError)
+            if not is_known:
                 _log.exception("the model %s cannot be loaded", name)
             traceback.clear_frames(error.__traceback__)  # they hold what was loaded of it
-            why = str(error) if is_told else f"{type(error).__name__}; see the server's log"
+            why = str(error) if is_known else f"{type(error).__name__}; see the server's log"
             raise of_status(500, f"the model {name} cannot be loaded: {why}") from None
 
     async def _loaded(self, service: Service) -> None:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from forerun.core.errors import short_repr
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.http import refusal
+from forerun.server.http import error_response
 
 ANY = "*"
 OPEN_ROUTES = frozenset({"/health", "/v1/health"})
@@ -41,7 +41,7 @@ class OriginCheck:
         if error is None:
             await self.app(scope, receive, send)
         else:
-            await refusal(error, scope["path"])(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, send)
 
     def _refused(self, headers: Mapping[bytes, bytes]) -> ApiError | None:
         host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
@@ -95,7 +95,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class Guarded:
+class ApiKeyCheck:
     """Lets only those in who send the key, `Authorization: Bearer KEY` or `X-Api-Key: KEY`."""
 
     def __init__(self, app: ASGIApp, api_key: str, opened: Collection[str] = OPEN_ROUTES) -> None:
@@ -114,7 +114,7 @@ class Guarded:
             type="authentication_error",
             headers={"www-authenticate": "Bearer"},
         )
-        await refusal(error, scope["path"])(scope, receive, send)
+        await error_response(error, scope["path"])(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
         given = dict(scope["headers"])

@@ -64,6 +64,10 @@ class JsonResponse(Response):
 
     media_type = "application/json"
 
+    def render(self, content: object) -> bytes:
+        """Write the document."""
+        return to_json(content)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head and the body."""
         body = memoryview(self.body)
@@ -81,29 +85,22 @@ class JsonResponse(Response):
             await asyncio.sleep(0)
 
 
-def answer(document: object) -> Response:
-    """Answer with JSON."""
-    return JsonResponse(to_json(document))
-
-
-def refusal(error: ApiError, path: str = "") -> Response:
+def error_response(error: ApiError, path: str = "") -> Response:
     """Answer with an error, in the form of the API that the path belongs to."""
-    return Response(
-        to_json(error.body(path)), error.status, dict(error.headers), "application/json"
-    )
+    return JsonResponse(error.body(path), error.status, dict(error.headers))
 
 
 class EventStream(Response):
-    """Sends what an iterator gives as it comes; when the client goes, `leave` is called and the iterator ends."""
+    """Send what an iterator gives as it comes; when the client goes, `on_disconnect` is called and it ends."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], leave: Callable[[], object]) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], on_disconnect: Callable[[], object]) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
-        self.chunks, self.leave = chunks, leave
+        self.chunks, self.on_disconnect = chunks, on_disconnect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, the chunks and the end."""
-        async with watched(receive, self.leave):
+        async with cancelled_on_disconnect(receive, self.on_disconnect):
             head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(head)
             async for chunk in self.chunks:
@@ -113,19 +110,21 @@ class EventStream(Response):
 
 
 @asynccontextmanager
-async def watched(receive: Receive, leave: Callable[[], object]) -> AsyncIterator[None]:
-    """Call `leave` where the client goes away inside, or at an error. The body must have been read."""
+async def cancelled_on_disconnect(
+    receive: Receive, on_disconnect: Callable[[], object]
+) -> AsyncIterator[None]:
+    """Call `on_disconnect` where the client goes away inside, or at an error. The body must have been read."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        leave()
+        on_disconnect()
 
     task = asyncio.create_task(watch())
     try:
         yield
     except BaseException:
-        leave()
+        on_disconnect()
         raise
     finally:
         task.cancel()

@@ -18,9 +18,9 @@ from forerun.core.types import FinishReason
 from forerun.server.answers import Document, event, usage
 from forerun.server.blocks import BlockWriter, ContentBlock, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import Asked
+from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
-from forerun.server.http import answer
+from forerun.server.http import JsonResponse
 from forerun.server.openai import count
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
 from forerun.server.schema import TEXT_OR_PARTS, ChatRequest, OpenBody, listed
@@ -89,16 +89,18 @@ class MessagesRequest(CountTokensRequest):
 
 
 @router.post("/v1/messages", responses=answers(_MESSAGE, streams=True))
-async def messages(service: Asked, request: JsonRequest, body: MessagesRequest) -> Response:
+async def messages(service: FromBody, request: JsonRequest, body: MessagesRequest) -> Response:
     """Answer in Anthropic's form."""
     return await reply(service, request, body, MessagesWriter)
 
 
 @router.post("/v1/messages/count_tokens", responses=answers(object_of(input_tokens=COUNT)))
-async def count_tokens(service: Asked, request: JsonRequest, body: CountTokensRequest) -> Response:
+async def count_tokens(
+    service: FromBody, request: JsonRequest, body: CountTokensRequest
+) -> Response:
     """Count the tokens of a prompt in Anthropic's form."""
     chat = ChatRequest.model_validate(body.as_chat())
-    return answer({"input_tokens": await count(service, request, chat)})
+    return JsonResponse({"input_tokens": await count(service, request, chat)})
 
 
 def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from forerun.core.errors import short_repr
 from forerun.server import prompts
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
-from forerun.server.dependencies import Asked
+from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
 from forerun.server.fill_in import filled, tokens_of
 from forerun.server.native_writer import NativeWriter
@@ -106,7 +106,7 @@ class InfillRequest(NativeRequest):
 
 @router.post("/completion", responses=_ANSWERS)
 @router.post("/completions", include_in_schema=False)
-async def completion(service: Asked, request: JsonRequest, body: NativeRequest) -> Response:
+async def completion(service: FromBody, request: JsonRequest, body: NativeRequest) -> Response:
     """Continue a text, in llama-server's form."""
     given = prompts.split(body.prompt, "prompt")
     is_batch = isinstance(body.prompt, list) and not any(
@@ -121,7 +121,7 @@ async def completion(service: Asked, request: JsonRequest, body: NativeRequest) 
 
 
 @router.post("/infill", responses=_ANSWERS)
-async def infill(service: Asked, request: JsonRequest, body: InfillRequest) -> Response:
+async def infill(service: FromBody, request: JsonRequest, body: InfillRequest) -> Response:
     """Fill the hole between `input_prefix` with `prompt` and `input_suffix`."""
     tokens = tokens_of(service, "/infill")
     files = [(one.filename, one.text) for one in body.input_extra]

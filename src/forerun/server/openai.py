@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
-from forerun.server.dependencies import Asked
+from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
 from forerun.server.fill_in import filled, tokens_of
 from forerun.server.forms import check_depth
@@ -41,7 +41,7 @@ def _completion(kind: str, **choice: Schema) -> Schema:
 @router.post(
     "/v1/completions", responses=answers(_completion("text_completion", text=TEXT), streams=True)
 )
-async def completions(service: Asked, request: JsonRequest, body: CompletionRequest) -> Response:
+async def completions(service: FromBody, request: JsonRequest, body: CompletionRequest) -> Response:
     """Continue a text."""
     service.name(body.model)
     if body.echo and body.stream and body.logprobs is not None:
@@ -73,7 +73,7 @@ async def completions(service: Asked, request: JsonRequest, body: CompletionRequ
     responses=answers(_completion("chat.completion", message=OBJECT), streams=True),
 )
 @router.post("/chat/completions", include_in_schema=False)
-async def chat_completions(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
+async def chat_completions(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Answer a conversation."""
     service.name(body.model)
     running, has_tools = await submit(service, request, body)

@@ -165,7 +165,7 @@ class OpenAIWriter(Writer):
         text, calls = _text(parts), _calls(parts, 0)
         if not self.is_chat:
             return {"text": text}
-        message: Document = {"role": "assistant", "content": text, "refusal": None}
+        message: Document = {"role": "assistant", "content": text, "error_response": None}
         if calls:
             message["content"] = text or None
             message["tool_calls"] = [

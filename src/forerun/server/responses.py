@@ -18,7 +18,7 @@ from forerun.core.types import FinishReason
 from forerun.server.answers import Document, event, usage
 from forerun.server.blocks import BlockWriter, ContentBlock, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import Asked
+from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
 from forerun.server.schema import OpenBody, check_roles
@@ -75,7 +75,7 @@ class ResponsesRequest(OpenBody):
 
 @router.post("/v1/responses", responses=answers(_RESPONSE, streams=True))
 @router.post("/responses", include_in_schema=False)
-async def responses(service: Asked, request: JsonRequest, body: ResponsesRequest) -> Response:
+async def responses(service: FromBody, request: JsonRequest, body: ResponsesRequest) -> Response:
     """Answer in OpenAI's newer form; nothing is stored."""
     return await reply(service, request, body, ResponsesWriter)
 

@@ -168,7 +168,7 @@ class RequestBody(BaseModel):
         except RequestError as error:
             raise of_exception(error) from error
         except ValidationError as error:
-            raise _told(error, cls, typed) from None
+            raise _api_error(error, cls, typed) from None
         found._typed = typed
         return found
 
@@ -320,7 +320,9 @@ def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None
         raise ApiError(400, f"{own} has {len(value)} entries, at most {most} are allowed", own)
 
 
-def _told(error: ValidationError, body: type[RequestBody], typed: Mapping[str, str]) -> ApiError:
+def _api_error(
+    error: ValidationError, body: type[RequestBody], typed: Mapping[str, str]
+) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     path = [part for part in first["loc"] if not _is_alternative(part)]
     field = str(path[0]) if path else ""

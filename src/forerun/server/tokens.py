@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from forerun.llm import LLM
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import Asked
+from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
-from forerun.server.http import answer
+from forerun.server.http import JsonResponse
 from forerun.server.openai import count, rendered
 from forerun.server.openapi import COUNT, TEXT, answers, object_of
 from forerun.server.prompts import check_counted
@@ -44,36 +44,36 @@ class DetokenizeRequest(RequestBody):
 
 
 @router.post("/apply-template", responses=answers(object_of(prompt=TEXT)))
-async def apply_template(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
+async def apply_template(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Write the text that a conversation becomes."""
     service.name(body.model)
     text = await service.encode(lambda: rendered(service, body), request.nbytes)
-    return answer({"prompt": text})
+    return JsonResponse({"prompt": text})
 
 
 @router.post("/v1/chat/completions/input_tokens", responses=answers(object_of(input_tokens=COUNT)))
 @router.post("/chat/completions/input_tokens", include_in_schema=False)
-async def input_tokens(service: Asked, request: JsonRequest, body: ChatRequest) -> Response:
+async def input_tokens(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Count the tokens of a conversation."""
     num_tokens = await count(service, request, body)
-    return answer({"object": "response.input_tokens", "input_tokens": num_tokens})
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": num_tokens})
 
 
 @router.post(
     "/tokenize",
     responses=answers(object_of(count=COUNT, max_model_len=COUNT, tokens={"type": "array"})),
 )
-async def tokenize(service: Asked, request: JsonRequest, body: TokenizeRequest) -> Response:
+async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeRequest) -> Response:
     """Find the token ids of a text or a conversation."""
     llm = service.llm()
     given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
     if len(given) != 1:
         raise ApiError(400, "give one of prompt, messages and content", param="prompt")
-    return await service.encode(lambda: answer(_taken_apart(body, llm)), request.nbytes)
+    return await service.encode(lambda: JsonResponse(_taken_apart(body, llm)), request.nbytes)
 
 
 @router.post("/detokenize", responses=answers(object_of(prompt=TEXT, content=TEXT)))
-async def detokenize(service: Asked, request: JsonRequest, body: DetokenizeRequest) -> Response:
+async def detokenize(service: FromBody, request: JsonRequest, body: DetokenizeRequest) -> Response:
     """Write the text of token ids, as vLLM (`prompt`) and llama-server (`content`) call it."""
     tokenizer = service.llm().tokenizer
 
@@ -82,7 +82,7 @@ async def detokenize(service: Asked, request: JsonRequest, body: DetokenizeReque
             if tokenizer.token_bytes(token) is None:
                 raise ApiError(400, f"token id {token} is not in the vocabulary", param="tokens")
         text = tokenizer.decode(body.tokens, skip_special=False)
-        return answer({"prompt": text, "content": text})
+        return JsonResponse({"prompt": text, "content": text})
 
     return await service.encode(put_together, request.nbytes)
 
