@@ -255,26 +255,6 @@ def test_ctrl_c_keeps_what_was_measured(forerun, url, monkeypatch):
     assert (row["completed"], row["is_whole"]) == (1, False)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "give a model, or a server with --url"),
-        (["--url", "127.0.0.1:9/v1"], "does not answer"),
-        (["--url", "127.0.0.1:9", "--peer", "llama-server"], "--peer needs a model"),
-        (["--url", "127.0.0.1:9", "--offline"], "--offline needs a model"),
-        (["--url", "127.0.0.1:9", "--input-len", "9"], "--input-len needs a model"),
-        (["--url", "127.0.0.1:9", "--ramp-up", "-1"], "ramp_up must be at least 0"),
-        (["--url", "127.0.0.1:9", "--concurrency", "1,x"], "--concurrency takes numbers"),
-        (["smollm2-135m-instruct", "--peer", "vllm"], "unknown peer 'vllm'"),
-    ],
-)
-def test_mistakes_are_one_line(forerun, flags, message):
-    code, said, told = forerun("bench", "serve", *flags)
-    assert (code, said) == (2, "")
-    assert message in told
-    assert told.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_a_model_is_served_and_its_server_ends(forerun, default_model):
     flags = ["--num-prompts", "2", "-n", "4", "--concurrency", "2", "-c", "512", "--json"]

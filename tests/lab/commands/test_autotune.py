@@ -68,16 +68,6 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     assert "gone.gguf" in note.getMessage()
 
 
-def test_a_rounded_model_has_a_profile_of_its_own(forerun, default_model):
-    code, _, _ = forerun(
-        "autotune", "-m", default_model, "--quant", "int8", "-d", ONE, *SHORT, "--json"
-    )
-    assert code == 0
-    shared = {"max_model_len": 256, "threads": 1}
-    assert LLM(str(default_model), quant="int8", **shared).profile is not None
-    assert LLM(str(default_model), **shared).profile is None
-
-
 def test_ctrl_c_keeps_what_was_scored(forerun, default_model, monkeypatch, tmp_path):
     measure, scored = Autotune._measure, []
 
@@ -95,23 +85,6 @@ def test_ctrl_c_keeps_what_was_scored(forerun, default_model, monkeypatch, tmp_p
     _, results = store.read(scores)
     assert [*results] == ["prompt_lookup"]
     assert not list(tmp_path.glob("*.json"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-d", "sufix"], "did you mean 'suffix'"),
-        (["-d", "suffix:depth=3"], "unknown option 'depth'"),
-        (["-d", "none"], "name a drafter besides none"),
-        (["-d", "draft_model"], "model=..."),
-        (["--limit", "0"], "limit must be at least 1"),
-        (["--prompts", "/no/such.jsonl"], "no such file: /no/such.jsonl"),
-    ],
-)
-def test_a_mistake_is_answered_in_one_line(forerun, arguments, message):
-    code, _, err = forerun("autotune", *arguments)
-    assert code == 2
-    assert message in err.strip().splitlines()[-1]
 
 
 def test_a_rounded_model_finds_its_own_profile(forerun, default_model, tmp_path):

@@ -157,26 +157,6 @@ def test_a_comma_ends_a_drafter_unless_an_option_follows(given, drafters):
     assert split_list(given) == drafters
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--task", "gsm8k"], "--tasks-dir"),
-        (["--task", "/no/such.jsonl"], "no such file: /no/such.jsonl"),
-        (["--categories", "cod"], "did you mean 'code'"),
-        (["--draft-budget", "0"], "draft_budget must be at least 1"),
-        (["--limit", "0"], "limit must be at least 1"),
-        (["--batch", "0"], "batch must be at least 1"),
-        (["-d", "sufix"], "did you mean 'suffix'"),
-        (["--peers", "lama.cpp"], "did you mean 'llama.cpp'"),
-        (["--peers", "llama.cpp", "--temp", "1"], "temperature 0, batch 1"),
-    ],
-)
-def test_a_mistake_is_answered_in_one_line(bench, arguments, message):
-    code, _, err = bench(*arguments)
-    assert code == 2
-    assert message in err.strip().splitlines()[-1]
-
-
 def test_two_drafters_are_compared_with_each_other(bench):
     code, text, _ = bench("-d", "prompt_lookup", "--baseline", "suffix", "--json")
     rows = [row for row in the_json(text)["rows"] if row["category"] == "all"]

@@ -157,24 +157,6 @@ def test_profile_and_trace_of_one_request(forerun, tmp_path):
     assert len(json.loads(path.read_text())["traceEvents"]) > 10
 
 
-MISTAKES = [
-    (["ppl", "/no/such/file"], "no such file: /no/such/file"),
-    (["ppl", "{text}", "--limit-tokens", 1], "limit_tokens must be at least 2, got 1"),
-    (["tasks", "--task", "gsm9k"], "did you mean 'gsm8k'"),
-    (["tasks", "--task", "humaneval"], "add --run-code to allow it"),
-    (["tasks", "--tasks-dir", "/no/such"], "no such file: /no/such/gsm8k.jsonl"),
-    (["distribution", "--batch", 0], "batch must be at least 1, got 0"),
-    (["distribution", "--false-alarm", 0], "above 0 and below 1"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=lambda value: str(value)[-24:])
-def test_a_mistake_is_answered_in_one_line(forerun, text, arguments, message):
-    code, _, err = forerun("eval", *(str(word).format(text=text) for word in arguments))
-    assert code == 2
-    assert message in err.strip().splitlines()[-1]
-
-
 def test_a_trace_that_cannot_be_written_is_told(forerun):
     code, _, err = forerun("generate", "Hi", "-n", 1, "-c", 64, "--trace", "/no/such/t.json")
     assert code == 2

@@ -100,27 +100,6 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
     assert record["kind"].items() <= seen["kind"].items()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--kind", "eagle"), "unknown --kind 'eagle': did you mean 'eagle3'?"),
-        (("--loss", "mse"), "unknown --loss 'mse'"),
-        (("--optimizer", "sgd"), "unknown --optimizer 'sgd'"),
-        (("--tokens", "many"), "--tokens must be a count"),
-        (("--depth", "0"), "--depth must be at least 1"),
-    ],
-)
-def test_what_cannot_be_is_told_in_one_line_before_anything_is_loaded(
-    forerun, monkeypatch, arguments, message
-) -> None:
-    monkeypatch.setattr(
-        "forerun.cli.options.load", lambda config, **_: pytest.fail("it was loaded")
-    )
-    code, out, err = forerun("train", "drafter", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-
-
 def test_no_replies_and_those_of_another_model_are_a_line(forerun, default_model, tmp_path) -> None:
     path = tmp_path / "a.jsonl"
     given = ("train", "drafter", "-m", default_model, "--answers", path)
