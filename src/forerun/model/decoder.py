@@ -38,7 +38,7 @@ class Linear:
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(R, in) -> (R, out)."""
+        """Map (R, in) to (R, out)."""
         return ops.linear(x, self.weight, self.bias)
 
 
@@ -51,7 +51,7 @@ class Norm:
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D)."""
+        """Normalise (..., D) over its last dimension."""
         if self.config.norm == "rms":
             return ops.rms_norm(x, self.weight, self.config.norm_eps)
         return ops.layer_norm(x, self.weight, self.bias, self.config.norm_eps)
@@ -109,7 +109,7 @@ class Attention:
             self.head_norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
 
     def __call__(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
-        """(R, D) -> (R, D); the rows' keys and values are left in the cache."""
+        """Map (R, D) to (R, D), and leave the rows' keys and values in the cache."""
         query, key, value = self._project(x, tile)
         mixed = torch.zeros_like(query)
         for part in tile.segments:
@@ -144,7 +144,7 @@ class MLP:
         self.activation = ops.ACTIVATIONS[weights.config.activation]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(R, D) -> (R, D)."""
+        """Map (R, D) to (R, D)."""
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))
@@ -161,11 +161,11 @@ class Block:
         self.mlp = MLP(weights, layer)
 
     def attend(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
-        """(R, D) -> (R, D)."""
+        """Map (R, D) to (R, D)."""
         return x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
 
     def feed(self, x: Tensor) -> Tensor:
-        """(R, D) -> (R, D)."""
+        """Map (R, D) to (R, D)."""
         return x + self.mlp(self.mlp_norm(x)) * self.residual_multiplier
 
 

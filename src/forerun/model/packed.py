@@ -118,7 +118,7 @@ class PackedFile:
 
     @classmethod
     def of(cls, model: Path, **rounding: str | int | None) -> PackedFile:
-        """For a GGUF file or a folder, and the options that decide on its weights. Raises ConfigError."""
+        """Name the file of a GGUF file or a folder, by the options that decide on its weights. Raises ConfigError."""
         model = model.resolve()
         digest = hashlib.sha256(json.dumps([str(model), rounding]).encode()).hexdigest()[:16]
         return cls(folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, rounding))
@@ -253,7 +253,7 @@ def _checksum(data: Bytes) -> int:
 
 
 def _code_digest() -> str:
-    """Of the code that reads, rounds and packs: a file that other code has written is not used."""
+    """Hash the code that reads, rounds and packs: a file that other code has written is not used."""
     from forerun import _native
 
     package = Path(__file__).parents[1]

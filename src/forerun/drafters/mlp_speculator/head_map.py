@@ -44,22 +44,22 @@ from forerun.model.model import Model
 ROWS, DEPTH = 4096, 3
 BATCH, MIN_BATCH = 64, 8
 STEP_S = 0.05
-"""A step takes about so long at most: batches shrink until it does."""
+"""Seconds that a step takes at most: batches shrink until it does."""
 MEASURE = BATCH // 2
 """Rows of a measure, which takes two networks' guesses and so as long as a step of twice as many."""
 VISITS = 2.0
-"""How often a row is learned from."""
+"""Times that each row is learned from."""
 RATE, BETAS, CLIP, STEP_WEIGHT = 1e-3, (0.9, 0.99), 1.0, 0.8
 MIN_RATE = 1 / 8
-"""Of the rate, after it was given up several times."""
+"""Lowest share of the rate, after learning was given up several times."""
 MAX_HEARD = 512
-"""Tokens that the head did not ship with."""
+"""Tokens that are added to the head, at most."""
 PUBLISH = 8
 """Steps after which the network drafts with what was learned."""
 STEP_HEADS = 3
 """Heads in fp32 that a step's guesses, or the mapped head with its codes, take: measured."""
 FADE, MIN_MEASURES, MIN_SHARE = 0.9, 8, 0.98
-"""It goes back to what shipped if it brings less than this share of it, over recent measures."""
+"""Share of the shipped network's tokens a pass below which what was learned is dropped."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Benefit:
 
     @property
     def has_fallen(self) -> bool:
-        """Say whether what was learned does harm, as far as is known."""
+        """Return whether what was learned does harm, by the measures so far."""
         least = MIN_SHARE * self.shipped.value
         return self.num >= MIN_MEASURES and not self.learned.value >= least  # NaN has
 
@@ -148,13 +148,13 @@ class HeadMap:
             self._publish()
 
     def saw(self, seq: Seq, outcome: Outcome, rows: Sequence[int]) -> None:
-        """Lay down the rows of a pass that are part of the text now."""
+        """Store the rows of a pass that became part of the text."""
         tokens = outcome.emitted[: len(rows)]
         self.buffer.add(seq.id, outcome, [*rows], tokens)
         self._hear(tokens)
 
     def end(self, seq: Seq) -> None:
-        """Lay down what is left of a sequence."""
+        """Store the remaining rows of a sequence."""
         self.buffer.end(seq.id)
 
     def step(self) -> bool:
@@ -210,7 +210,7 @@ class HeadMap:
         self.head = HeadRows(torch.cat([self.shipped.rows, rows])[order], ids)
 
     def _measure(self, num_new: int) -> None:
-        """Measure what was learned and what shipped on the newest rows, which may be learned from next."""
+        """Measure both networks on the newest rows, which may be learned from next."""
         starts = self.buffer.starts(DEPTH, self._seen)
         self._seen = self.buffer.count
         if not len(starts):
@@ -272,7 +272,7 @@ class HeadMap:
             self.keep()
 
     def _return(self) -> None:
-        """Go back to what shipped; the rows that led away are forgotten."""
+        """Go back to the shipped network, and drop the rows that were learned from."""
         _log.info("what was learned of the model's drafts did not help: it starts anew")
         self._begin()
         self.buffer.clear()

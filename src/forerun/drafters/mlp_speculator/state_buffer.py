@@ -1,4 +1,4 @@
-"""What a target's last passes said, in a ring of fixed size: the states its head read, and the tokens that came.
+"""The results of a target's last passes, in a ring of fixed size: the states its head read, and the tokens that came.
 
 A state is worth the whole distribution: the head's rows make it again, of any tokens. Rows of one sequence lie side by
 side; a run of `depth + 1` of them is one thing to learn from.
@@ -46,10 +46,10 @@ class StateBuffer:
         self._num_chunks = 0
         self._open: dict[int, list[tuple[Tensor, ...]]] = {}
         self.count = 0
-        """Rows that were ever laid down."""
+        """Rows stored so far, overwritten ones included."""
 
     def add(self, seq_id: int, outcome: Outcome, rows: list[int], tokens: tuple[int, ...]) -> None:
-        """Lay down rows of an outcome, each with the token that came next."""
+        """Store rows of an outcome, each with the token that came next."""
         assert outcome.hidden is not None
         assert outcome.top is not None
         assert outcome.top.log_normaliser is not None
@@ -65,7 +65,7 @@ class StateBuffer:
             self.end(seq_id)
 
     def end(self, seq_id: int) -> None:
-        """Lay down what is open of a sequence."""
+        """Store the rows of a sequence that are still collected."""
         parts = self._open.pop(seq_id, None)
         if not parts:
             return

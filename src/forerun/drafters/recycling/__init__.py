@@ -123,12 +123,12 @@ class Recycling(Drafter):
         self.texts = Texts(options.max_depth, options.shared_tokens)
 
     def keep_in(self, model: Path, vocabulary: str, place: Path | None = None) -> None:
-        """Go on with what was learned before of this model, and keep it every few minutes and at the end."""
+        """Load what was learned of this model before, and write it every few minutes and at the end."""
         self.learned = KeptTable(model, vocabulary, self.live, self._new_table, place)
         weakref.finalize(self, self.learned.keep)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Follow a sequence; the prompt's last row is the first to learn from."""
+        """Index the sequence; the prompt's last row is the first to learn from."""
         self.texts.begin(seq, len(outcome.emitted))
         self.observe([seq], [EMPTY_DRAFT], [outcome])
 
