@@ -1,6 +1,9 @@
-"""Without shared drafts no request is drafted from what another one said."""
+"""`forerun serve`: drafts that are not shared, and a model that there is not."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
@@ -8,6 +11,7 @@ from forerun.commands.serve import without_sharing
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.llm import LLM
 
 PROMPT = "Names of rivers, one after the other:"
 
@@ -32,7 +36,8 @@ def test_what_learns_from_all_requests_is_refused(given):
         without_sharing(EngineConfig(**given))
 
 
-def test_a_request_leaves_nothing_for_the_next_one_to_draft_from(llm):
+def test_a_request_leaves_nothing_for_the_next_one_to_draft_from(default_model):
+    llm = LLM(str(default_model), controller=False, max_model_len=512, max_num_seqs=4)
     drafted = {}
     for drafter in ("suffix", "suffix:shared_tokens=0"):
         own = llm.with_drafter(drafter)
@@ -42,3 +47,13 @@ def test_a_request_leaves_nothing_for_the_next_one_to_draft_from(llm):
             drafted[drafter, turn] = request.runs[0].stats.accepted
     assert drafted["suffix", 1] > drafted["suffix", 0]
     assert drafted["suffix:shared_tokens=0", 1] == drafted["suffix:shared_tokens=0", 0]
+
+
+def test_a_model_that_there_is_not_is_told_before_anything_listens(tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF")
+    for model in ("no-such-model", tmp_path / "none.gguf", tmp_path / "bad.gguf"):
+        command = [sys.executable, "-m", "forerun", "serve", str(model), "--port", "0"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert found.returncode == 2
+        assert found.stderr.startswith("error: ")
+        assert len(found.stderr.splitlines()) == 1

@@ -1,10 +1,6 @@
-"""What users get wrong is told by the name they sent, and what they leave out has one meaning everywhere."""
+"""What a request leaves out has one meaning on every route."""
 
 from __future__ import annotations
-
-import logging
-import subprocess
-import sys
 
 import httpx
 import pytest
@@ -13,7 +9,6 @@ from forerun.core import params
 from forerun.core.params import MAX_N, SamplingParams
 from forerun.server import openai
 from forerun.server.config import DEFAULT_MAX_TOKENS, ServerConfig
-from tests.server.conftest import running
 
 SAID = [{"role": "user", "content": "One two three one two three"}]
 LONG = "word " * 440
@@ -77,51 +72,3 @@ def test_a_high_temperature_is_noted_once(caplog):
     SamplingParams(temperature=2.5)
     SamplingParams(temperature=3)
     assert [one.getMessage()[:19] for one in caplog.records] == ["temperature above 2"]
-
-
-def lines_of(caplog) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.name == "forerun.requests"]
-
-
-def test_each_request_that_ended_has_a_line(llm, caplog):
-    caplog.set_level(logging.INFO, "forerun.requests")
-    with running(lambda: llm, log_requests=True) as (url, _):
-        body = {"prompt": "swordfish one two one two", "max_tokens": 6, "temperature": 0}
-        ids = []
-        for path, given in (
-            ("/v1/completions", body),
-            ("/v1/completions", body | {"stream": True}),
-            ("/v1/completions", {"prompt": ""}),
-            ("/nowhere%0Ax%20y", {}),
-        ):
-            ids.append(httpx.post(url + path, json=given, timeout=60).headers["x-request-id"])
-        ids.append(
-            httpx.get(f"{url}/health", headers={"host": "evil.example"}).headers["x-request-id"]
-        )
-    lines = lines_of(caplog)
-    assert [line.split()[0] for line in lines] == ids
-    for line in lines[:2]:
-        assert " POST /v1/completions 200, prompt " in line
-        assert "answer 6 tokens (length), first " in line
-        assert " drafted, total " in line
-    assert " POST /v1/completions 400, total " in lines[2]
-    assert "\n" not in lines[3]
-    assert " 404, " in lines[3]
-    assert " GET /health 421, total " in lines[4]
-    assert "swordfish" not in " ".join(lines)
-
-
-def test_without_it_nothing_is_logged(url, caplog):
-    caplog.set_level(logging.INFO, "forerun.requests")
-    httpx.get(f"{url}/health")
-    assert not lines_of(caplog)
-
-
-def test_a_model_that_there_is_not_is_told_before_anything_listens(tmp_path):
-    (tmp_path / "bad.gguf").write_bytes(b"GGUF")
-    for model in ("no-such-model", tmp_path / "none.gguf", tmp_path / "bad.gguf"):
-        command = [sys.executable, "-m", "forerun", "serve", str(model), "--port", "0"]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert found.returncode == 2
-        assert found.stderr.startswith("error: ")
-        assert len(found.stderr.splitlines()) == 1
