@@ -57,7 +57,7 @@ def budget_of(whole: MemoryPlan, cut: float) -> int:
 
 def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -> list[Row]:
     """A row a point: its speed, and the share of the speed with all memory that is kept, with its interval."""
-    plain = _of_all(rounds, origin)
+    plain = summary.totals(rounds, origin)
     found: list[Row] = []
     for point in points:
         row: Row = {"drafter": point.drafter, "cut": point.cut, "budget_bytes": point.budget}
@@ -65,7 +65,7 @@ def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -
             found.append({**row, "error": "too small for one sequence"})
             continue
         whole = next(p.name for p in points if p.drafter == point.drafter)
-        mine, share = plain[point.name], _of_all(rounds, origin, whole)[point.name]
+        mine, share = plain[point.name], summary.totals(rounds, origin, whole)[point.name]
         row |= {
             "generation_bytes": point.plan.generation,
             "total_bytes": point.plan.total,
@@ -84,7 +84,7 @@ def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -
 
 def times(alone: Sequence[Round], together: Sequence[Round], origin: Provenance) -> list[Row]:
     """A row a system: its tok/s one sequence at a time and many, within one budget."""
-    one, many = _of_all(alone, origin), _of_all(together, origin)
+    one, many = summary.totals(alone, origin), summary.totals(together, origin)
     return [
         {
             "drafter": name,
@@ -97,11 +97,6 @@ def times(alone: Sequence[Round], together: Sequence[Round], origin: Provenance)
         for name in one
         if name in many
     ]
-
-
-def _of_all(rounds: Sequence[Round], origin: Provenance, plain: str = PLAIN) -> dict[str, Row]:
-    found = summary.rows(rounds, origin, plain=plain)
-    return {row["drafter"]: row for row in found if row["category"] == ALL}
 
 
 def points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:

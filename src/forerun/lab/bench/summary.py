@@ -61,6 +61,12 @@ def rows(
     return found
 
 
+def totals(rounds: Sequence[Round], provenance: Provenance, plain: str = PLAIN) -> dict[str, Row]:
+    """Return the row of each system over all categories, by its name."""
+    found = rows(rounds, provenance, plain=plain)
+    return {row["drafter"]: row for row in found if row["category"] == ALL}
+
+
 def _pairs(rounds: Sequence[Round], system: str, other: str) -> dict[str, list[Pair]]:
     """A system's measurements beside another's, by group, where both were measured."""
     groups: dict[str, list[Pair]] = {}

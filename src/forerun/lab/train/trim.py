@@ -27,7 +27,7 @@ from forerun.hub.names import name_of, resolve
 from forerun.lab import store
 from forerun.lab.bench import summary, workload
 from forerun.lab.bench.run import Bench, EngineSystem
-from forerun.lab.bench.summary import ALL, Row
+from forerun.lab.bench.summary import Row
 from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
 from forerun.lab.train.answers import default_path, kept
@@ -154,22 +154,14 @@ def measure(
     asked = [replace(prompt, turns=prompt.turns[:1]) for prompt in prompts]
     bench = Bench(workload.groups(asked, 1), [*map(system, heads)], llm.encode, Store({}), ROUNDS)
     bench.run("measuring")
-    rows = summary.rows(bench.rounds, bench.store.origin, plain=WHOLE)
-    of_all = [row for row in rows if row["category"] == ALL]
+    rows = summary.totals(bench.rounds, bench.store.origin, WHOLE)
     figures = []
-    for (size, tokens), row in zip(heads.items(), of_all, strict=True):
-        share = cost(draft.config, llm.model.config, size)
-        figures.append(
-            {
-                "size": size,
-                "coverage": coverage(counts, tokens),
-                "tau": row["tau"],
-                "mbsu": mbsu(row["tau"], share, num_draft),
-                "tok_s": row["tok_s"],
-                "gain": row["speedup"],
-                "draft_ms": row["draft_ms"] / max(1, row["drafted"]),
-            }
-        )
+    for (size, tokens), row in zip(heads.items(), rows.values(), strict=True):
+        known = {"size": size, "coverage": coverage(counts, tokens), "tau": row["tau"]}
+        known["mbsu"] = mbsu(row["tau"], cost(draft.config, llm.model.config, size), num_draft)
+        drafted_ms = row["draft_ms"] / max(1, row["drafted"])
+        known |= {"tok_s": row["tok_s"], "gain": row["speedup"], "draft_ms": drafted_ms}
+        figures.append(known)
     return figures
 
 

@@ -19,11 +19,12 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine import profile as profiles
 from forerun.engine.figures import DrafterFigures, PassTime, PassTimes
 from forerun.engine.profile import Profile, digest_of
+from forerun.lab.bench import summary
 from forerun.lab.bench.kernels import Case, in_turns, timers
 from forerun.lab.bench.report import speedup
 from forerun.lab.bench.run import Bench, EngineSystem
-from forerun.lab.bench.summary import ALL, rows
 from forerun.lab.bench.workload import PromptGroup
+from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
 from forerun.lab.tune.search import PLAIN, Report, candidates, shapes
 from forerun.llm import LLM
@@ -92,8 +93,7 @@ def check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens:
     systems = [EngineSystem.of(llm, name, params) for name in (PLAIN, chosen)]
     bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
     bench.run(f"{chosen} beside plain decoding")
-    found = rows(bench.rounds, bench.store.origin)
-    row = next(row for row in found if (row["drafter"], row["category"]) == (chosen, ALL))
+    row = summary.totals(bench.rounds, bench.store.origin)[chosen]
     if row["identical"] != row["prompts"]:
         console.stderr().print(f"{chosen} changed tokens: forerun verify -d shows where")
         raise typer.Exit(1)
@@ -105,26 +105,23 @@ def check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens:
 
 def show(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) -> None:
     """A line for each drafter's best setting, and the choice."""
-    plain_ms, measured, lines = profile.passes.plain_ms, profile.measured, []
-    for figures in best:
-        is_measured = measured.get("drafter") == figures.drafter
-        lines.append(
-            (
-                figures.drafter,
-                f"{figures.tau:.2f}",
-                f"{figures.acceptance_rate:.0%}",
-                f"{figures.speedup(profile.passes):.2f}x",
-                speedup(measured) if is_measured else "",
-            )
-        )
-    columns = ("setting", "tau", "accepted", "expected", "measured")
+    passes, measured = profile.passes, profile.measured
+    columns: dict[str, Column] = {
+        "setting": "drafter",
+        "tau": ("tau", 2),
+        "accepted": ("acceptance_rate", ".0%"),
+        "expected": lambda figures: f"{figures.speedup(passes):.2f}x",
+        "measured": lambda figures: (
+            speedup(measured) if measured.get("drafter") == figures.drafter else ""
+        ),
+    }
     out = console.report()
-    out.print(console.table(columns, lines))
+    show_table(best, columns)
     out.print(
         f"{console.TAU}; expected, measured: speed-up over plain decoding, the latter with its 95 % interval"
     )
     out.print(
         f"best of {num_tried} settings: {profile.drafter}"
         + ("; drafting is not faster here" if profile.drafter == "none" else "")
-        + f"\na plain pass takes {plain_ms:.2f} ms; profile: {profile.subject.path}"
+        + f"\na plain pass takes {passes.plain_ms:.2f} ms; profile: {profile.subject.path}"
     )
