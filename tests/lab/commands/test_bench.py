@@ -10,7 +10,8 @@ from forerun.core.errors import ConfigError
 from forerun.decoding.verify import _Walk
 from forerun.drafting.parse import split_list
 from forerun.lab.bench import pass_costs
-from forerun.lab.commands.bench import _prompts, _second
+from forerun.lab.bench.peers.base import second_models
+from forerun.lab.bench.workload import read_task
 from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
 
@@ -79,8 +80,8 @@ def test_peers_draft_with_the_first_draft_model_we_draft_with(tmp_path):
     small.touch()
     other.touch()
     specs = ["none", f"suffix++draft_model:model={small}", f"draft_model:model={other}"]
-    assert _second(specs, "draft_model") == [str(small), str(other)]
-    assert _second(["none", "suffix"], "draft_model") == []
+    assert second_models(specs, "draft_model") == [str(small), str(other)]
+    assert second_models(["none", "suffix"], "draft_model") == []
 
 
 def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp_path):
@@ -132,9 +133,9 @@ def test_without_the_controller_every_step_drafts_up_to_the_budget(bench):
 
 def test_a_task_is_found_by_name_in_a_folder(tmp_path):
     (tmp_path / "toy.jsonl").write_text('{"id": "t", "turns": ["hi"]}\n')
-    assert [prompt.id for prompt in _prompts("toy", tmp_path)] == ["t"]
+    assert [prompt.id for prompt in read_task("toy", tmp_path)] == ["t"]
     with pytest.raises(ConfigError, match="did you mean 'toy'"):
-        _prompts("tow", tmp_path)
+        read_task("tow", tmp_path)
 
 
 @pytest.mark.parametrize(

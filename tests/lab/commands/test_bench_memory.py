@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.lab.commands.bench_memory import _percents
+from forerun.lab.bench.memory import percents
 
 
 @pytest.mark.slow
@@ -26,7 +26,7 @@ def test_the_command_measures_and_draws(forerun, default_model: Path, tmp_path: 
 
 
 def test_wrong_cuts_are_refused() -> None:
-    assert _percents("65,10") == [0, 10, 65]
+    assert percents("65,10") == [0, 10, 65]
     for wrong in ("100", "-1", "some", "10,,20"):
         with pytest.raises(ConfigError, match="cuts must be percents from 0 to 99"):
-            _percents(wrong)
+            percents(wrong)

@@ -15,6 +15,7 @@ from functools import partial
 
 from forerun.cli import console
 from forerun.core import sizes
+from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
 from forerun.engine.memory import MemoryPlan
@@ -48,6 +49,17 @@ class Point:
     def name(self) -> str:
         """Of the system that is measured."""
         return self.drafter if self.cut is None else f"{self.drafter} -{self.cut:g}%"
+
+
+def percents(cuts: str) -> list[float]:
+    """Read the cuts, ascending and 0 among them. Raises ConfigError."""
+    try:
+        found = sorted({0.0, *(float(cut) for cut in cuts.split(","))})
+    except ValueError:
+        found = [-1.0]
+    if not 0 <= found[0] <= found[-1] < 100:
+        raise ConfigError(f"cuts must be percents from 0 to 99, such as 0,50,65, got {cuts!r}")
+    return found
 
 
 def budget_of(whole: MemoryPlan, cut: float) -> int:

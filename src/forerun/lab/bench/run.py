@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import TypeVar
 
 from forerun.cli import console
 from forerun.core.device import peak_nbytes
 from forerun.core.params import SamplingParams
+from forerun.drafting.parse import split_list
+from forerun.drafting.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
 from forerun.lab.bench.measurement import Measurement, Round
@@ -210,3 +212,30 @@ class Bench:
         error = self._lost.get(system.name)
         named = Measurement(system.name, system.peer, system.quant, error=error)
         return named if error else named.total(answers)
+
+
+def drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams) -> list[System]:
+    """Make plain decoding, then the drafters in the order given, and the one they are compared with."""
+    asked = [*split_list(given), *([baseline] if baseline else [])]
+    for spec in asked:
+        DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
+    specs = dict.fromkeys([PLAIN, *(resolved(llm, spec) for spec in asked)])
+    return [EngineSystem.of(llm, spec, params) for spec in specs]
+
+
+def resolved(llm: LLM, drafter: str) -> str:
+    """Name a drafter as its measurements do; `auto` is what it stands for with this model."""
+    is_auto = DrafterSpec.of(drafter).is_auto
+    return llm.with_drafter(drafter).drafter_spec.text() if is_auto else drafter
+
+
+def changed(params: SamplingParams) -> dict[str, object] | None:
+    """Return what is asked for besides tokens, temperature, seed and form."""
+    neutral = SamplingParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        seed=params.seed,
+        structured_outputs=params.structured_outputs,
+    )
+    found = {field.name: getattr(params, field.name) for field in fields(params)}
+    return {k: v for k, v in found.items() if v != getattr(neutral, k)} or None

@@ -1,6 +1,6 @@
 """What a benchmark asks: prompts of a task, a fair choice of them, and the groups that are decoded together.
 
-It knows nothing of engines or clocks, nor where prompts come from (`hub/prompt_sets.py` reads them).
+It knows nothing of engines or clocks.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, zip_longest
+from pathlib import Path
 
 from forerun.core.errors import ConfigError, check_least, unknown
 from forerun.core.types import TaskPrompt
+from forerun.hub.prompt_sets import BUILTIN, read
+from forerun.hub.published import PUBLISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,18 @@ class PromptGroup:
     def num_steps(self) -> int:
         """Steps of the longest conversation."""
         return max(len(prompt.turns) for prompt in self.prompts)
+
+
+def read_task(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
+    """Read a file, `builtin`, a published set, or the task of that name in the folder. Raises ConfigError."""
+    if task == BUILTIN or Path(task).suffix or (tasks_dir is None and task in PUBLISHED):
+        return read(task)
+    if tasks_dir is None:
+        raise ConfigError(f"task '{task}' is no file: say with --tasks-dir where {task}.jsonl lies")
+    known = [path.stem for path in tasks_dir.glob("*.jsonl")]
+    if task not in known:
+        raise ConfigError(unknown("task", task, [BUILTIN, *known]))
+    return read(tasks_dir / f"{task}.jsonl")
 
 
 def only(prompts: Sequence[TaskPrompt], categories: Sequence[str]) -> list[TaskPrompt]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,16 +19,13 @@ from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
-    from forerun.lab.bench.run import System
-    from forerun.llm import LLM
 
 MAX_TOKENS = 128
 ASKED = ("max_tokens", "temperature", "seed")
-"""Fields of a request that stand in the provenance by themselves, and that a server is sent."""
-SAMPLING = tuple(field.name for field in fields(SamplingParams) if field.name not in ASKED)
+"""Fields of a request that a server is sent."""
 OF_THIS_MACHINE = (
     *("drafters", "baseline", "peers", "peers_dir", "markdown", "json_schema"),
-    *SAMPLING,
+    *(field.name for field in fields(SamplingParams) if field.name not in ASKED),
 )
 """Options that bench has no use for where a server answers."""
 
@@ -109,19 +105,19 @@ def command(
     if api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     from forerun.cli import console
-    from forerun.lab.bench import report, summary
-    from forerun.lab.bench.run import Bench
+    from forerun.lab.bench import report, run, summary
+    from forerun.lab.bench.peers import base
     from forerun.lab.store import Store
 
     opt.check_least("rounds", rounds, 1)
     params.structured_outputs = opt.form(json_schema)
     if json_schema is not None and peers:
         raise ConfigError("--json-schema is for our own engine: leave out --peers")
-    prompts = workload.only(_prompts(task, tasks_dir), opt.names(categories))
+    prompts = workload.only(workload.read_task(task, tasks_dir), opt.names(categories))
     groups = workload.groups(workload.choose(prompts, limit), batch)
     llm = opt.load(config, max_num_seqs=batch)
-    ours = _drafters(llm, drafters, baseline, params)
-    systems = ours + _peers(llm, peers, peers_dir, [system.name for system in ours], params)
+    systems = run.drafters(llm, drafters, baseline, params)
+    systems += base.peers(llm, opt.names(peers), peers_dir, [s.name for s in systems], params)
     origin = provenance.origin(
         config,
         llm,
@@ -135,11 +131,11 @@ def command(
         draft_budget=config.draft_budget,
         profile=None if llm.profile is None else llm.profile.date,
         form=None if params.structured_outputs is None else params.structured_outputs.source,
-        sampling=_changed(params),
+        sampling=run.changed(params),
     )
-    bench = Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
+    bench = run.Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     bench.run("measuring")
-    chosen = None if baseline is None else _resolved(llm, baseline)
+    chosen = None if baseline is None else run.resolved(llm, baseline)
     rows = summary.rows(bench.rounds, origin, chosen)
     different = summary.num_different(rows)
 
@@ -171,88 +167,3 @@ def _ask_server(
     name, there = servers.remote(url, api_key, model, rounds)
     origin = {"task": task, "input_len": None, "server_args": "", "url": url}
     serving.run(name, there, loads, origin, rounds=rounds, out=out, within={}, as_json=as_json)
-
-
-def _changed(params: SamplingParams) -> dict[str, object] | None:
-    """What is asked for besides tokens, temperature and seed."""
-    neutral = SamplingParams()
-    names = [name for name in SAMPLING if name != "structured_outputs"]
-    found = {name: getattr(params, name) for name in names}
-    return {k: v for k, v in found.items() if v != getattr(neutral, k)} or None
-
-
-def _prompts(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
-    """Of a file, of `builtin`, of a published set, or of the task of that name in the folder."""
-    from forerun.core.errors import unknown
-    from forerun.hub.prompt_sets import BUILTIN, read
-    from forerun.hub.published import PUBLISHED
-
-    if task == BUILTIN or Path(task).suffix or (tasks_dir is None and task in PUBLISHED):
-        return read(task)
-    if tasks_dir is None:
-        raise ConfigError(f"task '{task}' is no file: say with --tasks-dir where {task}.jsonl lies")
-    known = [path.stem for path in tasks_dir.glob("*.jsonl")]
-    if task not in known:
-        raise ConfigError(unknown("task", task, [BUILTIN, *known]))
-    return read(tasks_dir / f"{task}.jsonl")
-
-
-def _drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams) -> list[System]:
-    """Plain decoding, then the drafters in the order given, and the one they are compared with."""
-    from forerun.drafting.parse import split_list
-    from forerun.drafting.spec import DrafterSpec
-    from forerun.lab.bench.run import PLAIN, EngineSystem
-
-    asked = [*split_list(given), *([baseline] if baseline else [])]
-    for spec in asked:
-        DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
-    specs = dict.fromkeys([PLAIN, *(_resolved(llm, spec) for spec in asked)])
-    return [EngineSystem.of(llm, spec, params) for spec in specs]
-
-
-def _resolved(llm: LLM, drafter: str) -> str:
-    """The drafter by the name of its measurements; `auto` is what it stands for with this model."""
-    from forerun.drafting.spec import DrafterSpec
-
-    spec = DrafterSpec.of(drafter)
-    return llm.with_drafter(drafter).drafter_spec.text() if spec.is_auto else drafter
-
-
-def _peers(
-    llm: LLM, given: str | None, folder: Path, specs: Sequence[str], params: SamplingParams
-) -> list[System]:
-    """Every peer that was asked for, in each of its ways of decoding; they draft with the files that we draft with."""
-    import torch
-
-    from forerun.cli import console
-    from forerun.hub.names import resolve
-    from forerun.lab.bench.peers import base
-
-    drafts = _second(specs, "draft_model")
-    networks = [name for name in _second(specs, "eagle3") if name.endswith(".gguf")]
-    names = opt.names(given)
-    if names and (not params.is_greedy or _changed(params) or llm.config.max_num_seqs > 1):
-        raise ConfigError(
-            "peers decode greedily and one prompt at a time: temperature 0, batch 1 and no other option of sampling"
-        )
-    setup = base.Setup(
-        llm.path,
-        torch.get_num_threads(),
-        llm.max_len,
-        folder,
-        draft=resolve(drafts[0]) if drafts else None,
-        eagle3=Path(networks[0]).expanduser() if networks else None,
-        tell=partial(console.stderr().print, soft_wrap=True),
-    )
-    return [system for name in names for system in base.systems(name, setup)]
-
-
-def _second(specs: Sequence[str], drafter: str) -> list[str]:
-    """The models of the drafters of that name, those of the target itself left out."""
-    from forerun.drafting.base import SELF
-    from forerun.drafting.spec import DrafterSpec
-
-    chosen = [DrafterSpec.of(spec) for spec in specs]
-    parts = [part for spec in chosen for part in (spec.parts or (spec,))]
-    models = [str(part.options["model"]) for part in parts if part.name == drafter]
-    return [model for model in models if model != SELF]

@@ -56,7 +56,7 @@ def command(
 
     for name, number in (("together", together), ("batch", batch), ("rounds", rounds)):
         opt.check_least(name, number, 1)
-    percents = _percents(cuts)
+    percents = memory.percents(cuts)
     prompts = workload.choose(read(str(task) if task else BUILTIN), limit)
     llm = opt.load(config, max_num_seqs=together)
     names = [DrafterSpec.of(name).text() for name in split_list(drafters)]
@@ -82,15 +82,3 @@ def command(
         fails=any(row.get("identical") not in (None, row.get("prompts")) for row in rows + batches),
         why="a budget or a drafter changed tokens",
     )
-
-
-def _percents(cuts: str) -> list[float]:
-    from forerun.core.errors import ConfigError
-
-    try:
-        found = sorted({0.0, *(float(cut) for cut in cuts.split(","))})
-    except ValueError:
-        found = [-1.0]
-    if not 0 <= found[0] <= found[-1] < 100:
-        raise ConfigError(f"cuts must be percents from 0 to 99, such as 0,50,65, got {cuts!r}")
-    return found

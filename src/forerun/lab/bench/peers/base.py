@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from threading import Timer
@@ -21,13 +22,20 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from forerun.cli import console
 from forerun.core import registry
 from forerun.core.errors import ConfigError, unknown
+from forerun.core.params import SamplingParams
+from forerun.drafting.base import SELF
+from forerun.drafting.spec import DrafterSpec
+from forerun.hub.names import resolve
 from forerun.lab.bench.kernels import Case
 from forerun.lab.bench.measurement import Measurement
-from forerun.lab.bench.run import WARM_UP_TOKENS, PeerError, Prompt, System
+from forerun.lab.bench.run import WARM_UP_TOKENS, PeerError, Prompt, System, changed
+from forerun.llm import LLM
 
 KIND = "lab.bench.peers"
 PASSES = "passes"
@@ -79,6 +87,36 @@ def systems(name: str, setup: Setup) -> list[PeerSystem]:
     module, files = adapter(name), _files(setup)
     left_out = {PASSES, LOGITS, *(way for way, file in files.items() if file is None)}
     return [PeerSystem(module, way, setup) for way in module.WAYS if way not in left_out]
+
+
+def peers(
+    llm: LLM, names: Sequence[str], folder: Path, specs: Sequence[str], params: SamplingParams
+) -> list[PeerSystem]:
+    """Every peer that was asked for, in each of its ways; they draft with the files that our drafters draft with."""
+    if names and (not params.is_greedy or changed(params) or llm.config.max_num_seqs > 1):
+        raise ConfigError(
+            "peers decode greedily and one prompt at a time: temperature 0, batch 1 and no other option of sampling"
+        )
+    drafts = second_models(specs, DRAFT_MODEL)
+    networks = [name for name in second_models(specs, EAGLE3) if name.endswith(".gguf")]
+    setup = Setup(
+        llm.path,
+        torch.get_num_threads(),
+        llm.max_len,
+        folder,
+        draft=resolve(drafts[0]) if drafts else None,
+        eagle3=Path(networks[0]).expanduser() if networks else None,
+        tell=partial(console.stderr().print, soft_wrap=True),
+    )
+    return [system for name in names for system in systems(name, setup)]
+
+
+def second_models(specs: Sequence[str], drafter: str) -> list[str]:
+    """The models of the drafters of that name, those of the target itself left out."""
+    chosen = [DrafterSpec.of(spec) for spec in specs]
+    parts = [part for spec in chosen for part in (spec.parts or (spec,))]
+    models = [str(part.options["model"]) for part in parts if part.name == drafter]
+    return [model for model in models if model != SELF]
 
 
 def single(name: str, way: str, setup: Setup) -> PeerSystem:
