@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -20,7 +20,10 @@ Document = dict[str, Any]
 
 
 class Writer(ABC):
-    """Write the answer to a request. The subclasses are the forms that APIs give it."""
+    """Write the answer to a request. The subclasses are the forms that APIs give it, as documents."""
+
+    done = b""
+    """Stands at the end of a stream."""
 
     def __init__(self, service: Service, running: AsyncRequest, model: str) -> None:
         """`model` is the name under which the request is answered."""
@@ -34,20 +37,20 @@ class Writer(ABC):
         """Write an answer that is complete."""
 
     @abstractmethod
-    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
-        """Write what came since the last call; empty if there is nothing to show."""
+    def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
+        """Write what came since the last call; nothing if there is nothing to show."""
 
     @abstractmethod
-    def fail(self, error: ApiError) -> bytes:
+    def fail(self, error: ApiError) -> Document:
         """Write what went wrong after the first event, which ends the stream."""
 
-    def begin(self) -> bytes:
+    def begin(self) -> Iterator[Document]:
         """Write the first events, when what was cached is known."""
-        return b""
+        yield from ()
 
-    def end(self) -> bytes:
+    def end(self) -> Iterator[Document]:
         """Write the last events."""
-        return b""
+        yield from ()
 
     def timings(self) -> Document:
         """Write the figures so far."""
@@ -67,14 +70,14 @@ class Writer(ABC):
         has_begun = False
         try:
             async for events in self._events():
-                chunks = (b"" if has_begun else self.begin()) + self.chunks(events)
+                documents = [*(() if has_begun else self.begin()), *self.chunks(events)]
                 has_begun = True
-                if chunks:
-                    yield chunks
-            last = self.end()
+                if documents:
+                    yield b"".join(map(_event, documents))
+            documents = [*self.end()]
         except Exception as error:
-            last = self.fail(of_stream(error))
-        if last:
+            documents = [self.fail(of_stream(error))]
+        if last := b"".join(map(_event, documents)) + self.done:
             yield last
 
     async def _events(self) -> AsyncIterator[list[StreamEvent]]:
@@ -86,7 +89,7 @@ class Writer(ABC):
             yield events
 
 
-def event(document: Document) -> bytes:
+def _event(document: Document) -> bytes:
     """Write a server-sent event; one that has a `type` is named by it."""
     kind = document.get("type")
     name = f"event: {kind}\n".encode() if kind else b""

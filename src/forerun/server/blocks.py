@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
 
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, Writer, event
+from forerun.server.answers import Document, Writer
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, renamed
 from forerun.server.openai import submit
@@ -53,10 +53,6 @@ class BlockWriter(Writer):
         """Write the document of an answer that is complete."""
 
     @abstractmethod
-    def first(self) -> Iterator[Document]:
-        """Write the first events."""
-
-    @abstractmethod
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """Begin a block; it has no text yet."""
 
@@ -67,10 +63,6 @@ class BlockWriter(Writer):
     @abstractmethod
     def close(self, block: ContentBlock) -> Iterator[Document]:
         """End a block."""
-
-    @abstractmethod
-    def last(self) -> Iterator[Document]:
-        """Write the last events."""
 
     @property
     def reason(self) -> FinishReason | None:
@@ -83,21 +75,11 @@ class BlockWriter(Writer):
             pass
         return self.whole()
 
-    def begin(self) -> bytes:
-        """Write the first events."""
-        return _events(self.first())
-
-    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
+    def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write what became of the blocks."""
-        each = (
-            self._read(one.event.text, is_last=one.event.finish_reason is not None)
-            for one in events
-        )
-        return b"".join(map(_events, each))
-
-    def end(self) -> bytes:
-        """Write the last events."""
-        return _events(self.last())
+        for step in events:
+            is_last = step.event.finish_reason is not None
+            yield from self._read(step.event.text, is_last=is_last)
 
     def _read(self, text: str, *, is_last: bool) -> Iterator[Document]:
         for part in self.parser.read(text, is_last=is_last):
@@ -146,7 +128,3 @@ async def reply(
         raise renamed(error, body.theirs) from error
     made = writer(service, running, body, with_tools=has_tools)
     return await made.reply(request, stream=chat.stream)
-
-
-def _events(documents: Iterable[Document]) -> bytes:
-    return b"".join(map(event, documents))

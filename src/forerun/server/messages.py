@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, event, usage
+from forerun.server.answers import Document, usage
 from forerun.server.blocks import BlockWriter, ContentBlock, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.dependencies import FromBody
@@ -191,7 +191,7 @@ class MessagesWriter(BlockWriter):
         content = [_block(block) for block in self.blocks]
         return self._message(content) | self._stop() | {"timings": self.timings()}
 
-    def first(self) -> Iterator[Document]:
+    def begin(self) -> Iterator[Document]:
         """Write the message without its content."""
         yield {"type": "message_start", "message": self._message([])}
 
@@ -210,15 +210,15 @@ class MessagesWriter(BlockWriter):
         """End the block."""
         yield {"type": "content_block_stop", "index": block.index}
 
-    def last(self) -> Iterator[Document]:
+    def end(self) -> Iterator[Document]:
         """Write why it ended, and what it took."""
         figures = {"usage": _usage(self.running), "timings": self.timings()}
         yield {"type": "message_delta", "delta": self._stop(), **figures}
         yield {"type": "message_stop"}
 
-    def fail(self, error: ApiError) -> bytes:
+    def fail(self, error: ApiError) -> Document:
         """Write an error."""
-        return event(error.anthropic())
+        return error.anthropic()
 
     def _stop(self) -> Document:
         stop = self.running.runs[0].stops.stop_reason

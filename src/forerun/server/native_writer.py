@@ -10,7 +10,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
-from forerun.server.answers import Document, Writer, event, timings
+from forerun.server.answers import Document, Writer, timings
 from forerun.server.errors import ApiError
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
@@ -96,20 +96,18 @@ class NativeWriter(Writer):
         ]
         return documents[0] if self.is_one else documents
 
-    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
+    def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write a chunk for each token, and the whole of a completion without its text where it ends."""
-        return b"".join(event(self._only(one)) for each in events for one in self._chunks(each))
+        for step in events:
+            for text, tokens, scored in _by_token(step.event):
+                if tokens:
+                    yield self._only(self._chunk(step, text, tokens, scored))
+            if step.event.finish_reason is not None:
+                yield self._only(self._final(step.completion, ""))
 
-    def fail(self, error: ApiError) -> bytes:
+    def fail(self, error: ApiError) -> Document:
         """Write the error."""
-        return event(error.document())
-
-    def _chunks(self, step: StreamEvent) -> Iterator[Document]:
-        for text, tokens, scored in _by_token(step.event):
-            if tokens:
-                yield self._chunk(step, text, tokens, scored)
-        if step.event.finish_reason is not None:
-            yield self._final(step.completion, "")
+        return error.document()
 
     def _chunk(
         self,

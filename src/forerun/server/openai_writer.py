@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import forerun
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.loop import RequestHandle
 from forerun.engine.outputs import RequestOutput
-from forerun.server.answers import Document, Writer, event, timings, usage
+from forerun.server.answers import Document, Writer, timings, usage
 from forerun.server.errors import ApiError
 from forerun.server.schema import ChatRequest, CompletionRequest, StreamOptions
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
 from forerun.text.tool_calls import ArgumentsPart, CallPart, Part, TextPart, ToolCallParser
 
-DONE = b"data: [DONE]\n\n"
-
 
 class OpenAIWriter(Writer):
     """Write a completion, or a chat completion: an entry of `choices` for each of a request's completions."""
+
+    done = b"data: [DONE]\n\n"
 
     def __init__(
         self,
@@ -60,27 +60,27 @@ class OpenAIWriter(Writer):
             found |= self._of_prompt(first.output())
         return found
 
-    def chunks(self, events: Sequence[StreamEvent]) -> bytes:
-        """Write a chunk for each completion that got something."""
-        return b"".join(map(self._chunk, _joined(events)))
+    def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
+        """Write a chunk for each completion that got something to show."""
+        for step in _joined(events):
+            if (choice := self._delta(step)) is not None:
+                yield self._chunk([choice], self._figures_so_far(step))
 
-    def end(self) -> bytes:
-        """Write the figures if they were asked for, and the end mark."""
-        return (self._event([], self._figures()) if self.options.include_usage else b"") + DONE
+    def end(self) -> Iterator[Document]:
+        """Write the figures if they were asked for."""
+        if self.options.include_usage:
+            yield self._chunk([], self._figures())
 
-    def fail(self, error: ApiError) -> bytes:
-        """Write the error, and the end mark."""
-        return event(error.document()) + DONE
+    def fail(self, error: ApiError) -> Document:
+        """Write the error."""
+        return error.document()
 
-    def _event(self, choices: list[Document], more: Document) -> bytes:
+    def _chunk(self, choices: list[Document], more: Document) -> Document:
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
-        return event({**self._head, "object": kind, "choices": choices, **more})
+        return {**self._head, "object": kind, "choices": choices, **more}
 
-    def _chunk(self, step: StreamEvent) -> bytes:
-        """Write a chunk for what one completion got; nothing if there is nothing to show."""
-        choice, more = self._delta(step), Document()
-        if choice is None:
-            return b""
+    def _figures_so_far(self, step: StreamEvent) -> Document:
+        more = Document()
         if self.options.continuous_usage_stats:
             more["usage"] = usage(self.running)
         elif self.options.include_usage:
@@ -90,7 +90,7 @@ class OpenAIWriter(Writer):
         )
         if self.with_timings or (is_last and not more):
             more["timings"] = timings(self.running, step.time_s, self.llm.drafter_spec.name)
-        return self._event([choice], more)
+        return more
 
     def _delta(self, step: StreamEvent) -> Document | None:
         """Write what a chunk adds to a choice."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, event, usage
+from forerun.server.answers import Document, usage
 from forerun.server.blocks import BlockWriter, ContentBlock, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.dependencies import FromBody
@@ -143,7 +143,7 @@ class ResponsesWriter(BlockWriter):
         document["timings"] = self.timings()
         return document | {"usage": _usage(self.running)}
 
-    def first(self) -> Iterator[Document]:
+    def begin(self) -> Iterator[Document]:
         """Write the response without its output."""
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
@@ -176,15 +176,15 @@ class ResponsesWriter(BlockWriter):
             yield self._event("response.content_part.done", part=item["content"][0], **where)
         yield self._event("response.output_item.done", item=item, output_index=block.index)
 
-    def last(self) -> Iterator[Document]:
+    def end(self) -> Iterator[Document]:
         """Write the whole response."""
         document = self.whole()
         yield self._event(f"response.{document['status']}", response=document)
 
-    def fail(self, error: ApiError) -> bytes:
+    def fail(self, error: ApiError) -> Document:
         """Write an error."""
         said = {"code": error.code, "message": error.message, "param": error.param}
-        return event(self._event("error", **said))
+        return self._event("error", **said)
 
     def _event(self, kind: str, **fields: object) -> Document:
         self._number += 1
