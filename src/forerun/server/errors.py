@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
-from forerun.core.errors import CapacityError, ForerunError, RequestError
+from forerun.core.errors import CapacityError, ForerunError, RequestError, short_repr
 from forerun.server.worker import Closed
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,12 @@ def too_long(
         type="exceed_context_size_error",  # llama-server's
         more={"n_prompt_tokens": num_prompt, "n_ctx": context},
     )
+
+
+def not_served(asked: str | None, names: Iterable[str]) -> ApiError:
+    """Say that there is no model of that name."""
+    message = f"the model {short_repr(asked)} is not served here (served: {', '.join(names)})"
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def loading(message: str = "Loading model") -> ApiError:

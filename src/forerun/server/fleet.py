@@ -27,7 +27,7 @@ from forerun.engine.memory import together
 from forerun.llm import LLM
 from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, loading, of_status
+from forerun.server.errors import ApiError, loading, not_served, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
 from forerun.server.worker import Closed
@@ -120,13 +120,7 @@ class Fleet:
         for service in self.services:
             if asked is None or asked in service.names or self.is_one:
                 return service
-        names = ", ".join(service.names[0] for service in self.services)
-        raise ApiError(
-            404,
-            f"the model {short_repr(asked)} is not served here (served: {names})",
-            param="model",
-            code="model_not_found",
-        )
+        raise not_served(asked, [service.names[0] for service in self.services])
 
     @asynccontextmanager
     async def leased(self, request: Request, asked: object) -> AsyncIterator[Service]:

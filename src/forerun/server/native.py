@@ -15,7 +15,6 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
-from forerun.server.fill_in import filled, tokens_of
 from forerun.server.native_writer import NativeWriter
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
 from forerun.server.schema import SampledAnswer, StreamOptions
@@ -123,12 +122,13 @@ async def completion(service: FromBody, request: JsonRequest, body: NativeReques
 @router.post("/infill", responses=_ANSWERS)
 async def infill(service: FromBody, request: JsonRequest, body: InfillRequest) -> Response:
     """Fill the hole between `input_prefix` with `prompt` and `input_suffix`."""
-    tokens = tokens_of(service, "/infill")
+    tokens = service.fill_in("/infill")
     files = [(one.filename, one.text) for one in body.input_extra]
-    before, after = body.input_prefix + body.prompt, body.input_suffix
+    before = ("input_prefix", body.input_prefix + body.prompt)
+    after = ("input_suffix", body.input_suffix)
 
     def encode() -> list[Encoded]:
-        return [filled(service, tokens, before, after, ("input_prefix", "input_suffix"), files)]
+        return [Encoded(service.read_hole(tokens, before, after, files))]
 
     encoded = await service.encode(encode, request.nbytes)
     return await _reply(service, request, body, encoded, is_one=True, ends=tokens.ends)

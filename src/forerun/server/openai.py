@@ -11,7 +11,6 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
-from forerun.server.fill_in import filled, tokens_of
 from forerun.server.forms import check_depth
 from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
@@ -49,7 +48,7 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
     params = service.params(body)
     bos = None if body.add_special_tokens else False
     given = body.prompts()
-    hole = tokens_of(service, "suffix") if body.suffix else None
+    hole = service.fill_in("suffix") if body.suffix else None
     if hole is not None and not all(isinstance(one, str) for one in given):
         raise ApiError(400, "suffix needs prompts as text", param="suffix")
 
@@ -58,8 +57,7 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
             return Encoded(one)
         if hole is None:
             return service.read_text(one, "prompt", bos=bos)
-        ids = filled(service, hole, one, body.suffix or "", ("prompt", "suffix")).token_ids
-        return Encoded(ids, one)
+        return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
 
     prompts = await service.encode(lambda: [encode(one) for one in given], request.nbytes)
     running = await service.submit(

@@ -9,19 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from forerun.core.errors import RequestError, short_repr
+from forerun.core.errors import RequestError
 from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.llm import LLM
 from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, busy, loading, too_long
+from forerun.server.errors import ApiError, busy, loading, not_served, too_long
 from forerun.server.forms import check_bounds, max_draft
 from forerun.server.metrics import ModelMetrics
 from forerun.server.prompts import Part, check_fits
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import AsyncRequest, Closed, Worker
+from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
 
 T = TypeVar("T")
@@ -100,15 +101,9 @@ class Service:
         """Choose the name under which a request is answered. Raises ApiError for a model that is not served."""
         if asked is None or asked in self.names:
             return asked or self.names[0]
-        if not self.config.strict_model_name:
-            return self.names[0]
-        served = ", ".join(self.names)
-        raise ApiError(
-            404,
-            f"the model {short_repr(asked)} is not served here (served: {served})",
-            param="model",
-            code="model_not_found",
-        )
+        if self.config.strict_model_name:
+            raise not_served(asked, self.names)
+        return self.names[0]
 
     def defaults(self, **own: Any) -> SamplingParams:
         """Return what a request leaves out: the server's options, then `own`, then the model's."""
@@ -146,6 +141,41 @@ class Service:
             else:
                 ids += self.read_text(part, param, bos=False if number else None).token_ids
         return Encoded(ids)
+
+    def fill_in(self, what: str) -> FillIn:
+        """Return the tokens for filling in that the route or field `what` needs. Raises ApiError for a model without."""
+        tokens = self.llm().tokenizer.fill_in
+        if tokens is None:
+            is_route = what.startswith("/")
+            raise ApiError(
+                501 if is_route else 400,
+                f"{what} needs a model that was trained to fill text in, such as Qwen2.5-Coder or StarCoder: "
+                f"{self.names[0]} has no such tokens (prefix, suffix, middle)",
+                param=None if is_route else what,
+                type="not_supported_error",
+            )
+        return tokens
+
+    def read_hole(
+        self,
+        tokens: FillIn,
+        before: tuple[str, str],
+        after: tuple[str, str],
+        files: Sequence[tuple[str, str]] = (),
+    ) -> list[int]:
+        """Make the prompt for a hole between two fields, given as name and text; control tokens are read as text.
+
+        Raises ApiError for one that cannot fit.
+        """
+        tokenizer = self.llm().tokenizer
+        for param, text in (before, after, *(("input_extra", text) for _, text in files)):
+            self.check_fits(text, param)
+
+        def encode(text: str) -> list[int]:
+            return tokenizer.encode(text, special=False, bos=False) if text else []
+
+        start = tokenizer.encode("", bos=None)
+        return [*start, *tokens.prompt(before[1], after[1], files, encode)]
 
     async def submit(
         self,
