@@ -143,7 +143,7 @@ class Service:
         return Encoded(ids)
 
     def fill_in(self, what: str) -> FillIn:
-        """Return the tokens for filling in that the route or field `what` needs. Raises ApiError for a model without."""
+        """Return the tokens for filling in, which a route or field needs. Raises ApiError for a model without."""
         tokens = self.llm().tokenizer.fill_in
         if tokens is None:
             is_route = what.startswith("/")
