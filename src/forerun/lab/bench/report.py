@@ -1,6 +1,6 @@
 """What people read of a benchmark: markdown tables, with what they depend on above them.
 
-It computes nothing: a document (`{"provenance", "rows"}`, see `summary.py`) goes in, text comes out.
+A document (`{"provenance", "rows"}`, see `summary.py`) goes in, text comes out.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forerun.cli import console
-from forerun.lab.bench.measurement import Provenance
+from forerun.lab.bench import summary
+from forerun.lab.bench.measurement import Provenance, Round
 from forerun.lab.bench.pass_costs import PassCosts
 from forerun.lab.bench.summary import ALL, Row
-from forerun.lab.output import NOTHING, Column, lines, markdown_table, number, show_table
+from forerun.lab.output import NOTHING, Column, lines, markdown_table, number, publish, show_table
 
 PROVENANCE = (
     ("model", "quant", "backend"),
@@ -198,6 +199,33 @@ def _origin(provenance: Provenance) -> str:
         known = [(key, provenance.get(key)) for key in keys]
         lines.append(", ".join(f"{key} {value}" for key, value in known if value is not None))
     return "\n".join(f"- {line}" for line in lines if line)
+
+
+def publish_run(
+    rounds: Sequence[Round],
+    origin: Provenance,
+    baseline: str | None,
+    *,
+    as_markdown: bool,
+    as_json: bool,
+) -> None:
+    """Print what was measured. Exits 1 if drafting changed a greedy token."""
+    rows = summary.rows(rounds, origin, baseline)
+    different = summary.num_different(rows)
+
+    def told() -> None:
+        if as_markdown:
+            console.stdout().print(markdown(origin, rows))
+        else:
+            show(origin, rows, baseline)
+
+    publish(
+        {"provenance": origin, "rows": rows},
+        told,
+        as_json=as_json,
+        fails=different > 0,
+        why=f"drafting changed the tokens of {different} prompts",
+    )
 
 
 def show(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:

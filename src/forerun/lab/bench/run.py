@@ -15,12 +15,14 @@ from functools import partial
 from typing import TypeVar
 
 from forerun.cli import console
+from forerun.core.config import EngineConfig
 from forerun.core.device import peak_nbytes
 from forerun.core.params import SamplingParams
 from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
+from forerun.lab import provenance
 from forerun.lab.bench.measurement import Measurement, Round
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.store import Store
@@ -239,3 +241,25 @@ def changed(params: SamplingParams) -> dict[str, object] | None:
     )
     found = {field.name: getattr(params, field.name) for field in fields(params)}
     return {k: v for k, v in found.items() if v != getattr(neutral, k)} or None
+
+
+def origin(
+    config: EngineConfig, llm: LLM, params: SamplingParams, *, task: str, batch: int
+) -> dict[str, object]:
+    """Say what the measurements depend on."""
+    form = params.structured_outputs
+    return provenance.origin(
+        config,
+        llm,
+        task=task,
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        batch=batch,
+        seed=params.seed,
+        max_model_len=llm.max_len,
+        controller=config.controller,
+        draft_budget=config.draft_budget,
+        profile=None if llm.profile is None else llm.profile.date,
+        form=None if form is None else form.source,
+        sampling=changed(params),
+    )

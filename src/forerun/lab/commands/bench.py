@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,12 +12,8 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.lab import provenance
 from forerun.lab.commands import _options as shared
-from forerun.lab.output import publish
-
-if TYPE_CHECKING:
-    from forerun.core.types import TaskPrompt
+from forerun.lab.commands import bench_serve
 
 MAX_TOKENS = 128
 ASKED = ("max_tokens", "temperature", "seed")
@@ -90,22 +85,27 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
-    from forerun.hub.prompt_sets import read
-    from forerun.lab.bench import load, workload
-
     if url is not None:
         opt.refuse_given(context, *OF_THIS_MACHINE)
-        model = opt.typed_model(context, config)
-        file = task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl")
-        asked = load.draw(workload.only(read(file), opt.names(categories)), limit, params.seed or 0)
-        _ask_server(
-            url, api_key, model, asked, Path(file).stem, batch, params, rounds, out, as_json
+        bench_serve.command(
+            opt.typed_model(context, config),
+            url,
+            api_key,
+            concurrency=str(batch),
+            num_prompts=limit,
+            task=task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl"),
+            categories=categories,
+            max_tokens=params.max_tokens or MAX_TOKENS,
+            temperature=params.temperature,
+            seed=params.seed or 0,
+            rounds=rounds,
+            out=out,
+            as_json=as_json,
         )
         return
     if api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
-    from forerun.cli import console
-    from forerun.lab.bench import report, run, summary
+    from forerun.lab.bench import report, run, workload
     from forerun.lab.bench.peers import base
     from forerun.lab.store import Store
 
@@ -118,52 +118,8 @@ def command(
     llm = opt.load(config, max_num_seqs=batch)
     systems = run.drafters(llm, drafters, baseline, params)
     systems += base.peers(llm, opt.names(peers), peers_dir, [s.name for s in systems], params)
-    origin = provenance.origin(
-        config,
-        llm,
-        task=Path(task).stem,
-        max_tokens=params.max_tokens,
-        temperature=params.temperature,
-        batch=batch,
-        seed=params.seed,
-        max_model_len=llm.max_len,
-        controller=config.controller,
-        draft_budget=config.draft_budget,
-        profile=None if llm.profile is None else llm.profile.date,
-        form=None if params.structured_outputs is None else params.structured_outputs.source,
-        sampling=run.changed(params),
-    )
+    origin = run.origin(config, llm, params, task=Path(task).stem, batch=batch)
     bench = run.Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     bench.run("measuring")
     chosen = None if baseline is None else run.resolved(llm, baseline)
-    rows = summary.rows(bench.rounds, origin, chosen)
-    different = summary.num_different(rows)
-
-    def show() -> None:
-        if markdown:
-            console.stdout().print(report.markdown(origin, rows))
-        else:
-            report.show(origin, rows, chosen)
-
-    publish(
-        {"provenance": origin, "rows": rows},
-        show,
-        as_json=as_json,
-        fails=different > 0,
-        why=f"drafting changed the tokens of {different} prompts",
-    )
-
-
-def _ask_server(
-    url: str, api_key: str | None, model: str | None, asked: Sequence[TaskPrompt], task: str,
-    batch: int, params: SamplingParams, rounds: int, out: Path | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Send the prompts to a server, as bench serve does."""
-    from forerun.lab.bench import servers, serving
-    from forerun.lab.bench.load import Load
-
-    body = {"max_tokens": params.max_tokens or MAX_TOKENS, "temperature": params.temperature}
-    loads = [Load(asked, body, batch, seed=params.seed or 0)]
-    name, there = servers.remote(url, api_key, model, rounds)
-    origin = {"task": task, "input_len": None, "server_args": "", "url": url}
-    serving.run(name, there, loads, origin, rounds=rounds, out=out, within={}, as_json=as_json)
+    report.publish_run(bench.rounds, origin, chosen, as_markdown=markdown, as_json=as_json)

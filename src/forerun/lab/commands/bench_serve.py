@@ -121,7 +121,7 @@ def command(
     prompts = load.draw(workload.only(read(task), opt.names(categories)), num_prompts, seed)
     if input_len is not None:
         prompts = _lengthened(prompts, input_len, str(model))
-    body: dict[str, object] = {"max_tokens": max_tokens, "temperature": temperature}
+    body = {"max_tokens": max_tokens, "temperature": temperature}
     body |= {"ignore_eos": True} if ignore_eos else {}
     loads = [load.Load(prompts, body, level, request_rate, seed, ramp_up) for level in levels]
     if url is not None:
@@ -132,10 +132,8 @@ def command(
         systems = servers.systems(start, peer, peers_dir, offline=offline)
         name = Path(str(model)).stem
     origin = {"task": Path(task).stem, "input_len": input_len, "server_args": server_args}
-    serving.run(
-        name, systems, loads, origin | {"url": url}, rounds=rounds, out=out, within=within,
-        as_json=as_json,
-    )  # fmt: skip
+    run = partial(serving.run, name, systems, loads, origin | {"url": url})
+    run(rounds=rounds, out=out, within=within, as_json=as_json)
 
 
 def _levels(given: str) -> list[int]:

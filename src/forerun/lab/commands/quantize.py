@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import DEFAULT_MODEL
 from forerun.core.errors import ConfigError, unknown
-from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,9 +90,6 @@ def command(
     Block by block, so that a small machine can round a large model. Ctrl-C loses nothing: the same command goes on. The
     report at the end has the perplexity before and after, and the error of each kind of matrix.
     """
-    from forerun.cli import console
-    from forerun.core import sizes
-    from forerun.core.device import peak_nbytes
     from forerun.hub.names import resolve
     from forerun.lab.quantize import report
     from forerun.weights.checkpoint import open_checkpoint
@@ -126,21 +121,7 @@ def command(
     of_model = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
     job, what = recipe.job(**of_model, folder=out, origin=origin), recipe.described()
     stated = report.state(job, what, is_shown=not as_json, gptq=recipe.gptq)
-    begin_s = time.perf_counter()
-    figures = report.run(job)
-    seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
-    named = {"model": model, **what, "out": str(out), "seconds": round(seconds, 1)}
-    named |= {"peak_mb": round(peak / 1e6, 1), "stated_mb": round(stated / 1e6, 1)}
-    moved = {"divergences": job.divergences} if method == "flatten" else {}
-
-    def show() -> None:
-        report.show(job, figures)
-        console.report().print(
-            f"{out}: {sizes.format_size(figures['nbytes'])}, {seconds:.0f} s, "
-            f"{sizes.format_size(peak)} of memory at most"
-        )
-
-    publish(named | figures | {"errors": job.errors} | moved, show, as_json=as_json)
+    report.run(job, {"model": model, **what, "out": str(out)}, stated, as_json=as_json)
 
 
 def _recipe(

@@ -68,12 +68,8 @@ def command(
     from forerun.lab.train.learners import KINDS, Kind
 
     shared.check_choice("kind", kind, KINDS)
-    for name, value in (
-        ("depth", depth),
-        ("draft-vocab", vocab),
-        ("batch", batch),
-        ("head-layers", head_layers),
-    ):
+    counts = {"depth": depth, "draft-vocab": vocab, "batch": batch, "head-layers": head_layers}
+    for name, value in counts.items():
         opt.check_least(f"--{name}", value, 1)
     settings = shared.settings_of(
         *(tokens, eval_every, loss, text),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
 from forerun.cli import console
 from forerun.core import sizes
-from forerun.core.device import resident_nbytes, return_at_once, return_freed
+from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
-from forerun.lab.output import Column, show_table
+from forerun.lab.output import Column, publish, show_table
 from forerun.lab.quantize.job import QuantizeJob
 from forerun.model.loader import read_config
 from forerun.weights.checkpoint import Checkpoint
@@ -53,7 +54,7 @@ def _warn_of_few_tokens(job: QuantizeJob) -> None:
         )
 
 
-def show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
+def _show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
     """Print the errors of each kind of matrix, and the figures."""
     kinds: dict[str, list[tuple[float, str]]] = {}
     for name, error in job.errors.items():
@@ -107,8 +108,27 @@ def texts_of(
     return texts[:count], held[:HELD_TEXTS]
 
 
-def run(job: QuantizeJob) -> dict[str, float]:
-    """Run the job, with the time left on stderr in a terminal; its figures. Ctrl-C says how far it came."""
+def run(job: QuantizeJob, named: Mapping[str, object], stated: int, *, as_json: bool) -> None:
+    """Run the job with the time left on stderr, and publish its figures after what is `named`."""
+    begin_s = time.perf_counter()
+    figures = _run(job)
+    seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
+    measured = {"seconds": round(seconds, 1), "peak_mb": round(peak / 1e6, 1)}
+    measured |= {"stated_mb": round(stated / 1e6, 1), **figures}
+    moved = {"divergences": job.divergences} if named["method"] == "flatten" else {}
+
+    def show() -> None:
+        _show(job, figures)
+        console.report().print(
+            f"{job.folder}: {sizes.format_size(round(figures['nbytes']))}, {seconds:.0f} s, "
+            f"{sizes.format_size(peak)} of memory at most"
+        )
+
+    publish({**named, **measured, "errors": job.errors, **moved}, show, as_json=as_json)
+
+
+def _run(job: QuantizeJob) -> dict[str, float]:
+    """Return the figures. Ctrl-C says how far it came."""
     done, total = 0, job.num_steps
     try:
         with console.counter("quantizing", total) as show:
