@@ -98,6 +98,16 @@ MISTAKES = {
         "--tokens many": "--tokens must be a count",
         "--depth 0": "--depth must be at least 1",
     },
+    "train table": {
+        "--tokens many": "--tokens must be a count such as 200k or 5M, got 'many'",
+        **dict.fromkeys((f"--tokens {n}" for n in ("nan", "1e999k", "0")), "must be a count"),
+        "--size-mb 0": "--size-mb must be from 0.01 to 4000, got 0",
+        "--size-mb nan": "--size-mb must be",
+        "--order 0": "order must be at least 1",
+        "--prompts nowhere.jsonl": "nowhere.jsonl",
+        "-o .": "is a folder",
+        "-o /dev/null/a.table": "cannot be written",
+    },
 }
 LINES = [(f"forerun {c} {given}", m) for c, told in MISTAKES.items() for given, m in told.items()]
 

@@ -75,30 +75,6 @@ def test_a_table_is_made_found_and_used_and_an_interruption_loses_nothing(
     assert code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--tokens", "many"), "--tokens must be a count such as 200k or 5M, got 'many'"),
-        (("--tokens", "nan"), "--tokens must be a count"),
-        (("--tokens", "1e999k"), "--tokens must be a count"),
-        (("--tokens", "0"), "--tokens must be a count"),
-        (("--size-mb", "0"), "--size-mb must be from 0.01 to 4000, got 0"),
-        (("--size-mb", "nan"), "--size-mb must be"),
-        (("--order", "0"), "order must be at least 1"),
-        (("--prompts", "nowhere.jsonl"), "nowhere.jsonl"),
-        (("-o", "."), "is a folder"),
-        (("-o", "/dev/null/a.table"), "cannot be written"),
-    ],
-)
-def test_what_cannot_be_is_told_in_one_line_before_anything_is_loaded(
-    forerun, monkeypatch, arguments, message
-) -> None:
-    monkeypatch.setattr("forerun.cli.options.load", lambda config: pytest.fail("it was loaded"))
-    code, out, err = forerun("train", "table", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-
-
 def test_what_the_model_shows_to_be_wrong_is_told_in_one_line(train, tmp_path) -> None:
     code, _, err = train("-c", 8, "-o", tmp_path / "a.table")
     assert (code, err.count("\n")) == (2, 1)
