@@ -17,7 +17,7 @@ BODY = {"prompt": "a", "max_tokens": 1}
 def code(config: ServerConfig, host: str, origin: str = "") -> str | None:
     """Why a request is refused; None if it is not."""
     headers = {b"host": host.encode(), **({b"origin": origin.encode()} if origin else {})}
-    error = OriginCheck(None, config)._refused(headers)
+    error = OriginCheck(None, config).refused(headers)
     return None if error is None else error.code
 
 

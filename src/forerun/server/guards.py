@@ -37,13 +37,14 @@ class OriginCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 421 or 403."""
-        error = self._refused(dict(scope["headers"])) if scope["type"] == "http" else None
+        error = self.refused(dict(scope["headers"])) if scope["type"] == "http" else None
         if error is None:
             await self.app(scope, receive, send)
         else:
             await error_response(error, scope["path"])(scope, receive, send)
 
-    def _refused(self, headers: Mapping[bytes, bytes]) -> ApiError | None:
+    def refused(self, headers: Mapping[bytes, bytes]) -> ApiError | None:
+        """Say why a request of these headers is refused; None if it is not."""
         host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         if host and self._config.api_key is None and not self._is_own(_name(host)):
             return ApiError(
