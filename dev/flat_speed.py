@@ -31,7 +31,8 @@ from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
 from forerun.weights.checkpoint import open_checkpoint
-from forerun.weights.flat import FlatParts, FlatRows, FlatTensor, flat_format
+from forerun.weights.codes import FORMATS, Codes
+from forerun.weights.flat import FlatRows
 from forerun.weights.stored import StoredTensor
 
 ROWS, WIDER = 2048, 0.01
@@ -42,18 +43,18 @@ Weights = Mapping[str, StoredTensor]
 def flattened(weights: Weights, bits: int) -> dict[str, StoredTensor]:
     """The same shapes, the blocks' matrices with random codes."""
 
-    def parts(shape: tuple[int, ...]) -> FlatParts:
+    def random_codes(shape: tuple[int, ...]) -> Codes:
         random, most = np.random.default_rng(shape[1]), 2 ** (bits - 1) - 1
         pieces = np.where(random.random(shape[1]) < WIDER, 2, 1).astype(np.int32)
         rows = FlatRows(np.full(shape[1], 0.05, np.float32), pieces, 127, "spill")
         codes = random.integers(-most, most + 1, shape).astype(np.int8)
-        return FlatParts(codes, np.full(shape[0], 1e-4, np.float32), rows)
+        return Codes(codes, np.full((shape[0], 1), 1e-4, np.float32), flat=rows)
 
     def of(name: str, stored: StoredTensor) -> StoredTensor:
         if not name.startswith("layers.") or len(stored.shape) != 2:
             return stored
-        found, nothing = parts(stored.shape), np.zeros((1, 1), np.uint8)
-        return FlatTensor(name, stored.shape, flat_format(bits), nothing, lambda: found)
+        codes, nothing = random_codes(stored.shape), np.zeros((1, 1), np.uint8)
+        return StoredTensor(name, stored.shape, FORMATS[f"q{bits}_c"], nothing, lambda: codes)
 
     return {name: of(name, stored) for name, stored in weights.items()}
 

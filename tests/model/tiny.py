@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -17,38 +17,10 @@ from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.decoder import Decoder
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import Checkpoint
-from forerun.weights.stored import FORMATS, WeightFormat
+from forerun.weights.codes import FORMATS
+from forerun.weights.stored import StoredTensor
 
 VOCAB = 61
-
-
-@dataclass(frozen=True)
-class MemoryTensor:
-    """What the loader asks of a stored tensor, over a torch tensor."""
-
-    values: Tensor
-    format: ClassVar[WeightFormat] = FORMATS["f32"]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.values.shape)
-
-    def rows(self, index: Any) -> MemoryTensor:
-        return MemoryTensor(self.values[index])
-
-    def dequantize(self) -> Tensor:
-        return self.values.float()
-
-    @property
-    def data(self) -> np.ndarray:
-        rows = self.values.float().contiguous().numpy()
-        return rows.reshape(-1, rows.shape[-1]).view(np.uint8)
-
-    def plain(self) -> MemoryTensor:
-        return self
-
-    def release(self) -> None:
-        """Nothing is mapped."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +35,10 @@ class MemoryCheckpoint:
     def names(self) -> Iterable[str]:
         return self.tensors.keys()
 
-    def tensor(self, name: str) -> MemoryTensor:
-        return MemoryTensor(self.tensors[name])
+    def tensor(self, name: str) -> StoredTensor:
+        values = self.tensors[name].float().contiguous()
+        data = values.reshape(-1, values.shape[-1]).numpy().view(np.uint8)
+        return StoredTensor(name, tuple(values.shape), FORMATS["f32"], data)
 
 
 _SHARED = {

@@ -14,9 +14,10 @@ from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.model.decoder import Decoder
 from forerun.model.model import Model
-from forerun.weights.flat import FlatParts, FlatRows, FlatTensor, Split
-from forerun.weights.gguf_blocks import BlockTensor, quantize
-from forerun.weights.stored import FORMATS, StoredTensor
+from forerun.weights.codes import FORMATS, Codes
+from forerun.weights.flat import FlatRows, Split
+from forerun.weights.gguf_blocks import quantize
+from forerun.weights.stored import StoredTensor
 
 VOCAB = 77  # the last tile of the head is not whole
 
@@ -46,8 +47,7 @@ def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
     else:
         data = quantize(np.ascontiguousarray(values, np.float32), FORMATS[dtype])
         data = data.view(np.uint8).reshape(values.shape[0] if values.ndim > 1 else 1, -1)
-    kind = StoredTensor if FORMATS[dtype].group is None else BlockTensor
-    return kind(name, values.shape, FORMATS[dtype], data)
+    return StoredTensor(name, values.shape, FORMATS[dtype], data)
 
 
 def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -69,7 +69,7 @@ def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 def flat(
     name: str, shape: tuple[int, int], form: str, split: Split = "spill", limit: int = 127
-) -> FlatTensor:
+) -> StoredTensor:
     """A random flattened matrix; matrices with as many inputs flatten them alike."""
     random = np.random.default_rng(shape[1])
     pieces = np.where(random.random(shape[1]) < 0.2, random.integers(2, 5, shape[1]), 1)
@@ -77,10 +77,9 @@ def flat(
     rows = FlatRows(steps, pieces.astype(np.int32), limit, split)
     most = 2 ** (FORMATS[form].bits - 1) - 1
     codes = random.integers(-most, most + 1, shape).astype(np.int8)
-    scales = random.uniform(0.5, 2, shape[0]).astype(np.float32) / (2 * limit * most)
-    parts = FlatParts(codes, scales, rows)
-    data = np.zeros((shape[0], shape[1]), np.uint8)
-    return FlatTensor(name, shape, FORMATS[form], data, lambda: parts)
+    scales = random.uniform(0.5, 2, (shape[0], 1)).astype(np.float32) / (2 * limit * most)
+    flattened = Codes(codes, scales, flat=rows)
+    return StoredTensor(name, shape, FORMATS[form], np.zeros(shape, np.uint8), lambda: flattened)
 
 
 def random_weights(

@@ -17,7 +17,7 @@ from forerun.model.backends.native import load as load_native
 from forerun.model.config import RopeConfig
 from forerun.model.model import LayerPlan, Model
 from forerun.model.native_cache import NativeCache
-from forerun.weights.stored import WeightFormat
+from forerun.weights.codes import WeightFormat
 from tests.native.models import (
     GATED,
     QUANTIZED,

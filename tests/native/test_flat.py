@@ -16,8 +16,9 @@ from forerun.core.errors import LoadError
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
 from forerun.model.kernels import reference
-from forerun.weights.flat import SPLITS, FlatParts, FlatRows, FlatTensor, Split
-from forerun.weights.stored import FORMATS
+from forerun.weights.codes import FORMATS, Codes
+from forerun.weights.flat import SPLITS, FlatRows, Split
+from forerun.weights.stored import StoredTensor
 from tests.native.models import GATED, flat, native, prefill, random_weights, same_bits, text
 from tests.native.models import reference as torch_model
 
@@ -27,7 +28,7 @@ WIDE = replace(GATED, hidden_size=NUM_IN)
 FORMS = ["q4_c", "q8_c"]
 
 
-def decoder_with(weight: FlatTensor, isa: str = "auto") -> NativeDecoder:
+def decoder_with(weight: StoredTensor, isa: str = "auto") -> NativeDecoder:
     decoder = NativeDecoder(WIDE, num_threads=1, isa=isa)
     decoder.add("layers.0.q", weight, None)
     return decoder
@@ -39,20 +40,21 @@ def apply(decoder: NativeDecoder, x: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(out)
 
 
-def expected(weight: FlatTensor, x: np.ndarray) -> torch.Tensor:
-    parts = weight.parts()
-    rows = parts.rows
+def expected(weight: StoredTensor, x: np.ndarray) -> torch.Tensor:
+    codes = weight.codes()
+    rows = codes.flat
+    assert rows is not None
     pieces = torch.from_numpy(rows.pieces)
-    codes = reference.flatten(
+    places = reference.flatten(
         torch.from_numpy(x.astype(np.float32)),
         torch.from_numpy(rows.inverse),
         pieces,
         rows.limit,
         rows.split == "even",
     )
-    assert codes.abs().max() <= rows.limit
-    wide = torch.from_numpy(parts.codes)[:, reference.places(pieces)[0]]
-    return reference.flat_linear(codes, wide, torch.from_numpy(parts.scales), None)
+    assert places.abs().max() <= rows.limit
+    wide = torch.from_numpy(codes.codes)[:, reference.places(pieces)[0]]
+    return reference.flat_linear(places, wide, torch.from_numpy(codes.scales[:, 0]), None)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -62,7 +64,9 @@ def test_kernels_have_the_references_bits_for_any_number_of_rows(
     isa: str, form: str, limit: int, split: Split
 ) -> None:
     weight = flat("q", (NUM_OUT, NUM_IN), form, split, limit)
-    assert weight.parts().rows.width > NUM_IN
+    rows = weight.codes().flat
+    assert rows is not None
+    assert rows.width > NUM_IN
     decoder = decoder_with(weight, isa)
     x = np.random.default_rng(0).standard_normal((21, NUM_IN)) * 6  # some inputs are out of range
     whole = expected(weight, x)
@@ -78,10 +82,9 @@ def test_extreme_codes_do_not_overflow(isa: str, form: str) -> None:
     rows = FlatRows(np.full(NUM_IN, 1 / 127, np.float32), pieces, 127, "spill")
     for sign in (1, -1):
         codes = np.full((NUM_OUT, NUM_IN), sign * most, np.int8)
-        parts = FlatParts(codes, np.ones(NUM_OUT, np.float32), rows)
-        weight = FlatTensor(
-            "q", codes.shape, FORMATS[form], codes.view(np.uint8), lambda p=parts: p
-        )
+        flat = Codes(codes, np.ones((NUM_OUT, 1), np.float32), flat=rows)
+        data = codes.view(np.uint8)
+        weight = StoredTensor("q", codes.shape, FORMATS[form], data, lambda codes=flat: codes)
         for x in (np.full((9, NUM_IN), 99.0), np.full((9, NUM_IN), -99.0)):
             out = apply(decoder_with(weight, isa), x)
             assert (out == float(np.sign(x[0, 0]) * sign * most * 3 * 127 * NUM_IN)).all()
@@ -138,12 +141,13 @@ def test_a_flattened_model_is_close_to_its_weights(form: str) -> None:
 
 def test_the_weights_are_those_of_unflattened_inputs() -> None:
     for split in SPLITS:
-        parts = flat("q", (NUM_OUT, NUM_IN), "q8_c", split).parts()
-        rows = parts.rows
+        codes = flat("q", (NUM_OUT, NUM_IN), "q8_c", split).codes()
+        rows = codes.flat
+        assert rows is not None
         x = rows.steps.astype(np.float64)  # each input is one step
         places = rows.pieces if split == "even" else 1
-        sums = (parts.codes * places).sum(1) * parts.scales
-        np.testing.assert_allclose(x @ parts.values().T.astype(np.float64), sums, rtol=1e-4)
+        sums = (codes.codes * places).sum(1) * codes.scales[:, 0]
+        np.testing.assert_allclose(x @ codes.values().T.astype(np.float64), sums, rtol=1e-4)
 
 
 class Unwilling:
@@ -162,9 +166,10 @@ def test_packed_weights_of_flattened_models_are_not_kept() -> None:
 
 def test_matrices_that_read_the_same_inputs_must_flatten_them_alike() -> None:
     weights = random_weights(GATED, "q8_c")
-    parts = weights["layers.1.k"].parts()
-    rows = replace(parts.rows, steps=parts.rows.steps * 2)
-    other = replace(weights["layers.1.k"], read=lambda: replace(parts, rows=rows))
+    codes = weights["layers.1.k"].codes()
+    assert codes.flat is not None
+    rows = replace(codes.flat, steps=codes.flat.steps * 2)
+    other = replace(weights["layers.1.k"], read=lambda: replace(codes, flat=rows))
     decoder = load_native(GATED, weights | {"layers.1.k": other})
     with pytest.raises(
         ValueError, match="layer 1 that read the same inputs flatten them differently"
@@ -183,23 +188,24 @@ def test_matrices_that_read_the_same_inputs_must_flatten_them_alike() -> None:
     ],
 )
 def test_inputs_out_of_range_are_refused(change: dict[str, object], complaint: str) -> None:
-    parts = flat("q", (NUM_OUT, NUM_IN), "q4_c").parts()
-    wrong = replace(parts, rows=replace(parts.rows, **change))
+    codes = flat("q", (NUM_OUT, NUM_IN), "q4_c").codes()
+    assert codes.flat is not None
+    wrong = replace(codes, flat=replace(codes.flat, **change))
     weight = replace(flat("q", (NUM_OUT, NUM_IN), "q4_c"), read=lambda: wrong)
     with pytest.raises(LoadError, match=complaint):
         decoder_with(weight)
 
 
 def test_codes_and_scales_out_of_range_are_refused() -> None:
-    parts = flat("q", (NUM_OUT, NUM_IN), "q4_c").parts()
+    codes = flat("q", (NUM_OUT, NUM_IN), "q4_c").codes()
     for change, complaint in (
         (
-            {"codes": np.full_like(parts.codes, -8)},
+            {"codes": np.full_like(codes.codes, -8)},
             "'q.weight_packed' must hold codes from -7 to 7",
         ),
-        ({"scales": np.full_like(parts.scales, np.nan)}, "'q.weight_scale' must hold finite"),
+        ({"scales": np.full_like(codes.scales, np.nan)}, "'q.weight_scale' must hold finite"),
     ):
-        wrong = replace(parts, **change)
+        wrong = replace(codes, **change)
         weight = replace(flat("q", (NUM_OUT, NUM_IN), "q4_c"), read=lambda w=wrong: w)
         with pytest.raises(LoadError, match=complaint):
             decoder_with(weight)

@@ -13,8 +13,9 @@ import torch
 from forerun import _native
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
+from forerun.weights.codes import Codes
 from forerun.weights.rtn import requantize
-from forerun.weights.stored import Codes, StoredTensor
+from forerun.weights.stored import StoredTensor
 from tests.engine.resident import resident_of
 from tests.native.models import (
     GATED,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import LoadError
 from forerun.weights.checkpoint import open_checkpoint
-from forerun.weights.gguf_blocks import BlockTensor
+from forerun.weights.codes import FORMATS
 from forerun.weights.gguf_header import read_header
-from forerun.weights.stored import FORMATS, StoredTensor
+from forerun.weights.stored import StoredTensor
 from tests.weights.files import matrix, write_gguf
 
 Type = gguf.GGMLQuantizationType
@@ -80,8 +80,7 @@ def stored(name: str, num_rows: int = 5, width: int = 512) -> StoredTensor:
     format = FORMATS[name]
     shape = (num_rows, width // format.block * format.block_nbytes)
     data = np.random.default_rng(7).integers(0, 0xBF, shape, dtype=np.uint8)
-    kind = StoredTensor if format.group is None else BlockTensor
-    return kind("w", (num_rows, width), format, data & 0xBB)
+    return StoredTensor("w", (num_rows, width), format, data & 0xBB)
 
 
 BLOCKS = [name for name in FORMATS if not name.endswith("_c")]  # those have scales a row
@@ -146,7 +145,7 @@ def test_k_quants_come_back_as_their_layout_says() -> None:
     # The first four of the eight 6-bit pairs lie whole in a byte; the others' low bits share one.
     scales = np.array([3] * 4 + [5] * 4 + [3 | 5 << 4] * 4, np.uint8)
     block = np.concatenate((halves, scales, np.full(128, 0x77, np.uint8)))
-    tensor = BlockTensor("w", (1, 256), FORMATS["q4_k"], block.reshape(1, -1))
+    tensor = StoredTensor("w", (1, 256), FORMATS["q4_k"], block.reshape(1, -1))
     assert torch.equal(tensor.dequantize(), torch.full((1, 256), 2.0 * 3 * 7 - 1.0 * 5))
 
 
@@ -167,7 +166,7 @@ def test_elements_of_a_vector_are_taken_unless_it_is_quantized() -> None:
     assert some.shape == (6,)
     assert torch.equal(some.dequantize(), vector.dequantize()[3:9])
     with pytest.raises(LoadError, match="'bias' is a quantized vector"):
-        BlockTensor("bias", (32,), FORMATS["q8_0"], data[:, :34]).rows(slice(0, 1))
+        StoredTensor("bias", (32,), FORMATS["q8_0"], data[:, :34]).rows(slice(0, 1))
 
 
 def test_the_header_is_read_like_the_reference_reader_does(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from forerun.core.errors import LoadError
 from forerun.weights import int_words
 from forerun.weights.checkpoint import open_checkpoint
-from forerun.weights.coded import CodedTensor
+from forerun.weights.stored import StoredTensor
 
 NUM_OUT, NUM_IN, GROUP = 16, 64, 32
 LAYER = "model.layers.0.mlp.up_proj"
@@ -70,12 +70,10 @@ def folder(path: Path, quantization: dict[str, object], parts: Arrays, **config:
     return path
 
 
-def weight(path: Path) -> CodedTensor:
+def weight(path: Path) -> StoredTensor:
     checkpoint = open_checkpoint(path)
     assert checkpoint.names() == {f"{LAYER}.weight", "model.norm.weight"}
-    tensor = checkpoint.tensor(f"{LAYER}.weight")
-    assert isinstance(tensor, CodedTensor)
-    return tensor
+    return checkpoint.tensor(f"{LAYER}.weight")
 
 
 def sample(bits: int = 4, num_groups: int = NUM_IN // GROUP) -> tuple[np.ndarray, ...]:

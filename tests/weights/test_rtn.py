@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from forerun.core.errors import ConfigError
+from forerun.weights.codes import FORMATS
 from forerun.weights.rtn import quantize_weight, requantize
-from forerun.weights.stored import FORMATS, StoredTensor
+from forerun.weights.stored import StoredTensor
 
 
 def matrix(name: str = "layers.0.q", shape: tuple[int, ...] = (48, 64)) -> StoredTensor:

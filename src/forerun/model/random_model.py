@@ -10,7 +10,8 @@ from forerun.model.backends import native
 from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
 from forerun.model.decoder import Decoder
 from forerun.model.model import Model
-from forerun.weights.stored import FORMATS, StoredTensor
+from forerun.weights.codes import FORMATS
+from forerun.weights.stored import StoredTensor
 
 
 def random_config(

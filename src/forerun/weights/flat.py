@@ -1,4 +1,4 @@
-"""A matrix whose inputs are flattened: FlattenQuant, arXiv 2402.17985. Its codes and what its inputs become.
+"""What becomes of the inputs of a flattened matrix: FlattenQuant, arXiv 2402.17985.
 
 Input j is rounded to a whole number c of steps, and goes to `pieces[j]` places of a wider row, each at most `limit`
 large. Of a `spill` split place i holds what is beyond i * limit; of an `even` split all places hold the same, and the
@@ -8,17 +8,13 @@ N rows (outputs), K columns (inputs).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from forerun.core.errors import LoadError
-from forerun.weights.stored import FORMATS, Rows, StoredTensor, WeightFormat, left_of
 
 Split = Literal["even", "spill"]
 SPLITS: tuple[Split, ...] = ("even", "spill")
@@ -53,44 +49,16 @@ class FlatRows:
         places: NDArray[np.float32] = self.pieces.astype(np.float32)
         return self.steps / places if self.split == "even" else self.steps
 
-
-@dataclass(frozen=True, slots=True)
-class FlatParts:
-    """Signed codes (N, K) int8, scales (N,) fp32 of columns times `rows.factors`, and the rows."""
-
-    codes: NDArray[np.int8]
-    scales: NDArray[np.float32]
-    rows: FlatRows
-
-    def values(self) -> NDArray[np.float32]:
-        """Return the weights (N, K) of unflattened inputs, fp32."""
-        return self.codes * self.scales[:, None] / self.rows.factors
-
-
-@dataclass(frozen=True, slots=True)
-class FlatTensor(StoredTensor):
-    """A flattened matrix of a file, read when it is asked for."""
-
-    read: Callable[[], FlatParts]
-    index: Rows | None = None
-    """The rows that are left, None for all."""
-
-    def rows(self, index: Rows) -> Self:
-        """Select some rows, with their codes, scales and inputs."""
-        left = left_of(self.index, self.shape[0], index)
-        return replace(self, shape=(len(left), self.shape[1]), index=left)
-
-    def parts(self) -> FlatParts:
-        """Return the codes, scales and inputs. Raises LoadError for numbers that are out of range."""
-        parts = self.read()
-        _check(self.name, self.format, parts)
-        if self.index is None:
-            return parts
-        return FlatParts(parts.codes[self.index], parts.scales[self.index], parts.rows)
-
-    def dequantize(self) -> Tensor:
-        """Return the values, fp32, shape `shape`."""
-        return torch.from_numpy(self.parts().values())
+    def check(self, layer: str) -> None:
+        """Raise LoadError for numbers of a layer's file that are out of range."""
+        is_positive = np.isfinite(self.steps) & (self.steps > MIN_STEP)
+        need(bool(is_positive.all()), f"{layer}.input_step", "positive numbers")
+        need(1 <= self.limit <= 127, f"{layer}.input_limit", "a number from 1 to 127")
+        need(
+            bool((self.pieces > 0).all()) and int(self.pieces.sum(dtype=np.int64)) <= WIDEST,
+            f"{layer}.input_pieces",
+            f"numbers from 1 on, {WIDEST} in all at most",
+        )
 
 
 def num_places(pieces: NDArray[np.int32]) -> int:
@@ -98,33 +66,7 @@ def num_places(pieces: NDArray[np.int32]) -> int:
     return -(-int(pieces.sum()) // 32) * 32
 
 
-def flat_format(bits: int) -> WeightFormat:
-    """Return how 4 or 8 bits are stored."""
-    return FORMATS["q4_c" if bits == 4 else "q8_c"]
-
-
-def _check(name: str, format: WeightFormat, parts: FlatParts) -> None:
-    rows, most = parts.rows, 2 ** (format.bits - 1) - 1
-    named = name.removesuffix(".weight")
-
-    def need(is_right: bool, part: str, wanted: str) -> None:
-        if not is_right:
-            raise LoadError(f"'{named}.{part}' must hold {wanted}")
-
-    need(bool(np.isfinite(parts.scales).all()), "weight_scale", "finite numbers")
-    need(
-        bool((np.isfinite(rows.steps) & (rows.steps > MIN_STEP)).all()),
-        "input_step",
-        "positive numbers",
-    )
-    need(1 <= rows.limit <= 127, "input_limit", "a number from 1 to 127")
-    need(
-        bool((rows.pieces > 0).all()) and int(rows.pieces.sum(dtype=np.int64)) <= WIDEST,
-        "input_pieces",
-        f"numbers from 1 on, {WIDEST} in all at most",
-    )
-    need(
-        bool((np.abs(parts.codes.astype(np.int16)) <= most).all()),
-        "weight" if format.bits == 8 else "weight_packed",
-        f"codes from -{most} to {most}",
-    )
+def need(is_right: bool, tensor: str, expected: str) -> None:
+    """Raise LoadError for a tensor whose numbers are not as expected."""
+    if not is_right:
+        raise LoadError(f"'{tensor}' must hold {expected}")

@@ -22,9 +22,9 @@ from forerun.text import generation
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
-from forerun.weights.gguf_blocks import BlockTensor
+from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.gguf_header import Header, TensorInfo, read_header
-from forerun.weights.stored import FORMATS, StoredTensor, WeightFormat
+from forerun.weights.stored import StoredTensor
 
 _TYPES: Mapping[int, str] = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
 
@@ -121,5 +121,4 @@ def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTens
             f"the file is truncated: it has {len(data)} bytes, tensor '{info.name}' ends at {stop}"
         )
     num_rows = info.shape[0] if len(info.shape) > 1 else 1
-    kind = StoredTensor if format.group is None else BlockTensor
-    return kind(info.name, info.shape, format, data[first:stop].reshape(num_rows, -1))
+    return StoredTensor(info.name, info.shape, format, data[first:stop].reshape(num_rows, -1))

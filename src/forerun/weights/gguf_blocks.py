@@ -6,40 +6,26 @@ oracle in the tests, and rounds new blocks. N rows, K columns, B = K / block blo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import gguf
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from forerun.weights.stored import Codes, StoredTensor, WeightFormat
-
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
+from forerun.weights.codes import Bytes, Codes, Floats, WeightFormat
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTensor(StoredTensor):
-    """A quantized tensor of a GGUF file, or one in blocks of our own `q4_z`."""
-
-    def codes(self) -> Codes:
-        """Return the codes, scales and minima; a vector is one row."""
-        num_rows, format = len(self.data), self.format
-        blocks = self.data.reshape(num_rows, -1, format.block_nbytes)
-        unpack = _unpack_superblocks if format.block == 256 else _unpack_blocks
-        codes, scales, mins = unpack(blocks, format)
-        return Codes(
-            codes.reshape(num_rows, -1),
-            scales.reshape(num_rows, -1),
-            None if mins is None or format.has_zero else mins.reshape(num_rows, -1),
-            -mins.reshape(num_rows, -1) if mins is not None and format.has_zero else None,
-        )
-
-    def dequantize(self) -> Tensor:
-        """Return the values, fp32, shape `shape`: `codes().values()`."""
-        return torch.from_numpy(self.codes().values()).reshape(self.shape)
+def unpack(data: Bytes, format: WeightFormat) -> Codes:
+    """Return the codes, scales and minima of rows of blocks (N, bytes a row)."""
+    num_rows = len(data)
+    blocks = data.reshape(num_rows, -1, format.block_nbytes)
+    unpack_rows = _unpack_superblocks if format.block == 256 else _unpack_blocks
+    codes, scales, offsets = unpack_rows(blocks, format)
+    offsets = None if offsets is None else offsets.reshape(num_rows, -1)
+    return Codes(
+        codes.reshape(num_rows, -1),
+        scales.reshape(num_rows, -1),
+        mins=None if format.has_zero else offsets,
+        zeros=-offsets if offsets is not None and format.has_zero else None,
+    )
 
 
 def quantize(values: Floats, format: WeightFormat) -> Bytes:

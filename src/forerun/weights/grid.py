@@ -11,25 +11,11 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import ConfigError
+from forerun.weights.codes import Codes
 
 BITS = (3, 4, 8)
 GROUPS = (128, 64, 32)
 _LEAST_RANGE = 1e-5
-
-
-@dataclass(frozen=True, slots=True)
-class Coded:
-    """A rounded matrix: codes (N, K) uint8, scales (N, G) fp32 that fp16 holds, zero points (N, G) fp32."""
-
-    codes: Tensor
-    scales: Tensor
-    zeros: Tensor
-
-    def values(self) -> Tensor:
-        """Return the weights (N, K), fp32."""
-        num_out, num_groups = self.scales.shape
-        grouped = self.codes.view(num_out, num_groups, -1) - self.zeros[..., None]
-        return (grouped * self.scales[..., None]).view(self.codes.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +53,28 @@ class Grid:
         """The largest code, 2^bits - 1."""
         return (1 << self.bits) - 1
 
-    def round(self, weight: Tensor) -> Coded:
+    def round(self, weight: Tensor) -> Codes:
         """Return the nearest codes of a matrix (N, K), fp32."""
         scales, zeros = self.ranges(weight)
-        groups = weight.view(*scales.shape, -1)
-        codes = torch.round(groups / scales[..., None]) + zeros[..., None]
-        codes = codes.clamp_(0, self.top).to(torch.uint8)
-        return Coded(codes.view(weight.shape), scales, zeros)
+        return coded(self._codes(weight, scales, zeros).view(weight.shape), scales, zeros)
 
     def nearest(self, weight: Tensor) -> Tensor:
         """Return the values (N, K) of the nearest codes."""
-        return self.round(weight).values()
+        scales, zeros = self.ranges(weight)
+        codes = self._codes(weight, scales, zeros)
+        return codes.sub_(zeros[..., None]).mul_(scales[..., None]).view(weight.shape)
+
+    def _codes(self, weight: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+        """Return whole numbers (N, G, g), fp32."""
+        groups = weight.view(*scales.shape, -1)
+        codes = torch.round(groups / scales[..., None]) + zeros[..., None]
+        return codes.clamp_(0, self.top)
+
+
+def coded(codes: Tensor, scales: Tensor, zeros: Tensor) -> Codes:
+    """Return codes (N, K) from 0 to 255 with scales and zero points (N, G), fp32."""
+    unsigned = codes.to(torch.uint8).contiguous()
+    return Codes(unsigned.numpy(), scales.numpy(), zeros=zeros.numpy())
 
 
 def grid_for(bits: int, group: str | None, widths: set[int]) -> Grid:

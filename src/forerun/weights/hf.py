@@ -17,8 +17,9 @@ from forerun.text import generation
 from forerun.text.hf_tokenizer import read_json, tokenizer_from_folder
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
+from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.hf_quantized import join, quantization_config
-from forerun.weights.stored import FORMATS, StoredTensor, WeightFormat
+from forerun.weights.stored import StoredTensor
 
 _FORMATS: Mapping[str, WeightFormat] = {
     name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 from forerun.core.errors import ConfigError, unknown
-from forerun.weights.coded import Parts
-from forerun.weights.flat import FlatParts, Split
+from forerun.weights.codes import Codes
+from forerun.weights.flat import Split
 from forerun.weights.int_words import pack, pack_awq
 
 Layout = Literal["awq", "compressed-tensors"]
@@ -33,11 +33,12 @@ def layout_for(name: str | None, bits: int, group: int | None) -> Layout:
     return "awq" if name == "awq" else "compressed-tensors"
 
 
-def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str, np.ndarray]:
+def tensors_of(layer: str, codes: Codes, bits: int, layout: Layout) -> dict[str, np.ndarray]:
     """Return the tensors of a linear layer. Raises ConfigError for a matrix that the layout cannot hold."""
-    num_out, num_in = parts.codes.shape
-    scales = parts.scales.astype(np.float16)
-    zeros = parts.zeros.astype(np.uint8)
+    assert codes.zeros is not None
+    num_out, num_in = codes.codes.shape
+    unsigned = codes.codes.view(np.uint8)
+    scales, zeros = codes.scales.astype(np.float16), codes.zeros.astype(np.uint8)
     named: dict[str, np.ndarray]
     if layout == "awq":
         if num_out % 8:
@@ -46,15 +47,15 @@ def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str,
                 "give --format compressed-tensors"
             )
         named = {
-            "qweight": pack_awq(parts.codes.T),
+            "qweight": pack_awq(unsigned.T),
             "qzeros": pack_awq(zeros.T),
             "scales": np.ascontiguousarray(scales.T),
         }
     elif bits == 8:
-        named = {"weight": (parts.codes ^ np.uint8(128)).view(np.int8), "weight_scale": scales}
+        named = {"weight": (unsigned ^ np.uint8(128)).view(np.int8), "weight_scale": scales}
     else:
         named = {
-            "weight_packed": pack(parts.codes, bits),
+            "weight_packed": pack(unsigned, bits),
             "weight_scale": scales,
             "weight_shape": np.array([num_out, num_in], np.int64),
             "weight_zero_point": np.ascontiguousarray(pack(zeros.T, bits).T),
@@ -62,19 +63,21 @@ def tensors_of(layer: str, parts: Parts, bits: int, layout: Layout) -> dict[str,
     return {f"{layer}.{part}": array for part, array in named.items()}
 
 
-def flat_tensors(layer: str, parts: FlatParts) -> dict[str, np.ndarray]:
+def flat_tensors(layer: str, codes: Codes) -> dict[str, np.ndarray]:
     """Return the tensors of a flattened layer; codes within -7..7 are packed as 4 bits."""
-    rows = parts.rows
+    rows = codes.flat
+    assert rows is not None
+    signed = codes.codes.view(np.int8)
     named: dict[str, np.ndarray] = {
-        "weight_scale": parts.scales,
+        "weight_scale": codes.scales.reshape(-1),
         "input_step": rows.steps.copy(),  # matrices share them
         "input_pieces": rows.pieces.astype(np.int32),
         "input_limit": np.array([rows.limit], np.int32),
     }
-    if np.abs(parts.codes).max(initial=0) <= 7 and parts.codes.shape[1] % 8 == 0:
-        named["weight_packed"] = pack((parts.codes + np.int8(8)).view(np.uint8), 4)
+    if np.abs(signed).max(initial=0) <= 7 and signed.shape[1] % 8 == 0:
+        named["weight_packed"] = pack((signed + np.int8(8)).view(np.uint8), 4)
     else:
-        named["weight"] = parts.codes
+        named["weight"] = signed
     return {f"{layer}.{part}": array for part, array in named.items()}
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.weights import int_words
-from forerun.weights.coded import CodedTensor, Parts, format_of
-from forerun.weights.flat import SPLITS, FlatParts, FlatRows, FlatTensor, Split, flat_format
-from forerun.weights.int_words import Bytes, Words
+from forerun.weights.codes import FORMATS, Bytes, Codes
+from forerun.weights.flat import SPLITS, FlatRows, Split
+from forerun.weights.int_words import Words
 from forerun.weights.stored import StoredTensor
 
 Tensors = Mapping[str, StoredTensor]
@@ -72,14 +72,33 @@ class PackedLayer:
             raise LoadError(f"'{key}' is {size}: groups of '{self.name}' must be multiples of 32")
         return size
 
-    def coded(
-        self, part: str, shape: tuple[int, int], bits: int, read: Callable[[], Parts], **kind: bool
-    ) -> CodedTensor:
-        """Return the layer's weight. Raises LoadError if no format holds such codes."""
-        format = format_of(bits, **{"is_symmetric": False, "has_order": False} | kind)
-        if format is None:
+    def weight(
+        self,
+        part: str,
+        shape: tuple[int, int],
+        bits: int,
+        read: Callable[[], Codes],
+        *,
+        is_symmetric: bool = False,
+        has_order: bool = False,
+    ) -> StoredTensor:
+        """Return the layer's weight in the format that holds its codes exactly; in another order, as fp16.
+
+        `read` gives unsigned codes with zero points. Raises LoadError if there is no such format.
+        """
+        name, middle = f"{self.name}.weight", 1 << (bits - 1)
+        if bits == 8 and not is_symmetric and not has_order:
             raise LoadError(f"'{self.name}': {bits} bits with zero points are not supported")
-        return CodedTensor(f"{self.name}.weight", shape, format, self.tensor(part).data, bits, read)
+        grid = {8: "q8_0", 4: "q4_0"}.get(bits, "q4_z") if is_symmetric else "q4_z"
+        format = FORMATS["f16" if has_order else grid]
+
+        def codes() -> Codes:
+            codes = read()
+            if has_order or format.has_zero:
+                return codes
+            return Codes((codes.codes - np.uint8(middle)).view(np.int8), codes.scales)
+
+        return StoredTensor(name, shape, format, self.tensor(part).data, codes)
 
     def _data(self, part: str, dtype: str) -> Bytes:
         tensor = self.tensor(part)
@@ -108,7 +127,7 @@ def integer(config: Config, key: str, allowed: tuple[int, ...]) -> int:
     return value
 
 
-def _awq_gemm(layer: PackedLayer) -> CodedTensor:
+def _awq_gemm(layer: PackedLayer) -> StoredTensor:
     """Qweight (K, N / 8) and qzeros (K / g, N / 8) in AWQ's order along N, scales (K / g, N)."""
     qweight = layer.words("qweight")
     num_in, num_out = qweight.shape[0], 8 * qweight.shape[1]
@@ -117,19 +136,19 @@ def _awq_gemm(layer: PackedLayer) -> CodedTensor:
     if layer.has("qzeros"):
         layer.need("qzeros", (num_in // group, num_out // 8), f" ('group_size' is {group})")
 
-    def read() -> Parts:
+    def read() -> Codes:
         codes = np.ascontiguousarray(int_words.unpack_awq(layer.words("qweight")).T)
         scales = np.ascontiguousarray(layer.floats("scales").T)
         zeros = np.full_like(scales, 8)
         if layer.has("qzeros"):
             zeros = int_words.unpack_awq(layer.words("qzeros")).T.astype(np.float32, order="C")
-        return Parts(codes, scales, zeros)
+        return Codes(codes, scales, zeros=zeros)
 
     has_zeros = layer.has("qzeros")
-    return layer.coded("qweight", (num_out, num_in), 4, read, is_symmetric=not has_zeros)
+    return layer.weight("qweight", (num_out, num_in), 4, read, is_symmetric=not has_zeros)
 
 
-def _awq_gemv(layer: PackedLayer) -> CodedTensor:
+def _awq_gemv(layer: PackedLayer) -> StoredTensor:
     """Qweight (N, K / 8), qzeros (N, P) and scales (N, 8 P) along K; P is K / g / 8, rounded up, and more padding."""
     qweight = layer.words("qweight")
     num_out, num_in = qweight.shape[0], 8 * qweight.shape[1]
@@ -140,15 +159,16 @@ def _awq_gemv(layer: PackedLayer) -> CodedTensor:
     layer.need("qzeros", (num_out, padded))
     layer.need("scales", (num_out, 8 * padded))
 
-    def read() -> Parts:
+    def read() -> Codes:
         zeros = int_words.unpack(layer.words("qzeros"), 4, num_groups).astype(np.float32)
         scales = np.ascontiguousarray(layer.floats("scales")[:, :num_groups])
-        return Parts(int_words.unpack(layer.words("qweight"), 4, num_in), scales, zeros)
+        codes = int_words.unpack(layer.words("qweight"), 4, num_in)
+        return Codes(codes, scales, zeros=zeros)
 
-    return layer.coded("qweight", (num_out, num_in), 4, read)
+    return layer.weight("qweight", (num_out, num_in), 4, read)
 
 
-def _gptq(layer: PackedLayer) -> CodedTensor:
+def _gptq(layer: PackedLayer) -> StoredTensor:
     """Qweight (K b / 32, N) packed along K, qzeros (K / g, N b / 32) along N, scales (K / g, N), g_idx (K,).
 
     The first version of the format stores zero points minus 1, `gptq_v2` as they are.
@@ -167,16 +187,17 @@ def _gptq(layer: PackedLayer) -> CodedTensor:
         stored = int_words.unpack(layer.words("qzeros"), bits, num_out)
         return np.ascontiguousarray((stored + np.uint8(offset)).T & np.uint8((1 << bits) - 1))
 
-    def read() -> Parts:
+    def read() -> Codes:
         words = np.ascontiguousarray(layer.words("qweight").T)
         scales = np.ascontiguousarray(layer.floats("scales").T)
-        return Parts(
-            int_words.unpack(words, bits, num_in), scales, zeros().astype(np.float32), order
-        )
+        codes = int_words.unpack(words, bits, num_in)
+        return Codes(codes, scales, zeros=zeros().astype(np.float32), groups=order)
 
     is_symmetric = bool((zeros() == 1 << (bits - 1)).all())
     shape, has_order = (num_out, num_in), order is not None
-    return layer.coded("qweight", shape, bits, read, is_symmetric=is_symmetric, has_order=has_order)
+    return layer.weight(
+        "qweight", shape, bits, read, is_symmetric=is_symmetric, has_order=has_order
+    )
 
 
 def _order(layer: PackedLayer, num_in: int, group: int) -> np.ndarray | None:
@@ -192,7 +213,7 @@ def _order(layer: PackedLayer, num_in: int, group: int) -> np.ndarray | None:
     return order
 
 
-def _compressed(layer: PackedLayer) -> CodedTensor:
+def _compressed(layer: PackedLayer) -> StoredTensor:
     """weight_packed (N, K b / 32) or int8 weight (N, K); weight_scale (N, K / g); zero points packed along N."""
     weights = _scheme(layer)
     bits = integer(weights, "num_bits", (2, 3, 4, 8))
@@ -215,7 +236,7 @@ def _compressed(layer: PackedLayer) -> CodedTensor:
         raise LoadError(f"'{layer.name}': columns in another order ('actorder') are not supported")
     is_symmetric = weights.get("symmetric", True) is True
 
-    def read() -> Parts:
+    def read() -> Codes:
         if is_packed:
             codes = int_words.unpack(layer.words("weight_packed"), bits, num_in)
         else:
@@ -224,12 +245,12 @@ def _compressed(layer: PackedLayer) -> CodedTensor:
         if not is_symmetric:
             packed = np.ascontiguousarray(layer.words("weight_zero_point").T)
             zeros = np.ascontiguousarray(int_words.unpack(packed, bits, num_out).T, np.float32)
-        return Parts(codes, scales(), zeros)
+        return Codes(codes, scales(), zeros=zeros)
 
     if not is_symmetric:
         layer.need("weight_zero_point", (-(-num_out * bits // 32), num_groups))
     part = "weight_packed" if is_packed else "weight"
-    return layer.coded(part, (num_out, num_in), bits, read, is_symmetric=is_symmetric)
+    return layer.weight(part, (num_out, num_in), bits, read, is_symmetric=is_symmetric)
 
 
 def _numbers(layer: PackedLayer, part: str) -> np.ndarray:
@@ -270,7 +291,7 @@ def _scheme(layer: PackedLayer) -> Config:
     return weights
 
 
-def _flatten(layer: PackedLayer, split: Split) -> FlatTensor:
+def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
     """Weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step and input_pieces (K,), input_limit."""
     bits = 4 if layer.has("weight_packed") else 8
     part = "weight_packed" if bits == 4 else "weight"
@@ -285,18 +306,18 @@ def _flatten(layer: PackedLayer, split: Split) -> FlatTensor:
     for name in ("input_pieces", "input_limit"):
         layer.words(name)
 
-    def read() -> FlatParts:
+    def read() -> Codes:
         if bits == 4:
             codes = (int_words.unpack(layer.words(part), 4, num_in) - np.uint8(8)).view(np.int8)
         else:
             codes = layer.bytes(part).view(np.int8)
         pieces = layer.words("input_pieces").reshape(-1)
         limit = int(layer.words("input_limit").reshape(-1)[0])
-        steps = layer.floats("input_step")
-        return FlatParts(codes, layer.floats("weight_scale"), FlatRows(steps, pieces, limit, split))
+        flat = FlatRows(layer.floats("input_step"), pieces, limit, split)
+        return Codes(codes, layer.floats("weight_scale")[:, None], flat=flat)
 
-    data = layer.tensor(part).data
-    return FlatTensor(f"{layer.name}.weight", (num_out, num_in), flat_format(bits), data, read)
+    format, data = FORMATS["q4_c" if bits == 4 else "q8_c"], layer.tensor(part).data
+    return StoredTensor(f"{layer.name}.weight", (num_out, num_in), format, data, read)
 
 
 _AWQ_VERSIONS = {"gemm": _awq_gemm, "gemv": _awq_gemv}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
+from forerun.weights.codes import Bytes
+
 Words = NDArray[np.int32]
 
 AWQ_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])

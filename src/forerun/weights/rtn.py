@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from forerun.core.errors import ConfigError, unknown
-from forerun.weights.gguf_blocks import BlockTensor, quantize
-from forerun.weights.stored import FORMATS, StoredTensor, WeightFormat
+from forerun.weights.codes import FORMATS, WeightFormat
+from forerun.weights.gguf_blocks import quantize
+from forerun.weights.stored import StoredTensor
 
 Scheme = Literal["none", "int8", "int4"]
 
@@ -76,7 +77,7 @@ def rounded_format(bits: int) -> WeightFormat:
 def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:
     """In parallel, some rows at a time: a large vocabulary needs no fp32 copy of itself."""
     starts = range(0, stored.shape[0], _ROWS_AT_A_TIME)
-    stored = stored.plain()
+    stored = stored.unpacked()
 
     def rounded(start: int) -> np.ndarray:
         rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME))
@@ -84,4 +85,4 @@ def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         data = np.concatenate(list(pool.map(rounded, starts)))
-    return BlockTensor(stored.name, stored.shape, format, data)
+    return StoredTensor(stored.name, stored.shape, format, data)

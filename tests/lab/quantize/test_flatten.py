@@ -72,7 +72,7 @@ def test_matrices_of_one_site_share_their_rows_and_keep_their_range() -> None:
     rows = rows_of("spill", 0.5)
     for bits in (4, 8):
         first, second = round_weights(weight.split(16), inputs, rows, bits, compensate=False)
-        assert first.rows is second.rows is rows
+        assert first.flat is second.flat is rows
         assert (len(first.codes), len(second.codes)) == (16, 8)
         assert abs(first.codes).max() == limit_of(bits)
 

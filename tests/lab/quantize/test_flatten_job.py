@@ -15,7 +15,7 @@ from forerun.lab.quantize.block import READERS
 from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.weights.checkpoint import open_checkpoint
-from forerun.weights.flat import FlatTensor
+from forerun.weights.stored import StoredTensor
 from tests.model.tiny import VOCAB, hf_model, load_torch, prefill
 
 TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()
@@ -51,11 +51,11 @@ def finished(source: Path, out: Path, recipe: FlattenRecipe) -> tuple[FlattenJob
     return made, made.finish()
 
 
-def flat_weights(folder: Path) -> dict[str, FlatTensor]:
+def flat_weights(folder: Path) -> dict[str, StoredTensor]:
     checkpoint = open_checkpoint(folder)
     config, arch = read_config(checkpoint)
     stored = stored_weights(checkpoint, arch, config)
-    return {name: tensor for name, tensor in stored if isinstance(tensor, FlatTensor)}
+    return {name: tensor for name, tensor in stored if tensor.format.is_flat}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -27,9 +27,9 @@ from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3Config
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import GROUP, Folder, target_rows
+from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize
-from forerun.weights.stored import FORMATS
 
 ARCHITECTURE = "eagle3"
 SUFFIX = ".gguf"

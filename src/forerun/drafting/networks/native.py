@@ -18,8 +18,9 @@ from forerun.drafting.best_first import MAX_STEPS, GuessTree
 from forerun.drafting.networks.drafter import StateNetwork
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.model.backends.native import NativeDecoder
+from forerun.weights.codes import FORMATS
 from forerun.weights.rtn import HEAD_BITS, requantize
-from forerun.weights.stored import FORMATS, StoredTensor
+from forerun.weights.stored import StoredTensor
 
 if TYPE_CHECKING:
     from forerun import _native

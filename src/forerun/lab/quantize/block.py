@@ -19,7 +19,7 @@ from forerun.lab.quantize.flatten import rounded
 from forerun.model.config import ModelConfig
 from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import reference as ops
-from forerun.weights.flat import FlatParts
+from forerun.weights.codes import Codes
 
 Site = Literal["attn", "o", "mlp", "down"]
 """Where a block multiplies by weights: what q, k and v read, what o reads, what gate and up read, what down reads."""
@@ -130,11 +130,11 @@ class FlatBlock(WholeBlock):
     """The block with some of its matrices flattened, as the kernels compute them but for the rounding of sums."""
 
     def __init__(
-        self, config: ModelConfig, weights: Mapping[str, Tensor], flat: Mapping[str, FlatParts]
+        self, config: ModelConfig, weights: Mapping[str, Tensor], flat: Mapping[str, Codes]
     ) -> None:
-        values = {name: torch.from_numpy(parts.values()) for name, parts in flat.items()}
+        values = {name: torch.from_numpy(codes.values()) for name, codes in flat.items()}
         super().__init__(config, {**weights, **values})
-        self.rows = {name: parts.rows for name, parts in flat.items()}
+        self.rows = {name: codes.flat for name, codes in flat.items() if codes.flat is not None}
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         return super()._linear(name, rounded(self.rows[name], x) if name in self.rows else x)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.gptq import Feedback, compensated
-from forerun.weights.flat import FlatParts, FlatRows, Split
+from forerun.weights.codes import Codes
+from forerun.weights.flat import FlatRows, Split
 
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
@@ -107,7 +108,7 @@ def _threshold(
 
 def round_weights(
     weights: Sequence[Tensor], inputs: Inputs, rows: FlatRows, bits: int, *, compensate: bool
-) -> list[FlatParts]:
+) -> list[Codes]:
     """Codes of matrices (N_i, K) for flattened inputs.
 
     Each output's range is the best of eight. `compensate`: columns are rounded one after the other, and what the later
@@ -127,14 +128,15 @@ def round_weights(
         codes = _codes(weight, scales, limit)
     sizes = [len(each) for each in weights]
     return [
-        FlatParts(part.to(torch.int8).numpy(), scale[:, 0].numpy(), rows)
+        Codes(part.to(torch.int8).numpy(), scale.numpy(), flat=rows)
         for part, scale in zip(codes.split(sizes), scales.split(sizes), strict=True)
     ]
 
 
-def product_error(weights: Sequence[Tensor], parts: Sequence[FlatParts], inputs: Inputs) -> float:
+def product_error(weights: Sequence[Tensor], parts: Sequence[Codes], inputs: Inputs) -> float:
     """Mean square error of the products on the sampled rows, relative to their size."""
-    seen, error, size = rounded(parts[0].rows, inputs.sample), 0.0, 0.0
+    assert parts[0].flat is not None
+    seen, error, size = rounded(parts[0].flat, inputs.sample), 0.0, 0.0
     for weight, part in zip(weights, parts, strict=True):
         exact = inputs.sample @ weight.T
         error += float((seen @ torch.from_numpy(part.values()).T - exact).square().sum())

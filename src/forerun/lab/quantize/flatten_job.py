@@ -25,7 +25,8 @@ from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights import tensor_file
-from forerun.weights.flat import FlatParts, FlatRows, Split, num_places
+from forerun.weights.codes import Codes
+from forerun.weights.flat import FlatRows, Split, num_places
 from forerun.weights.hf_layouts import flat_config
 
 WIDTHS = (8, 4)
@@ -128,7 +129,7 @@ class FlattenJob(QuantizeJob):
         before, carried = probes[0].clone(), _carried(layer)
         for copy in probes[:carried]:
             advance(block, copy)
-        kept: dict[str, FlatParts] = {}
+        kept: dict[str, Codes] = {}
         num_rounded, widths = 0, self.recipe.widths()
         num_matrices = len(widths) * sum(n in weights for ns in READERS.values() for n in ns)
         for site, readers in READERS.items():
@@ -230,7 +231,7 @@ class FlattenJob(QuantizeJob):
             advance(FlatBlock(self.config, weights, eight), states["eight"])
         self.write_block(layer, {**weights, **flat})
 
-    def _flat(self, layer: int, bits_of: Mapping[Site, int]) -> dict[str, FlatParts]:
+    def _flat(self, layer: int, bits_of: Mapping[Site, int]) -> dict[str, Codes]:
         """The rounded matrices of some sites."""
         path = self.partial / _candidates(layer)
         with safetensors.safe_open(path, framework="pt") as file:
@@ -262,19 +263,20 @@ def _candidates(layer: int) -> str:
     return f"candidates-{layer:05}.safetensors"
 
 
-def _packed(flat: Mapping[str, FlatParts]) -> dict[str, np.ndarray]:
+def _packed(flat: Mapping[str, Codes]) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
-    for name, parts in flat.items():
-        rows = parts.rows
-        arrays: dict[str, np.ndarray] = {"codes": parts.codes, "scales": parts.scales}
+    for name, codes in flat.items():
+        rows = codes.flat
+        assert rows is not None
+        arrays: dict[str, np.ndarray] = {"codes": codes.codes, "scales": codes.scales}
         arrays |= {"steps": rows.steps, "pieces": rows.pieces, "limit": np.array([rows.limit])}
         tensors |= {f"{name}.{part}": array for part, array in arrays.items()}
     return tensors
 
 
-def _unpacked(file: safetensors.safe_open, name: str, split: Split) -> FlatParts:
+def _unpacked(file: safetensors.safe_open, name: str, split: Split) -> Codes:
     codes, scales, steps, pieces, limit = (
         file.get_tensor(f"{name}.{part}").numpy()
         for part in ("codes", "scales", "steps", "pieces", "limit")
     )
-    return FlatParts(codes, scales, FlatRows(steps, pieces, int(limit[0]), split))
+    return Codes(codes, scales, flat=FlatRows(steps, pieces, int(limit[0]), split))

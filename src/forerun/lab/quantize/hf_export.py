@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,13 +11,12 @@ import numpy as np
 from forerun.core.errors import LoadError
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig
-from forerun.weights.coded import Parts
-from forerun.weights.flat import FlatParts
+from forerun.weights.codes import Codes
 
 if TYPE_CHECKING:
     from forerun.weights.checkpoint import Checkpoint
 
-Matrix = np.ndarray | Parts | FlatParts
+Matrix = np.ndarray | Codes
 
 _FROM_GGUF = {
     "llama": "LlamaForCausalLM",
@@ -50,17 +50,15 @@ def named(
 def _joined(parts: list[Matrix]) -> Matrix:
     if len(parts) == 1:
         return parts[0]
-    flat = [part for part in parts if isinstance(part, FlatParts)]
-    if flat:  # they read the same inputs
-        codes, scales = ([getattr(p, name) for p in flat] for name in ("codes", "scales"))
-        return FlatParts(np.concatenate(codes), np.concatenate(scales), flat[0].rows)
-    coded = [part for part in parts if isinstance(part, Parts)]
-    if not coded:
+    codes = [part for part in parts if isinstance(part, Codes)]
+    if not codes:
         return np.concatenate(parts)  # type: ignore[arg-type]  # none is coded
-    return Parts(
-        np.concatenate([part.codes for part in coded]),
-        np.concatenate([part.scales for part in coded]),
-        np.concatenate([part.zeros for part in coded]),
+    zeros = [part.zeros for part in codes if part.zeros is not None]
+    return replace(  # flattened ones read the same inputs
+        codes[0],
+        codes=np.concatenate([part.codes for part in codes]),
+        scales=np.concatenate([part.scales for part in codes]),
+        zeros=np.concatenate(zeros) if zeros else None,
     )
 
 

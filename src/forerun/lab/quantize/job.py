@@ -25,19 +25,18 @@ from torch import Tensor
 from forerun.core import files
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, LoadError
-from forerun.lab.quantize.hf_export import Matrix, config_json, named
+from forerun.lab.quantize.hf_export import config_json, named
 from forerun.lab.quantize.outside import Outside, as_fp16
 from forerun.model.loader import read_config, stored_weights
 from forerun.weights import tensor_file
 from forerun.weights.checkpoint import Checkpoint
-from forerun.weights.coded import Parts
-from forerun.weights.flat import FlatParts
-from forerun.weights.grid import Coded
+from forerun.weights.codes import Codes
 from forerun.weights.hf_folder import write_beside
 from forerun.weights.hf_layouts import flat_tensors
 
 _ORIGIN, _STATE = "origin.json", "state.safetensors"
 _CANDIDATES = "candidates-*.safetensors"
+_TOO_LARGE = "a norm or bias is too large for fp16, which the layouts ask for"
 
 States = dict[str, Tensor]
 """Hidden states (S, T, D) by name: of the calibration text, of the held-out one before and after rounding, ..."""
@@ -171,20 +170,26 @@ class QuantizeJob(ABC):
     def write_block(
         self,
         layer: int,
-        weights: Mapping[str, Tensor | Coded | FlatParts],
-        layout: Callable[[str, Parts], Mapping[str, np.ndarray]] | None = None,
+        weights: Mapping[str, Tensor | Codes],
+        layout: Callable[[str, Codes], Mapping[str, np.ndarray]] | None = None,
     ) -> None:
-        """Write a block's file; `layout` gives the tensors of codes in groups."""
-        arrays = {name: _array(weight) for name, weight in weights.items()}
+        """Write a block's file; `layout` gives the tensors of codes in groups.
+
+        Raises LoadError for numbers that fp16 cannot hold.
+        """
+        arrays = {
+            name: weight if isinstance(weight, Codes) else as_fp16(weight, _TOO_LARGE)
+            for name, weight in weights.items()
+        }
         tensors: dict[str, np.ndarray] = {}
         for name, matrix in named(self.arch, self.config, layer, arrays).items():
-            if isinstance(matrix, Parts):
-                assert layout is not None
-                tensors |= layout(name, matrix)
-            elif isinstance(matrix, FlatParts):
+            if not isinstance(matrix, Codes):
+                tensors[name] = matrix
+            elif matrix.flat is not None:
                 tensors |= flat_tensors(name, matrix)
             else:
-                tensors[name] = matrix
+                assert layout is not None
+                tensors |= layout(name, matrix)
         tensor_file.write(self.partial / self._file(layer), tensors)
 
     def _write_folder(self) -> int:
@@ -214,12 +219,3 @@ def wants_text(method: str, calibration: Sequence[object]) -> None:
     """Raise ConfigError if there is no text."""
     if not calibration:
         raise ConfigError(f"method {method} needs a text to calibrate on: give --calib FILE")
-
-
-def _array(weight: Tensor | Coded | FlatParts) -> Matrix:
-    """Codes as they are, other numbers as fp16. Raises LoadError for what fp16 cannot hold."""
-    if isinstance(weight, FlatParts):
-        return weight
-    if isinstance(weight, Coded):
-        return Parts(weight.codes.numpy(), weight.scales.numpy(), weight.zeros.numpy())
-    return as_fp16(weight, "a norm or bias is too large for fp16, which the layouts ask for")

@@ -17,8 +17,8 @@ from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import awq_nbytes
 from forerun.model.config import ModelConfig
-from forerun.weights.coded import Parts
-from forerun.weights.grid import Coded, Grid
+from forerun.weights.codes import Codes
+from forerun.weights.grid import Grid, coded
 from forerun.weights.hf_layouts import Layout, config_of, tensors_of
 
 Method = Literal["rtn", "awq"]
@@ -120,7 +120,7 @@ class RoundJob(QuantizeJob):
         if self.recipe.method == "awq":
             scale(self.config, weights, inputs, self.recipe.grid)
             return_freed()
-        coded: dict[str, Coded] = {}
+        rounded: dict[str, Codes] = {}
         names = [name for name in MATRICES if name in weights]
         for site, readers in READERS.items():
             seen = inputs.pop(site, None)
@@ -128,33 +128,34 @@ class RoundJob(QuantizeJob):
             for name in readers:
                 if name in weights:
                     found = self._round_matrix(name, weights.pop(name), seen, feedback)
-                    coded[name], self.errors[f"{step}.{name}"] = found
-                    self.on_matrix(len(coded) / len(names))
+                    rounded[name], self.errors[f"{step}.{name}"] = found
+                    self.on_matrix(len(rounded) / len(names))
         return_freed()
         if len(states["rounded"]):
-            values = {name: matrix.values() for name, matrix in coded.items()}
+            values = {n: torch.from_numpy(matrix.values()) for n, matrix in rounded.items()}
             advance(WholeBlock(self.config, weights | values), states["rounded"])
             del values
-        self.write_block(step, {**weights, **coded}, self._tensors)
+        self.write_block(step, {**weights, **rounded}, self._tensors)
 
-    def _tensors(self, name: str, parts: Parts) -> dict[str, np.ndarray]:
-        return tensors_of(name, parts, self.recipe.grid.bits, self.recipe.layout)
+    def _tensors(self, name: str, codes: Codes) -> dict[str, np.ndarray]:
+        return tensors_of(name, codes, self.recipe.grid.bits, self.recipe.layout)
 
     def _round_matrix(
         self, name: str, weight: Tensor, inputs: Inputs | None, feedback: Feedback | None
-    ) -> tuple[Coded, float]:
+    ) -> tuple[Codes, float]:
         grid = self.recipe.grid
         if inputs is None:
-            coded = grid.round(weight)
-            difference = (coded.values() - weight).square().sum()
-            return coded, float(difference / weight.square().sum().clamp(min=1e-30))
+            codes = grid.round(weight)
+            difference = (torch.from_numpy(codes.values()) - weight).square().sum()
+            return codes, float(difference / weight.square().sum().clamp(min=1e-30))
         is_clipped = self.recipe.method == "awq" and name not in _NEVER_CLIPPED
         cut = clip(weight, inputs, grid) if is_clipped else weight
         if feedback is None:
-            coded = grid.round(cut)
+            codes = grid.round(cut)
         else:
             scales, zeros = grid.ranges(cut)
-            codes = compensated(weight, feedback, scales, zeros, (0, grid.top))
-            coded = Coded(codes.to(torch.uint8).contiguous(), scales, zeros)
+            limits = (0, grid.top)
+            codes = coded(compensated(weight, feedback, scales, zeros, limits), scales, zeros)
         del cut
-        return coded, inputs.error(coded.values() - weight) / max(inputs.error(weight), 1e-30)
+        error = inputs.error(torch.from_numpy(codes.values()) - weight)
+        return codes, error / max(inputs.error(weight), 1e-30)

@@ -13,7 +13,8 @@ from forerun.model.packed import PackedFile
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
-    from forerun.weights.stored import StoredTensor, WeightFormat
+    from forerun.weights.codes import WeightFormat
+    from forerun.weights.stored import StoredTensor
 
 Progress = Callable[[int, int], None]
 """Called with (weights loaded, weights in all)."""

@@ -30,12 +30,11 @@ from forerun.model.kernels import native
 from forerun.model.model import Hidden, LayerPlan, Model, reserve_rows
 from forerun.model.native_cache import NativeCache
 from forerun.model.packed import PackedFile, PackedWeight
-from forerun.weights.coded import CodedTensor
-from forerun.weights.flat import FlatTensor
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
 if TYPE_CHECKING:
     from forerun import _native
+    from forerun.weights.codes import Codes
     from forerun.weights.stored import StoredTensor
 
 PRIORITY = 1
@@ -100,34 +99,38 @@ class NativeDecoder:
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
         """Pack one weight, by its canonical name. Raises LoadError for a shape or a format that has no kernel."""
         offset = None if bias is None else _floats(bias)
+        stored = stored.unpacked()
         form = stored.format.name
         try:
             if len(stored.shape) == 1:
                 self._native.set_norm(name, _floats(stored), offset)
-            elif isinstance(stored, FlatTensor):
-                parts = stored.parts()
-                flat = parts.rows
-                self._native.set_flat(
-                    name,
-                    form,
-                    np.ascontiguousarray(parts.codes),
-                    np.ascontiguousarray(parts.scales),
-                    flat.inverse,
-                    np.ascontiguousarray(flat.pieces),
-                    flat.limit,
-                    flat.split == "even",
-                    offset,
-                )
-            elif isinstance(stored, CodedTensor) and stored.format.group is not None:
-                codes = stored.codes()
-                mins = codes.mins if codes.zeros is None else -codes.zeros
-                self._native.set_codes(name, form, codes.codes, codes.scales, mins, offset)
+            elif stored.read is not None:
+                self._add_codes(name, form, stored.codes(), offset)
             else:
-                rows = np.ascontiguousarray(stored.plain().data)
+                rows = np.ascontiguousarray(stored.data)
                 self._native.set(name, form, stored.shape[1], rows, offset)
         except ValueError as error:
             raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error
         self._names[name] = None
+
+    def _add_codes(self, name: str, form: str, codes: Codes, offset: np.ndarray | None) -> None:
+        signed, scales = np.ascontiguousarray(codes.codes).view(np.int8), codes.scales
+        if codes.flat is None:
+            mins = codes.mins if codes.zeros is None else -codes.zeros
+            self._native.set_codes(name, form, signed, scales, mins, offset)
+            return
+        flat = codes.flat
+        self._native.set_flat(
+            name,
+            form,
+            signed,
+            np.ascontiguousarray(scales[:, 0]),
+            flat.inverse,
+            np.ascontiguousarray(flat.pieces),
+            flat.limit,
+            flat.split == "even",
+            offset,
+        )
 
     def add_blank(
         self,
@@ -305,7 +308,7 @@ def load(
     for name, stored, bias in packable:
         rounded = quantize_weight(name, stored, quant)
         decoder.add(name, rounded, bias)
-        if isinstance(rounded, FlatTensor):
+        if rounded.format.is_flat:
             packed = None  # its file has no place for what becomes of inputs
         stored.release()
         missing.pop(name, None)

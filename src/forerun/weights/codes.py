@@ -1,0 +1,133 @@
+"""How numbers of a matrix are stored: formats by name, and the record of integer codes that all of them unpack to.
+
+N rows (outputs), K columns (inputs) of a matrix; G groups of g columns share a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core.errors import LoadError
+from forerun.weights.flat import FlatRows, need
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Rows = slice | NDArray[np.int64]
+"""Which rows of a matrix, or elements of a vector."""
+
+LARGEST_SCALE = 65504.0
+"""Scales are held as fp16."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How numbers are stored. A row is a sequence of blocks of `block` weights in `block_nbytes` bytes.
+
+    With a group g, weight w of a row is `scale[w // g] * code[w] + min[w // g]`, or with zero points
+    `scale[w // g] * (code[w] - zero[w // g])`; without a group it is a floating-point number, or a code with a scale
+    a row (`q4_c`, `q8_c`, of flattened inputs).
+    """
+
+    name: str
+    """In lower case, as GGUF spells it; GGUF has no zero points and no scales a row: `q4_z`, `q*_c` are our names."""
+    bits: int
+    """Of one code, or of one floating-point number."""
+    group: int | None = None
+    has_min: bool = False
+    block: int = 1
+    block_nbytes: int = 0
+    has_zero: bool = False
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether a row is codes with one scale, of flattened inputs."""
+        return self.group is None and self.block > 1
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits a weight takes, its part of the scales included."""
+        return 8 * self.block_nbytes / self.block
+
+
+FORMATS: Mapping[str, WeightFormat] = {
+    format.name: format
+    for format in (
+        WeightFormat("f32", 32, block_nbytes=4),
+        WeightFormat("f16", 16, block_nbytes=2),
+        WeightFormat("bf16", 16, block_nbytes=2),
+        WeightFormat("q4_0", 4, 32, False, 32, 18),
+        WeightFormat("q4_1", 4, 32, True, 32, 20),
+        WeightFormat("q4_z", 4, 32, False, 32, 20, has_zero=True),
+        WeightFormat("q5_0", 5, 32, False, 32, 22),
+        WeightFormat("q5_1", 5, 32, True, 32, 24),
+        WeightFormat("q8_0", 8, 32, False, 32, 34),
+        WeightFormat("q4_k", 4, 32, True, 256, 144),
+        WeightFormat("q5_k", 5, 32, True, 256, 176),
+        WeightFormat("q6_k", 6, 16, False, 256, 210),
+        WeightFormat("q4_c", 4, None, False, 32, 16),
+        WeightFormat("q8_c", 8, None, False, 32, 32),
+    )
+}
+"""The formats that can be read, by name; safetensors files have the first three, GGUF all but `q4_z` and `q*_c`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Integer codes of a matrix: weight = scale * (code - zero) + min, a scale for each group of columns."""
+
+    codes: NDArray[np.int8] | Bytes
+    """(N, K)."""
+    scales: Floats
+    """(N, G); one group is a scale a row."""
+    mins: Floats | None = None
+    """(N, G)."""
+    zeros: Floats | None = None
+    """Zero points (N, G), whole numbers."""
+    groups: NDArray[np.int32] | None = None
+    """The group (K,) of each column; None if those of a group lie together, in order."""
+    flat: FlatRows | None = None
+    """What becomes of the inputs of a flattened matrix, whose columns were multiplied by `flat.factors`."""
+
+    def rows(self, index: Rows) -> Codes:
+        """Return some rows."""
+        return replace(
+            self,
+            codes=self.codes[index],
+            scales=self.scales[index],
+            mins=None if self.mins is None else self.mins[index],
+            zeros=None if self.zeros is None else self.zeros[index],
+        )
+
+    def check(self, name: str, bits: int) -> None:
+        """Raise LoadError for numbers of a weight's file that are out of range."""
+        if self.flat is None:
+            if not (np.abs(self.scales) <= LARGEST_SCALE).all():  # NaN is not either
+                raise LoadError(f"the scales of '{name}' are not all numbers that fp16 can hold")
+            return
+        layer, largest = name.removesuffix(".weight"), 2 ** (bits - 1) - 1
+        is_within = -largest <= self.codes.min(initial=0) and self.codes.max(initial=0) <= largest
+        part = "weight" if bits == 8 else "weight_packed"
+        need(is_within, f"{layer}.{part}", f"codes from -{largest} to {largest}")
+        need(bool(np.isfinite(self.scales).all()), f"{layer}.weight_scale", "finite numbers")
+        self.flat.check(layer)
+
+    def values(self) -> Floats:
+        """Return the weights (N, K), fp32, rounded after each operation."""
+        values = self.codes.astype(np.float32, order="C")
+        if self.groups is None:
+            values = values.reshape(*self.scales.shape, -1)
+        if self.zeros is not None:
+            values -= self._of_columns(self.zeros)
+        values *= self._of_columns(self.scales)
+        if self.mins is not None:
+            values += self._of_columns(self.mins)
+        values = values.reshape(self.codes.shape)
+        return values if self.flat is None else values / self.flat.factors
+
+    def _of_columns(self, part: Floats) -> Floats:
+        """Return numbers of groups (N, G) as those of columns: (N, G, 1), or (N, K) if columns have an order."""
+        return part[..., None] if self.groups is None else part[:, self.groups]
