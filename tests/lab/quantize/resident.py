@@ -21,9 +21,9 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
 
     bare = resident_nbytes()
     from forerun.lab.quantize.flatten_job import FlattenJob
+    from forerun.lab.quantize.grid import Grid
     from forerun.lab.quantize.round_job import Recipe, RoundJob
     from forerun.weights.checkpoint import open_checkpoint
-    from forerun.weights.grid import Grid
 
     checkpoint = open_checkpoint(Path(model))
     random = torch.Generator().manual_seed(0)

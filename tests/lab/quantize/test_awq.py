@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize.awq import Inputs, clip, search_scales
-from forerun.weights.grid import Grid, grid_for
+from forerun.lab.quantize.grid import Grid, grid_for
 
 
 def inputs_of(x: torch.Tensor) -> Inputs:

@@ -18,13 +18,13 @@ from forerun.core.params import SamplingParams
 from forerun.drafting.base import LoadedModel, Target
 from forerun.lab.contract.candidate import Candidate
 from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
+from forerun.lab.quantize.grid import Grid
+from forerun.lab.quantize.hf_layouts import Layout
 from forerun.lab.quantize.round_job import Method, Recipe, RoundJob
 from forerun.model.loader import load_model
 from forerun.model.model import Model
 from forerun.weights import int_words
 from forerun.weights.checkpoint import open_checkpoint
-from forerun.weights.grid import Grid
-from forerun.weights.hf_layouts import Layout
 from tests.engine.harness import LOOPING, complete, engine_for, plain
 from tests.model.tiny import hf_model
 

@@ -7,7 +7,7 @@ import torch
 
 from forerun.core.errors import LoadError
 from forerun.lab.quantize.gptq import Feedback, compensated
-from forerun.weights.grid import Grid, coded
+from forerun.lab.quantize.grid import Grid, coded
 
 DAMPING = 0.01
 

@@ -11,13 +11,13 @@ import torch
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize.block import WholeBlock
+from forerun.lab.quantize.grid import Grid
+from forerun.lab.quantize.hf_layouts import Layout, layout_for
 from forerun.lab.quantize.outside import Outside
 from forerun.lab.quantize.round_job import Recipe, RoundJob
 from forerun.model.decoder import Decoder
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.weights.checkpoint import open_checkpoint
-from forerun.weights.grid import Grid
-from forerun.weights.hf_layouts import Layout, layout_for
 from tests.model.tiny import FAMILIES, VOCAB, hf_model, load_torch, prefill
 
 TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()

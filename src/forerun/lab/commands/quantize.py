@@ -132,11 +132,11 @@ def _recipe(
     format: str | None,
     gptq: bool | None,
 ) -> Recipe:
+    from forerun.lab.quantize.grid import grid_for
+    from forerun.lab.quantize.hf_layouts import layout_for
     from forerun.lab.quantize.round_job import MATRICES, METHODS, Recipe
     from forerun.model.config import weight_shapes
     from forerun.model.loader import read_config
-    from forerun.weights.grid import grid_for
-    from forerun.weights.hf_layouts import layout_for
 
     if method not in METHODS:
         raise ConfigError(unknown("method", method, (*METHODS, "flatten")))

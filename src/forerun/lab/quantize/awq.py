@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.weights.grid import Grid
+from forerun.lab.quantize.grid import Grid
 
 RATIOS = 20
 """Exponents that are tried: 0, 1/20, ... 19/20."""

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from forerun.core.device import return_freed
+from forerun.lab.quantize import tensor_file
 from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.flatten import product_error, round_weights, search_rows
+from forerun.lab.quantize.hf_layouts import flat_config
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
-from forerun.weights import tensor_file
 from forerun.weights.codes import Codes
 from forerun.weights.flat import FlatRows, Split, num_places
-from forerun.weights.hf_layouts import flat_config
 
 WIDTHS = (8, 4)
 _PROBES, _PROBE_TOKENS = 2, 96

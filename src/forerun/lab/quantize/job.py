@@ -25,14 +25,13 @@ from torch import Tensor
 from forerun.core import files
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, LoadError
-from forerun.lab.quantize.hf_export import config_json, named
+from forerun.lab.quantize import tensor_file
+from forerun.lab.quantize.hf_export import config_json, named, write_other_files
+from forerun.lab.quantize.hf_layouts import flat_tensors
 from forerun.lab.quantize.outside import Outside, as_fp16
 from forerun.model.loader import read_config, stored_weights
-from forerun.weights import tensor_file
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import Codes
-from forerun.weights.hf_folder import write_beside
-from forerun.weights.hf_layouts import flat_tensors
 
 _ORIGIN, _STATE = "origin.json", "state.safetensors"
 _CANDIDATES = "candidates-*.safetensors"
@@ -205,7 +204,7 @@ class QuantizeJob(ABC):
         head = [] if self.config.tied_head else [self.arch.source("head", self.config, "hf").name]
         config = config_json(self.checkpoint, self.config)
         config["quantization_config"] = dict(self.quantization(head))
-        write_beside(self.checkpoint, self.partial)
+        write_other_files(self.checkpoint, self.partial)
         for name, value in (("model.safetensors.index.json", index), ("config.json", config)):
             files.replace(self.partial / name, (json.dumps(value, indent=2) + "\n").encode())
         return nbytes

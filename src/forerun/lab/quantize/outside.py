@@ -14,13 +14,13 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.lab.quantize.hf_export import named
+from forerun.lab.quantize.tensor_file import Chunks
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.kernels import reference as ops
 from forerun.model.loader import stored_weights
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.stored import StoredTensor
-from forerun.weights.tensor_file import Chunks
 
 _ROWS_AT_A_TIME = 2048
 _LOGITS_AT_A_TIME = 1 << 20

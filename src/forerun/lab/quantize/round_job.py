@@ -14,12 +14,12 @@ from forerun.core.device import return_freed
 from forerun.lab.quantize.awq import Inputs, clip, search_scales
 from forerun.lab.quantize.block import READERS, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.gptq import Feedback, compensated
+from forerun.lab.quantize.grid import Grid, coded
+from forerun.lab.quantize.hf_layouts import Layout, config_of, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import awq_nbytes
 from forerun.model.config import ModelConfig
 from forerun.weights.codes import Codes
-from forerun.weights.grid import Grid, coded
-from forerun.weights.hf_layouts import Layout, config_of, tensors_of
 
 Method = Literal["rtn", "awq"]
 METHODS: tuple[Method, ...] = ("rtn", "awq")

@@ -22,7 +22,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.drafting.networks.folder import write as write_folder
 from forerun.lab.quantize.block import WholeBlock
-from forerun.lab.quantize.hf_export import config_json, named
+from forerun.lab.quantize.hf_export import config_json, named, write_other_files
 from forerun.lab.train import trim
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import Learner
@@ -32,7 +32,6 @@ from forerun.model.kernels import reference as ops
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
 from forerun.weights.checkpoint import Checkpoint
-from forerun.weights.hf_folder import write_beside
 
 MODEL = "model"
 """The folder of the whole draft, below the one that names its tokens."""
@@ -229,7 +228,7 @@ def write(
     write_folder(
         model, config_json(checkpoint, config) | {"num_hidden_layers": num_layers}, written
     )
-    write_beside(checkpoint, model)
+    write_other_files(checkpoint, model)
     from forerun.drafters.draft_model import trimmed
 
     made = trimmed.TrimmedConfig(

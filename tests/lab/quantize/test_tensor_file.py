@@ -11,8 +11,8 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.weights import tensor_file
-from forerun.weights.tensor_file import Chunks
+from forerun.lab.quantize import tensor_file
+from forerun.lab.quantize.tensor_file import Chunks
 
 DTYPES = (np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8)
 

@@ -1,4 +1,4 @@
-"""Rounded matrices as the tensors of a Hugging Face layout: the reverse of `hf_quantized.py`.
+"""Rounded matrices as the tensors of a Hugging Face layout: the reverse of `weights/hf_quantized.py`.
 
 N outputs, K inputs, g inputs share a scale.
 """
