@@ -6,11 +6,14 @@ A row of a table is a mapping or an object; a column is a key, a key with a form
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from forerun.core.errors import ForerunError
 
 NOTHING = "–"
 Column = str | tuple[str, int | str] | Callable[[Any], object]
@@ -46,6 +49,15 @@ def publish(
         if why:
             console.stderr().print(why, style="bold red")
         raise typer.Exit(1)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in an error what could not be written. Raises ForerunError."""
+    try:
+        yield
+    except OSError as error:
+        raise ForerunError(f"{path} cannot be written: {error}") from error
 
 
 def show_table(rows: Iterable[Any], columns: Columns, *, num_left: int = 1) -> None:

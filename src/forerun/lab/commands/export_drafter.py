@@ -9,6 +9,7 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.lab.output import writing
 
 
 @opt.engine(without=("drafter", "controller", "max_num_seqs", "speculative_config"), drafter="none")
@@ -21,17 +22,14 @@ def command(
 
     OUT.gguf is for llama.cpp, in 8 bits: an eagle3 that was trained with --gguf, beside a model that is a GGUF file.
     """
-    from forerun.core.errors import ForerunError
     from forerun.lab.train.export import export
     from forerun.lab.train.learners import kind_module
     from forerun.weights.checkpoint import open_checkpoint
 
     llm = opt.load(config, max_num_seqs=1)
-    try:
+    with writing(out):
         if out.suffix == ".gguf":
             kind_module("eagle3").export_gguf(folder, out, llm.target(), open_checkpoint(llm.path))
         else:
             export(folder, out, llm.target())
-    except OSError as error:
-        raise ForerunError(f"{out} cannot be written: {error}") from error
     typer.echo(f"wrote {out}")

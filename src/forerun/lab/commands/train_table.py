@@ -9,10 +9,10 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.errors import ConfigError
 from forerun.lab.commands import _options as shared
 from forerun.lab.commands._training import count_of
-from forerun.lab.output import Columns, publish, show_table
+from forerun.lab.output import Columns, publish, show_table, writing
 
 MAX_MB = 4000
 
@@ -59,10 +59,8 @@ def command(
     token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
     figures = table.measure(texts, order, token_nbytes, size_mb, table_file.HEAD_NBYTES)
     made = table.make(texts, order, round(size_mb * 1e6) - table_file.HEAD_NBYTES, token_nbytes)
-    try:
+    with writing(out):
         table_file.save(out, made, model=name, vocabulary=str(store.origin["vocabulary"]))
-    except OSError as error:
-        raise ForerunError(f"{out} cannot be written: {error}") from error
     document = {"table": str(out), "contexts": made.num_contexts, "nbytes": made.nbytes}
     document |= {"tokens": made.num_tokens, "sizes": figures}
 
@@ -75,10 +73,8 @@ def command(
 
 
 def check_place(out: Path) -> None:
-    """Make the folder of a file. Raises ConfigError if that cannot be, or the file is a folder."""
+    """Make the folder of a file. Raises ForerunError if that cannot be, or the file is a folder."""
     if out.is_dir():
         raise ConfigError(f"{out} is a folder: name a file, such as {out / 'model.table'}")
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error}") from error

@@ -12,7 +12,7 @@ from forerun.core import sizes
 from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
-from forerun.lab.output import Column, publish, show_table
+from forerun.lab.output import Column, publish, show_table, writing
 from forerun.lab.quantize.job import QuantizeJob
 from forerun.model.loader import read_config
 from forerun.weights.checkpoint import Checkpoint
@@ -111,7 +111,8 @@ def texts_of(
 def run(job: QuantizeJob, named: Mapping[str, object], stated: int, *, as_json: bool) -> None:
     """Run the job with the time left on stderr, and publish its figures after what is `named`."""
     begin_s = time.perf_counter()
-    figures = _run(job)
+    with writing(job.partial):
+        figures = _run(job)
     seconds, peak = time.perf_counter() - begin_s, peak_nbytes()
     measured = {"seconds": round(seconds, 1), "peak_mb": round(peak / 1e6, 1)}
     measured |= {"stated_mb": round(stated / 1e6, 1), **figures}
@@ -142,5 +143,3 @@ def _run(job: QuantizeJob) -> dict[str, float]:
             f"{done} of {total} steps are in {job.partial}; the same command goes on", style="dim"
         )
         raise
-    except OSError as error:
-        raise ConfigError(f"{job.partial} cannot be written: {error}") from error

@@ -19,8 +19,9 @@ from typing import Any
 from torch import Tensor
 
 from forerun.core import registry
-from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.errors import ConfigError
 from forerun.drafting.networks import folder as network_folder
+from forerun.lab.output import writing
 from forerun.lab.train.batches import TrainBatch
 from forerun.llm import LLM
 from forerun.model.model import Model
@@ -101,10 +102,8 @@ def write_network(
     tensors = {name: weight.half() for name, weight in weights.items()}
     if int8:
         tensors = network_folder.rounded(tensors)
-    try:
+    with writing(folder):
         network_folder.write(folder, config, {**tensors, "draft_ids": ids})
-    except OSError as error:
-        raise ForerunError(f"{folder} cannot be written: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

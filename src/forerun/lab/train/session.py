@@ -18,12 +18,12 @@ from torch import Tensor, distributed
 
 from forerun.cli import console
 from forerun.core import files
-from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw_run
-from forerun.lab.output import Column, show_table
+from forerun.lab.output import Column, show_table, writing
 from forerun.lab.provenance import commit, now
 from forerun.lab.train import held_out, replies, simulated, sources
 from forerun.lab.train.answers import default_path, open_store
@@ -162,7 +162,7 @@ def _written(
     found = simulated.by_domain(parts) if parts else {}
     temperatures = simulated.temperatures(parts) if parts else [1.0] * learner.depth
     target = {"name": data.model, "tokenizer": data.vocabulary}
-    try:
+    with writing(folder):
         learner.write(folder, trainer.best, data.ids, target, temperatures)
         figures = learner.figures(llm, folder, data.ids, found["all"].tau) if parts else {}
         name, options = learner.name, learner.drafter_options(folder)
@@ -170,8 +170,6 @@ def _written(
         measured = figures | {name: asdict(each) for name, each in found.items()}
         record = record_of(trainer, data, measured, command, in_engine if parts else None)
         write_record(folder, record, trainer.progress.history)
-    except OSError as error:
-        raise ForerunError(f"{folder} cannot be written: {error}") from error
     return record, in_engine
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from forerun.core import files
 from forerun.core.errors import ConfigError
 from forerun.core.textfile import read_text
+from forerun.lab.output import writing
 
 BUILTIN, UNKNOWN = "builtin", "unknown"
 OWN = "forerun"
@@ -49,15 +50,13 @@ def of_prompts(prompts: str, licence: str | None) -> Source:
 
 
 def note(answers: Path, source: Source) -> None:
-    """Add a source, or take its place if the same file was noted before. Raises ConfigError."""
+    """Add a source, or take its place if the same file was noted before. Raises ForerunError."""
     known = {each.sha256: each for each in read(answers)} | {source.sha256: source}
     text = json.dumps([asdict(each) for each in known.values()], indent=2) + "\n"
     path = path_of(answers)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, text.encode())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
 
 
 def read(answers: Path) -> list[Source]:

@@ -20,6 +20,7 @@ from torch import Tensor, distributed
 
 from forerun.core import files
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.lab.output import writing
 from forerun.lab.train import batches, simulated
 from forerun.lab.train.batches import Piece
 from forerun.lab.train.learners import Learner
@@ -170,11 +171,9 @@ class Trainer:
             "optimizer": self.optimizer.state(),
         }
         torch.save(state, file)
-        try:
+        with writing(self.folder / CHECKPOINT):
             self.folder.mkdir(parents=True, exist_ok=True)
             files.replace(self.folder / CHECKPOINT, file.getvalue())
-        except OSError as error:
-            raise ForerunError(f"{self.folder / CHECKPOINT} cannot be written: {error}") from error
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
         """What is left of the run, in order."""

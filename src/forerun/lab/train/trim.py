@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.textfile import read_text
 from forerun.core.types import TaskPrompt
@@ -28,7 +28,7 @@ from forerun.lab import store
 from forerun.lab.bench import summary, workload
 from forerun.lab.bench.run import Bench, EngineSystem
 from forerun.lab.bench.summary import Row
-from forerun.lab.output import Column, show_table
+from forerun.lab.output import Column, show_table, writing
 from forerun.lab.store import Store
 from forerun.lab.train.answers import default_path, kept
 from forerun.llm import LLM
@@ -188,10 +188,8 @@ def save(llm: LLM, draft: str, out: Path, counts: Counts, tokens: Tensor) -> dic
         draft_vocab_size=len(tokens),
         num_tokens=int(counts.sum()),
     )
-    try:
+    with writing(out):
         trimmed.save(out, made, tokens)
-    except OSError as error:
-        raise ForerunError(f"{out} cannot be written: {error}") from error
     return {**asdict(made), "said": coverage(counts, tokens)}
 
 
