@@ -14,6 +14,7 @@
 
 #include "drafters/guess_tree.h"
 #include "isa/isa.h"
+#include "model/draw.h"
 #include "drafters/suffix_index.h"
 
 namespace nb = nanobind;
@@ -202,6 +203,25 @@ NB_MODULE(_native, m) {
             "offsets"_a.noconvert(), "data"_a.noconvert(), "token_nbytes"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("__sizeof__", &FileTable::nbytes);
+    m.def(
+        "draw",
+        [](const Array1<float>& logits, float factor, std::uint64_t key, const std::string& isa) {
+            return draw(kernels_for(isa), {.key = key, .factor = factor}, logits.data(),
+                        static_cast<int>(logits.shape(0)));
+        },
+        "logits"_a.noconvert(), "factor"_a, "key"_a, "isa"_a = "auto",
+        "A token of softmax(factor logits), by the noise of the key; -1: not all are numbers.");
+    m.def(
+        "gumbel",
+        [](std::uint64_t key, const Array1<std::int32_t>& tokens,
+           const nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out,
+           const std::string& isa) {
+            if (tokens.shape(0) != out.shape(0)) throw nb::value_error("as many tokens as numbers");
+            kernels_for(isa).noise(key, tokens.data(), static_cast<int>(tokens.shape(0)),
+                                   out.data());
+        },
+        "key"_a, "tokens"_a.noconvert(), "out"_a.noconvert(), "isa"_a = "auto",
+        "Write the sampler's noise of tokens.");
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
           "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
     m.def("grow_trees", &grow_trees, "texts"_a, "shared"_a, "file"_a.none(), "live"_a, "num_nodes"_a,

@@ -235,6 +235,32 @@ void check_exp_sum(const Kernels& kernels, Results& results) {
     note(x.data(), weight.data(), 8 * kTile);
 }
 
+constexpr std::uint64_t kKeys[] = {0, 0x9E3779B97F4A7C15u, ~std::uint64_t{0}};
+
+void check_noise(const Kernels& kernels, Results& results) {
+    const std::vector<std::int32_t> ids{0, 1, 7, 151935, 3, 49151, 99, 100, 65536, 2, 1 << 27};
+    std::vector<float> out(ids.size());
+    for (const std::uint64_t key : kKeys) {
+        kernels.noise(key, ids.data(), static_cast<int>(ids.size()), out.data());
+        results.note(out);
+    }
+}
+
+void check_find_score(const Kernels& kernels, Results& results) {
+    std::vector<float> x = numbers(64 * kTile);
+    x[300] = kNaN;
+    x[301] = kInfinity;
+    x[302] = -kInfinity;
+    const int count = static_cast<int>(x.size()) - 5;
+    for (const std::uint64_t key : kKeys)
+        for (const float limit : {2.0f, 6.0f, 9.0f}) {
+            float score = 0.0f;
+            const Perturbation how{.key = key, .factor = 0.7f, .first_token = 11};
+            for (int i = 0; (i = kernels.find_score(how, x.data(), i, count, limit, &score)) < count; ++i)
+                results.note(std::vector{static_cast<float>(i), score});
+        }
+}
+
 void check_find(const Kernels& kernels, Results& results) {
     std::vector<float> x = awkward();
     const int count = static_cast<int>(x.size()) - 2 * kTile - 1;
@@ -406,6 +432,8 @@ constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(scale, check_scale),
                              CHECK(exp_sum, check_exp_sum),
                              CHECK(find, check_find),
+                             CHECK(noise, check_noise),
+                             CHECK(find_score, check_find_score),
                              CHECK(quantize_query, check_quantize_query),
                              CHECK(write_key, check_write<&Kernels::write_key>),
                              CHECK(write_value, check_write<&Kernels::write_value>),

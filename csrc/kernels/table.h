@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/linear.h"
+#include "kernels/noise.h"
 #include "kernels/rows.h"
 
 #define FORERUN_NAME(isa) FORERUN_STRING(isa)
@@ -23,6 +24,8 @@ constinit const Kernels kernels = {
     .scale = scale,
     .exp_sum = exp_sum,
     .find = find,
+    .noise = noise,
+    .find_score = find_score,
     .quantize_query = quantize_query,
     .write_key = write_key,
     .write_value = write_value,

@@ -216,6 +216,14 @@ struct Attention {
     float* scratch = nullptr;  // kMaxPairs * (kChunk + rows above base, in whole tiles)
 };
 
+// How logits become scores whose largest one is a draw: factor x + Gumbel noise of the key and the token.
+struct Perturbation {
+    std::uint64_t key = 0;
+    float factor = 1.0f;                // 1 / temperature
+    const std::int32_t* ids = nullptr;  // the logits' tokens; null: first_token, first_token + 1, ...
+    std::uint32_t first_token = 0;
+};
+
 // One instruction set's kernels.
 struct Kernels {
     const char* name;
@@ -235,6 +243,12 @@ struct Kernels {
     float (*exp_sum)(const float* x, const float* weight, int count, float* largest);
     // The first of x[first..count) that is not below the limit, count if none. Reads up to 15 more.
     int (*find)(const float* x, int first, int count, float limit);
+    // The noise of tokens (count).
+    void (*noise)(std::uint64_t key, const std::int32_t* ids, int count, float* out);
+    // The first of x[first..count) whose score is not below the limit, count if none. Reads whole vectors of x
+    // and ids.
+    int (*find_score)(const Perturbation&, const float* x, int first, int count, float limit,
+                      float* score);
     // One query head (E): codes, its scale, and sums of 16 codes each.
     void (*quantize_query)(const float* x, int head_dim, std::int8_t* codes, float* scale,
                            std::int32_t* sums);

@@ -152,6 +152,11 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def has_filters(self) -> bool:
+        """Tell whether some tokens may be left out before one is drawn."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
     def has_penalties(self) -> bool:
         """Tell whether logits depend on the tokens so far."""
         return (

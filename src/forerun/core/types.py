@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
+from forerun.core.random import Noise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,28 +26,19 @@ if TYPE_CHECKING:
 class Draft:
     """A tree of guessed tokens that hangs under a sequence's last committed token.
 
-    `probs` is None when every node is a point mass (n-gram, lookahead, top-k expansion: chosen, not
-    drawn). Otherwise `probs[i]`, shape (V,), fp32, is the distribution node i was really drawn
-    from, after the drafter's own logits processing and given the siblings drawn before it; a None
-    entry is a point mass. A wrong `probs` makes the output wrong.
-
-    `confidence[i]`, from 0 to 1, is the drafter's estimate of P(node i accepted | its parent is);
-    a wrong one only costs time. The engine may cut a draft by it. Cutting by a token that was drawn
-    would bias the output, so a draft with `probs` has no confidence.
+    `confidence[i]`, from 0 to 1, is the drafter's estimate of P(node i accepted | its parent is); a wrong one only
+    costs time. The engine may cut a draft by it.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    probs: tuple[Tensor | None, ...] | None = None
     confidence: tuple[float, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("parents", "probs", "confidence"):
+        for name in ("parents", "confidence"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.tokens):
                 raise ValueError(f"{len(self.tokens)} tokens but {len(values)} of {name}")
-        if self.confidence is not None and self.probs is not None:
-            raise ValueError("a draft that carries probs has no confidence: cutting it would bias")
         tree.check(self.parents)
 
     def __len__(self) -> int:
@@ -54,14 +46,11 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: list[int] | tuple[int, ...]) -> Draft:
-        """Make a chain of point-mass guesses."""
+        """Return guesses one after the other."""
         return cls(tuple(tokens), tree.chain(len(tokens)))
 
     def trim(self, budget: int) -> Draft:
-        """Return the first `budget` nodes. Parents come before children, so the rest is a tree.
-
-        Nodes are dropped by their index, never by their token: that would bias drafts that carry `probs`.
-        """
+        """Return the first `budget` nodes. Parents come before children, so they are a tree."""
         if len(self) <= budget:
             return self
         return self.only(range(budget))
@@ -96,7 +85,6 @@ class Draft:
         return Draft(
             tuple(self.tokens[i] for i in keep),
             tuple(new[self.parents[i]] for i in keep),
-            None if self.probs is None else tuple(self.probs[i] for i in keep),
             None if self.confidence is None else tuple(self.confidence[i] for i in keep),
         )
 
@@ -201,7 +189,11 @@ class Seq:
     tokens: list[int]
     params: SamplingParams
     seed: int
+    stream: int = 0
+    """Of sequences with one seed, which."""
     num_prompt: int = field(init=False)
+    noise: Noise = field(init=False)
+    """What the sampler adds to its logits: a drafter may look at it."""
     slot: int = -1
     num_reused: int = 0
     """Prompt tokens whose rows the cache held already when it began."""
@@ -209,6 +201,7 @@ class Seq:
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.tokens)
+        self.noise = Noise(self.seed, self.stream)
 
     @property
     def generated(self) -> list[int]:

@@ -37,12 +37,7 @@ class GrammarState(Protocol):
 
 
 def without_forbidden(draft: Draft, state: GrammarState) -> Draft:
-    """Return the nodes that the grammar allows and that do not end the output: an end is the target's own token anyway.
-
-    A draft that was drawn stays whole: to cut it by its tokens would bias the output.
-    """
-    if draft.probs is not None:
-        return draft
+    """Return the nodes that the grammar allows and that do not end the output: an end is the target's own token."""
     states: dict[int, GrammarState | None] = {-1: state}
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
         before = states[parent]
@@ -54,13 +49,8 @@ def with_forced(draft: Draft, state: GrammarState, room: int, max_depth: int) ->
     """Add the tokens that are forced at the root and on the way down through first children.
 
     The new nodes come last; the draft then has at most `room` nodes, unless it had more, and the new ones are not
-    deeper than `max_depth` levels. A draft that was drawn gives way if the root forces a token: the decision does not
-    look at what was drawn, so it does not bias.
+    deeper than `max_depth` levels.
     """
-    if draft.probs is not None:
-        if not state.forced():
-            return draft
-        draft = Draft()
     tokens, parents = [*draft.tokens], [*draft.parents]
     children = tree.children(parents)
     at: GrammarState | None = state

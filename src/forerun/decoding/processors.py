@@ -1,8 +1,7 @@
 """From one row of logits to a token: the only place where logits become probabilities.
 
-A `LogitsPipeline` is built once a sequence. The verifier and the drafters that draw their tokens use
-the same one, so what is drawn, stored and verified is one and the same row. Which drafted tokens are
-accepted is decided in `verify`; when a sequence ends, in `stops`.
+A `LogitsPipeline` is built once a sequence. Which drafted tokens are accepted is decided in `verify`; when a sequence
+ends, in `stops`.
 
 Rows are processed one at a time, on the host: at this size NumPy is faster than torch, and its single
 thread makes a row's result depend neither on its neighbours nor on the number of threads.
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.params import SamplingParams
-from forerun.core.random import Stream, uniform
+from forerun.core.random import Noise
 from forerun.core.types import TokenLogprob
 from forerun.decoding.grammar import GrammarState
 
@@ -32,7 +31,6 @@ Row = NDArray[np.float32]
 
 MIN_TEMPERATURE = 1e-5  # below it, fp32 can hardly tell the distribution from the greedy choice
 NUM_CANDIDATES = 1024  # the nucleus is looked for among that many tokens before all are sorted
-DRAW_BLOCK = 256  # ids summed up at once when a token is drawn
 
 
 class LogitsPipeline:
@@ -47,18 +45,19 @@ class LogitsPipeline:
         params: SamplingParams,
         prompt: Sequence[int] = (),
         *,
-        seed: int = 0,
+        noise: Noise | None = None,
         eos_ids: frozenset[int] = frozenset(),
         grammar: GrammarState | None = None,
     ) -> None:
         """`eos_ids` are the model's end tokens, which a request may ignore; `grammar` is its first state."""
-        self.params = params
-        self.seed = seed
+        self.params, self.noise = params, noise or Noise(0)
+        self.factor = 1 / max(params.temperature, MIN_TEMPERATURE)
+        """Of logits, by the temperature."""
         self.changes_logits = bool(params.has_penalties or params.logit_bias or params.min_tokens)
         self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
         self._num_prompt = len(prompt)
         self._biased, self._bias = _columns(params.logit_bias)
-        self._prompt_ids = np.unique(_ids(prompt)) if params.has_penalties else _ids(())
+        self._prompt_ids = np.unique(_ids(prompt if params.has_penalties else ()))
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
 
@@ -82,26 +81,51 @@ class LogitsPipeline:
         """Return the logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
         return torch.from_numpy(self._adjust(_host(logits), generated, grammar))
 
+    def perturbed(
+        self, logits: Tensor, generated: Sequence[int], tokens: Tensor | None = None
+    ) -> Tensor:
+        """Return the scores (n,) that a drafter guesses by: adjusted logits (n,) with the noise that the target's meet.
+
+        `tokens` (n,) are those of the logits, None for the first n ids. Greedy requests have no noise.
+        """
+        if self.params.is_greedy:
+            return logits
+        ids = np.arange(len(logits)) if tokens is None else tokens.numpy()
+        noise = torch.from_numpy(self.noise.of(self._num_prompt + len(generated), ids))
+        return logits * self.factor + noise.to(logits.device)
+
     def probs(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> Tensor:
-        """Return the probabilities (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
+        """Return the law (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
         row = self._adjust(_host(logits), generated, grammar)
-        return torch.from_numpy(_softmax(row, self.params))
+        law = np.zeros_like(row)
+        if self.params.is_greedy:
+            law[row.argmax()] = 1
+        else:
+            probs = _softmax(row, self.factor)
+            ids = kept(probs, self.params)
+            law[ids] = probs[ids] / np.float32(probs[ids].sum(dtype=np.float64))
+        return torch.from_numpy(law)
 
     def choose(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> int:
-        """Return the token that plain decoding takes next.
+        """Return the token that plain decoding takes next: the largest logit, or score, the lowest id among equals.
 
-        Greedy takes the largest logit, the lowest id among equals. Otherwise the token is drawn with
-        the number that belongs to the seed and the token's position.
+        A score is the logit over the temperature and the noise of the token at its position; tokens that a filter
+        leaves out have none. Raises ValueError where no token can be drawn.
         """
         row = self._adjust(_host(logits), generated, grammar)
-        if self.params.is_greedy:
+        params = self.params
+        if params.is_greedy:
             return int(row.argmax())
         position = self._num_prompt + len(generated)
-        return draw(_softmax(row, self.params), uniform(self.seed, Stream.TARGET, position))
+        if not params.has_filters:
+            return self.noise.draw(position, row, self.factor)
+        ids = kept(_softmax(row, self.factor), params)
+        scores = row[ids] * np.float32(self.factor) + self.noise.of(position, ids)
+        return int(ids[scores.argmax()])
 
     def _adjust(self, row: Row, generated: Sequence[int], grammar: GrammarState | None) -> Row:
         params = self.params
@@ -169,31 +193,38 @@ def _inside(ids: NDArray[np.int64], row: Row) -> NDArray[np.int64]:
     return ids[ids < len(row)]
 
 
-def _softmax(row: Row, params: SamplingParams) -> Row:
-    """Temperature, softmax and filters; one-hot if greedy."""
-    if params.is_greedy:
-        one_hot = np.zeros_like(row)
-        one_hot[row.argmax()] = 1
-        return one_hot
-    row = row / np.float32(max(params.temperature, MIN_TEMPERATURE))
-    probs = np.exp(row - row.max())
+def _softmax(row: Row, factor: float) -> Row:
+    row = row * np.float32(factor)
+    probs: Row = np.exp(row - row.max())
     probs /= np.float32(probs.sum(dtype=np.float64))
-    return _filter(probs, params)
+    return probs
 
 
-def _filter(probs: Row, params: SamplingParams) -> Row:
-    """Apply top-k, top-p and min-p: each keeps the first so many tokens of one ranking."""
+def kept(probs: Row, params: SamplingParams) -> NDArray[np.intp]:
+    """Return the ids that top-k, top-p and min-p leave, ascending: each keeps the first so many of one ranking.
+
+    Raises ValueError for probabilities (V,) that are not numbers.
+    """
+    if np.isnan(probs[0]):
+        raise ValueError("no token can be drawn: the logits are not finite, or all are banned")
     num_all = len(probs)
     limit = min(params.top_k, num_all) if params.top_k > 0 else num_all
     if params.top_p == 1 and params.min_p == 0:
-        return probs if limit == num_all else _keep(probs, _largest(probs, limit))
-    size = limit if params.top_k > 0 else min(limit, NUM_CANDIDATES)
-    values = _largest(probs, size)
-    length = _passing(values, params)
-    if length == size < limit:
         values = _largest(probs, limit)
+    else:
+        size = limit if params.top_k > 0 else min(limit, NUM_CANDIDATES)
+        values = _largest(probs, size)
         length = _passing(values, params)
-    return _keep(probs, values[:length])
+        if length == size < limit:
+            values = _largest(probs, limit)
+            length = _passing(values, params)
+        values = values[:length]
+    ids = np.flatnonzero(probs >= values[-1])
+    surplus = len(ids) - len(values)
+    if surplus:  # the last of the equals at the border
+        ties = np.flatnonzero(probs[ids] == values[-1])
+        ids = np.delete(ids, ties[-surplus:])
+    return ids[probs[ids] > 0]
 
 
 def _passing(values: Row, params: SamplingParams) -> int:
@@ -208,18 +239,6 @@ def _passing(values: Row, params: SamplingParams) -> int:
     return length
 
 
-def _keep(probs: Row, values: Row) -> Row:
-    """Return the probabilities `values`, the largest ones in descending order, renormalised; else zero."""
-    ids = np.flatnonzero(probs >= values[-1])
-    surplus = len(ids) - len(values)
-    if surplus:  # the last of the equals at the border
-        ties = np.flatnonzero(probs[ids] == values[-1])
-        ids = np.delete(ids, ties[-surplus:])
-    kept = np.zeros_like(probs)
-    kept[ids] = probs[ids] / np.float32(values.sum(dtype=np.float64))
-    return kept
-
-
 def _largest(row: Row, n: int) -> Row:
     """Return the `n` largest values, in descending order."""
     first = len(row) - n
@@ -231,22 +250,3 @@ def _likeliest(row: Row, n: int) -> NDArray[np.intp]:
     """Return the ids of the `n` largest values, largest first, lower id first among equals."""
     ids = np.flatnonzero(row >= _largest(row, n)[-1])
     return ids[np.argsort(-row[ids], kind="stable")][:n]
-
-
-def draw(probs: NDArray[np.floating], u: float) -> int:
-    """Return the first token, in id order, at which the running sum of `probs` (V,) exceeds u of the total.
-
-    `u` is in [0, 1); `probs` is fp32 or fp64 and need not sum to 1. A token of probability zero is never drawn; a
-    row of nothing else raises ValueError. The block of ids is found first, then the id in it.
-    """
-    starts = np.arange(0, len(probs), DRAW_BLOCK)
-    ends = np.add.reduceat(probs, starts, dtype=np.float64).cumsum()
-    if not 0 < ends[-1] < np.inf:
-        raise ValueError("a row without probability mass: the logits are not finite or all banned")
-    goal = u * ends[-1]  # below the total for every u < 1, also after rounding
-    block = int(ends.searchsorted(goal, side="right"))
-    before = ends[block - 1] if block else 0.0
-    inside = probs[starts[block] : starts[block] + DRAW_BLOCK].cumsum(dtype=np.float64)
-    # The two sums may differ in the last bit: stay on the block's last token that has mass.
-    last = inside.searchsorted(inside[-1])
-    return int(starts[block] + min(inside.searchsorted(goal - before, side="right"), last))

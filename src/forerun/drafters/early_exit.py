@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
-from forerun.drafting.base import DrafterBytes, Method, Search, Target
+from forerun.drafting.base import Method, Search, Target
 from forerun.drafting.draft_builder import (
     BuilderOptions,
     DraftBuilder,
@@ -81,13 +81,7 @@ class EarlyExit(ModelDrafter):
         self.model = target.model
         self.cache = target.cache
         self.plan = _plan(options, target.model.config.num_layers)
-        self.draws = options.temperature != 0
         self._max_len = min(target.max_len, target.model.config.max_position)
-
-    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the rows of probabilities that go with drawn nodes; weights and cache are the target's."""
-        probs = 4 * self.model.config.vocab_size * self.options.num_nodes
-        return DrafterBytes(tables=num_seqs * probs if self.draws else 0)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         room = min(budget, self._max_len - len(seq.tokens))

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from forerun.core import tree
 from forerun.core.errors import check_least
-from forerun.core.random import Stream, uniform
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Search, Target
 
@@ -195,10 +195,8 @@ class Lookahead(Drafter):
         if not self.options.window:
             return None
         width = self.options.window + self.options.ngram - 3
-        draws = (uniform(seq.seed, Stream.DRAFT, 0, i) for i in range(width))
-        return Window(
-            [[seq.tokens[int(u * seq.num_prompt)] for u in draws]], self.options.ngram - 1
-        )
+        draws = Random(seq.seed).choices(seq.tokens[: seq.num_prompt], k=width)
+        return Window([draws], self.options.ngram - 1)
 
     def propose_one(self, seq: Seq, budget: int) -> Draft:
         """Guess the window, if the budget holds it, and the n-grams after the last token."""

@@ -3,7 +3,7 @@
 The module of a method, one file or folder of `forerun.drafters`, exports `Options` (a frozen dataclass; its attribute
 docstrings are the help of `-d`) and `build(options: Options, target: Target) -> Drafter`; `METHOD = Method(...)` is
 optional. A drafter never sees the engine, the scheduler or the sampler; of a sequence it reads `seq.id`, `seq.tokens`,
-`seq.num_prompt`, `seq.params`, `seq.seed`.
+`seq.num_prompt`, `seq.params`, `seq.noise`.
 """
 
 from __future__ import annotations
@@ -96,9 +96,6 @@ class Drafter:
 
     features: Features = NO_FEATURES
     """What `Outcome` is to hold of the target's passes besides the emitted tokens."""
-    draws: bool = False
-    """Whether some drafts carry `probs`. What a seeded request says then depends on how much is drafted, so the
-    controller leaves those requests alone."""
     max_nodes: int = 0
     """Nodes of a draft at most; memory for so many rows of a pass is planned."""
     kv_block_nbytes: int = 0

@@ -40,16 +40,11 @@ class Prediction:
         self._array = np.asarray(self.tokens, dtype=np.int64)
 
     def extend(self, draft: Draft, generated: Sequence[int], room: int) -> Draft:
-        """Add the coming predicted tokens to a draft, to `room` nodes in all.
-
-        A draft that was drawn gives way: that does not look at what was drawn, so it does not bias.
-        """
+        """Add the coming predicted tokens to a draft, to `room` nodes in all."""
         self._follow(generated)
         coming = self._coming()
         if not coming:
             return draft
-        if draft.probs is not None:
-            draft = Draft()
         nodes = draft.tokens, draft.parents
         return Draft(*tree.graft(*nodes, coming, tree.chain(len(coming)))).trim(
             max(room, len(draft))

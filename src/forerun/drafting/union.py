@@ -38,11 +38,8 @@ class Union(Drafter):
     """Asks both drafters, and passes the outcome of their joint draft to both."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
-        if first.draws:
-            raise ConfigError("only the last drafter of a union may draw its guesses: put it last")
         self.first, self.second = self.parts = first, second
         self.features = common_features(first.features, second.features)
-        self.draws = second.draws
         self.max_nodes = first.max_nodes + second.max_nodes  # where they share no path
         self.network: Drafter | None = None
         """The one of a pair that guesses with the n-gram model of `tables`, for one tree in one call."""
@@ -105,20 +102,18 @@ def unite(draft: Draft, more: Draft) -> Draft:
     Without confidence: neither drafter's values describe this order of the nodes.
 
     >>> unite(Draft.chain([5, 6]), Draft.chain([5, 7]))
-    Draft(tokens=(5, 6, 7), parents=(-1, 0, 0), probs=None, confidence=None)
+    Draft(tokens=(5, 6, 7), parents=(-1, 0, 0), confidence=None)
     """
     if not len(draft) or not len(more):
         return draft if len(draft) else more
-    tokens, parents = tree.graft(draft.tokens, draft.parents, more.tokens, more.parents)
-    added = len(tokens) - len(draft)
-    return Draft(tokens, parents, draft.probs and (*draft.probs, *[None] * added))
+    return Draft(*tree.graft(draft.tokens, draft.parents, more.tokens, more.parents))
 
 
 def by_chance(draft: Draft, more: Draft) -> Draft:
     """Order the nodes of both, the one that is likeliest to be reached first.
 
-    >>> by_chance(Draft((5, 6), (-1, 0), None, (0.6, 0.2)), Draft((5, 8), (-1, -1), None, (0.5, 0.3)))
-    Draft(tokens=(5, 8, 6), parents=(-1, -1, 0), probs=None, confidence=(0.6, 0.3, 0.2))
+    >>> by_chance(Draft((5, 6), (-1, 0), (0.6, 0.2)), Draft((5, 8), (-1, -1), (0.5, 0.3)))
+    Draft(tokens=(5, 8, 6), parents=(-1, -1, 0), confidence=(0.6, 0.3, 0.2))
     """
     tokens, parents = tree.graft(draft.tokens, draft.parents, more.tokens, more.parents)
     chances = [0.0] * len(tokens)
@@ -136,7 +131,6 @@ def by_chance(draft: Draft, more: Draft) -> Draft:
     return Draft(
         tuple(tokens[i] for i in order),
         tuple(new[parents[i]] for i in order),
-        None,
         tuple(chances[i] for i in order),
     )
 

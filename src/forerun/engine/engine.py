@@ -67,7 +67,7 @@ class Engine:
         self.stats = SpecStats()
         controller: Controller = Fixed(config.draft_budget)
         if config.controller:
-            controller = Policy(config.draft_budget, keeps_seeds=drafter.draws, prior=prior)
+            controller = Policy(config.draft_budget, prior)
         safe = SafeDrafter(drafter, self.stats, model.config.vocab_size)
         self.proposer = Proposer(safe, controller, config, cache.max_len, draft_forced=draft_forced)
         self.config = config
@@ -85,17 +85,27 @@ class Engine:
         self._seeds = random.Random(config.seed)
 
     def add(
-        self, prompt: Sequence[int], params: SamplingParams, detokenizer: Detokenizer | None = None
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        detokenizer: Detokenizer | None = None,
+        *,
+        stream: int = 0,
     ) -> SequenceState:
-        """Queue a prompt; `detokenizer` turns its tokens into text. Raises RequestError and CapacityError."""
+        """Queue a prompt; `detokenizer` turns its tokens into text, `stream` tells apart sequences of one seed.
+
+        Raises RequestError and CapacityError.
+        """
         self._check(prompt, params)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
-        seq = Seq(self._next_id, list(prompt), params, seed)
+        seq = Seq(self._next_id, list(prompt), params, seed, stream)
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
         grammar = self._grammar(params)
-        pipeline = LogitsPipeline(params, prompt, seed=seed, eos_ids=self.eos_ids, grammar=grammar)
+        pipeline = LogitsPipeline(
+            params, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=grammar
+        )
         state = SequenceState(seq, stops, pipeline, self._prediction(params))
         self._next_id += 1
         self.sequences[seq.id] = state

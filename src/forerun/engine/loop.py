@@ -137,7 +137,8 @@ class EngineLoop:
         """
         with self.turns():
             runs = tuple(
-                self.engine.add(prompt_ids, own, self._new_text(own)) for own in _each(params)
+                self.engine.add(prompt_ids, own, self._new_text(own), stream=i)
+                for i, own in enumerate(_each(params))
             )
             news: deque[Event] = deque()
             handle = RequestHandle(
@@ -284,9 +285,9 @@ class RequestHandle:
 
 def _each(params: SamplingParams) -> Iterator[SamplingParams]:
     """Yield the parameters of each of the `n` sequences; only the first one reads the whole prompt to score it."""
-    for i in range(params.n):
-        seed = None if params.seed is None else (params.seed + i) % 2**63
-        yield replace(params, seed=seed, prompt_logprobs=None if i else params.prompt_logprobs)
+    yield params
+    for _ in range(1, params.n):
+        yield replace(params, prompt_logprobs=None)
 
 
 @contextmanager

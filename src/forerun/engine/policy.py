@@ -11,9 +11,8 @@ This is the gradient of the alpha-fair sum_i s_i^(1 - a) / (1 - a): a token of i
 all. For one sequence it says: a node is kept if its chance exceeds what its row takes at the present speed.
 
 A draft is cut before the pass, at the best of all cuts: nodes by descending chance per row along the concave envelope
-of each draft, while the objective grows. Drafts that were drawn are not cut, as that would bias the output; they are
-as large as was asked for. How many nodes to ask for is decided before they are seen, by what the first, second, ...
-node of late added to the objective.
+of each draft, while the objective grows. How many nodes to ask for is decided before they are seen, by what the
+first, second, ... node of late added to the objective.
 
 What is not tried is not learned: larger questions and plain passes are tried for a fixed share of the time, the
 exploration budget. What is cut is compared with the tokens that came all the same, at no cost.
@@ -80,20 +79,9 @@ class SequenceEstimate:
 class Policy(Controller):
     """Chooses what maximises expected tokens a second; `full` is the largest draft."""
 
-    def __init__(
-        self,
-        full: int,
-        *,
-        keeps_seeds: bool = False,
-        prior: Prior | None = None,
-    ) -> None:
-        """`keeps_seeds`: the drafter draws its drafts, so the tokens of a seeded request depend on their size.
-
-        Such requests always draft in full: the same seed must give the same tokens. `prior` is what an
-        earlier run measured.
-        """
+    def __init__(self, full: int, prior: Prior | None = None) -> None:
+        """Know beforehand what `prior` says, which an earlier run measured."""
         self.full = full
-        self.keeps_seeds = keeps_seeds
         prior = prior or Prior()
         self.pass_cost = CostCurve(prior.pass_cost.points)
         self.ask_cost = CostCurve(prior.draft_cost.points)
@@ -103,7 +91,6 @@ class Policy(Controller):
         row = MARGIN * (self.pass_cost.v(2) - 1)
         self._value = NodeValue([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
         self._states: dict[int, SequenceEstimate] = {}
-        self._bound: frozenset[int] = frozenset()
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}
         self._drafts: dict[int, tuple[Draft, list[float]]] = {}  # with their nodes' chances
@@ -114,34 +101,27 @@ class Policy(Controller):
         self._trial_steps = 0
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
-        """Return the best questions, or a trial; all for requests whose seed binds them."""
+        """Return the best questions, or a trial."""
         before = self._states
         self._states = {seq.id: before.get(seq.id) or SequenceEstimate() for seq in seqs}
         lost = sum(state.speedup * state.weight for state in self._states.values())
         self._time = lost / self.pass_cost.predict(len(seqs))
-        if self.keeps_seeds:
-            drawn = (seq for seq in seqs if not seq.params.is_greedy)
-            self._bound = frozenset(seq.id for seq in drawn if seq.params.seed is not None)
-        free, bound = self._states.keys() - self._bound, dict.fromkeys(self._bound, self.full)
-        self._plan = {i: self._best_question(self._states[i]) for i in free}
-        self._granted = self._plan | self._explore() | bound
+        self._plan = {i: self._best_question(state) for i, state in self._states.items()}
+        self._granted = self._plan | self._explore()
         return self._granted
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """Keep the nodes that maximise the objective; drafts that were drawn stay whole."""
-        self._drafts, gains, whole = {}, {}, {}
+        """Keep the nodes that maximise the objective."""
+        self._drafts, gains = {}, {}
         for i, draft in drafts.items():
             state = self._states[i]
             chances = self._acceptance.of(draft, state.bias)
             self._drafts[i] = draft, chances
             weight, reached = state.weight, tree.path_products(draft.parents, chances)
             gains[i] = [weight * chance for chance in reached]
-            if i in self._bound or draft.probs is not None:
-                whole[i] = len(draft)
-        rows = len(self._states) + sum(whole.values())
+        rows = len(self._states)
         costs = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
-        free = {i: gain for i, gain in gains.items() if i not in whole}
-        kept = whole | best_cut(free, [MARGIN * self._time * cost for cost in costs])
+        kept = best_cut(gains, [MARGIN * self._time * cost for cost in costs])
         self._learn_values(gains, kept)
         return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
 
@@ -247,7 +227,7 @@ class Policy(Controller):
                 emitted += 1 + len(result.path)
                 state.record(1 + len(result.path), time)
         self._reserve += self._share * time
-        if self._granted and self._granted != self._plan | dict.fromkeys(self._bound, self.full):
+        if self._granted and self._granted != self._plan:
             lost = time - emitted / len(self._states) / speedup  # by a trial
             self._reserve -= lost
             if any(self._granted.values()):

@@ -70,8 +70,7 @@ class Proposer:
         drafted = {
             seq.id: _allowed(states[seq.id], draft)
             for seq, draft in zip(seqs, drafts, strict=True)
-            # dropping what was drawn would bias
-            if len(draft) >= self._least or draft.probs is not None
+            if len(draft) >= self._least
         }
         return self.controller.trim(drafted)
 

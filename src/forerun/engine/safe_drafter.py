@@ -27,8 +27,8 @@ class SafeDrafter(Drafter):
 
     def __init__(self, drafter: Drafter, stats: SpecStats, vocab_size: int) -> None:
         self.inner, self.vocab_size = drafter, vocab_size
-        self.features, self.draws = drafter.features, drafter.draws
-        self.max_nodes, self.parts = drafter.max_nodes, (drafter,)
+        self.features, self.max_nodes = drafter.features, drafter.max_nodes
+        self.parts = (drafter,)
         self._stats = stats
         self._num_errors = 0
         self._known: dict[int, Seq] = {}

@@ -127,8 +127,6 @@ class Slot:
 class DraftModel(ModelDrafter):
     """Runs a model of its own, one slot a sequence."""
 
-    draws = True
-
     def __init__(
         self, model: Model, options: Options, target: Target, listed: Tensor | None = None
     ) -> None:
@@ -168,12 +166,11 @@ class DraftModel(ModelDrafter):
         return True
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count weights, keys and values, and drawn nodes' probabilities; copied rows of the head are weights."""
+        """Count weights, and keys and values; copied rows of the head are weights."""
         per_row = math.ceil(self.cache.block_nbytes / BLOCK_ROWS)
-        probs = 4 * self.vocab_size * self.options.num_nodes
         rows = blocks_of(min(max_len, self.cache.max_len)) * BLOCK_ROWS
         head = self.head.nbytes(num_seqs) if self.head else 0
-        return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row, num_seqs * probs)
+        return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         """Commit the computed rows that were right, and line up the tokens the cache lacks."""

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
-
 from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import ForerunError
 from forerun.core.types import Draft, Seq
@@ -93,7 +91,7 @@ class Checked(Drafter):
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:
         self.inner, self.vocab_size = drafter, vocab_size
-        self.features, self.draws = drafter.features, drafter.draws
+        self.features = drafter.features
         self.proposed: list[Draft] = []
 
     begin, observe, end, memory = map(_named, ("begin", "observe", "end", "memory"))
@@ -112,21 +110,6 @@ class Checked(Drafter):
     def _check(self, draft: Draft) -> None:
         if any(not 0 <= chance <= 1 for chance in draft.confidence or ()):
             raise ContractError(f"a confidence is not from 0 to 1: {draft.confidence}")
-        for i, row in enumerate(draft.probs or ()):
-            if row is not None:
-                self._check_probs(i, draft.tokens[i], row)
-
-    def _check_probs(self, node: int, token: int, row: Tensor) -> None:
-        if not self.draws:
-            raise ContractError("a draft carries probs, but the drafter says draws = False")
-        if row.shape != (self.vocab_size,):
-            raise ContractError(
-                f"probs of node {node} have the shape {tuple(row.shape)}, not ({self.vocab_size},)"
-            )
-        if abs(float(row.sum()) - 1) > 1e-3 or float(row.min()) < 0:
-            raise ContractError(f"probs of node {node} are no distribution: {row.tolist()}")
-        if float(row[token]) == 0:
-            raise ContractError(f"node {node} has token {token}, whose probability in probs is 0")
 
 
 @contextmanager
