@@ -40,11 +40,6 @@ POINTS: dict[str, Callable[[drafting.Rows], Drafting]] = {
     "chain": drafting.point_chain,
     "tree": drafting.point_tree,
 }
-DRAWN: dict[str, Drafting] = {
-    "chain": drafting.drawn_tree(NEAR, (1, 1, 1), replace=True),
-    "tree": drafting.drawn_tree(NEAR, (2, 1), replace=False),
-    "mixed": drafting.mixed(NEAR),
-}
 SETTINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(),
@@ -95,7 +90,7 @@ def verified(
         seq,
         draft,
         logits,
-        LogitsPipeline(seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed, grammar=grammar),
+        LogitsPipeline(seq.params, seq.tokens[: seq.num_prompt], noise=seq.noise, grammar=grammar),
     )
 
 
@@ -127,10 +122,10 @@ def test_chosen_drafts_give_the_tokens_of_constrained_plain_decoding(
 
 
 @pytest.mark.parametrize("setting", ["sampled", "penalised"])
-@pytest.mark.parametrize("shape", DRAWN)
-def test_drawn_drafts_follow_the_constrained_distribution(setting: str, shape: str) -> None:
+def test_drafts_that_see_the_noise_follow_the_constrained_distribution(setting: str) -> None:
     params = SETTINGS[setting]
-    sample = sample_many(TOY, params, 3, DRAWN[shape], NUM, grammar=GRAMMAR)
+    drafts = drafting.noisy_tree(NEAR, params)
+    sample = sample_many(TOY, params, 3, drafts, NUM, grammar=GRAMMAR)
     assert all(map(holds, sample.counts))
     assert sample.accepted > NUM / 4
     assert sample.rejected > NUM / 4
@@ -140,15 +135,12 @@ def test_drawn_drafts_follow_the_constrained_distribution(setting: str, shape: s
     assert p_value(sample.counts, free) < FALSE_ALARM
 
 
-@pytest.mark.parametrize("probs", [None, (torch.eye(V)[3],)], ids=["chosen", "drawn"])
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_a_draft_that_breaks_the_grammar_is_rejected(
-    probs: tuple[Tensor] | None, temperature: float
-) -> None:
+def test_a_draft_that_breaks_the_grammar_is_rejected(temperature: float) -> None:
     """The target is sure of 3, which the grammar does not allow at first."""
     logits = torch.eye(V)[[3, 3]] * 50
     params = SamplingParams(temperature=temperature)
-    draft = Draft((3,), (-1,), probs)
+    draft = Draft.chain([3])
     free = verified(params, None, draft, logits)
     assert free.emitted == (3, 3)
     bound = verified(params, GRAMMAR, draft, logits)
@@ -173,7 +165,7 @@ def test_the_walk_ends_where_the_grammar_does() -> None:
     logits = torch.zeros(5, V)
     seq = Seq(0, list(PROMPT), SamplingParams(temperature=0), seed=0)
     pipeline = LogitsPipeline(
-        seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed, grammar=grammar
+        seq.params, seq.tokens[: seq.num_prompt], noise=seq.noise, grammar=grammar
     )
     outcome = verify(seq, Draft.chain([2, 3, 1, 1]), logits, pipeline)
     assert outcome.emitted == (2, 3)
@@ -216,7 +208,7 @@ def test_what_is_cut_is_what_the_grammar_forbids(
     parents: tuple[int, ...], data: st.DataObject
 ) -> None:
     tokens = tuple(data.draw(st.integers(0, V - 1)) for _ in parents)
-    draft = Draft(tokens, parents, None, tuple(0.5 for _ in parents))
+    draft = Draft(tokens, parents, tuple(0.5 for _ in parents))
     kept = without_forbidden(draft, GRAMMAR)
     assert paths(kept) == {path for path in paths(draft) if holds(path)}
     assert kept.confidence is not None
@@ -250,12 +242,3 @@ def test_forced_tokens_hang_under_the_root_and_under_the_first_guesses() -> None
     assert with_forced(EMPTY_DRAFT, after_0, 9, 9).tokens == (2, 3, 2)
     assert with_forced(Draft.chain([2]), after_0, 2, 9).tokens == (2, 3)
     assert with_forced(Draft.chain([2]), after_0, 9, 2).tokens == (2, 3)
-
-
-def test_a_draft_that_was_drawn_is_not_cut_but_gives_way_to_what_is_forced() -> None:
-    drawn = Draft((3,), (-1,), (torch.eye(V)[3],))
-    assert without_forbidden(drawn, GRAMMAR) is drawn
-    assert with_forced(drawn, FORCING, 9, 9) is drawn
-    after_0 = FORCING.advance(0)
-    assert after_0 is not None
-    assert with_forced(drawn, after_0, 9, 9) == Draft.chain([2, 3, 2])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from forerun.core.params import SamplingParams
-from forerun.core.random import Stream, uniform
-from forerun.decoding.processors import LogitsPipeline, draw, logprobs
+from forerun.core.random import Noise
+from forerun.decoding.processors import LogitsPipeline, logprobs
 from tests.decoding.toy import adjusted, oracle_probs
 
 PROMPT, GENERATED, EOS = (1, 4, 4), (0, 4, 2, 4), frozenset({3})
@@ -21,7 +21,7 @@ NONE: tuple[int, ...] = ()
 
 
 def pipeline(params: SamplingParams, seed: int = 0) -> LogitsPipeline:
-    return LogitsPipeline(params, PROMPT, seed=seed, eos_ids=EOS)
+    return LogitsPipeline(params, PROMPT, noise=Noise(seed), eos_ids=EOS)
 
 
 def probs(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -69,12 +69,16 @@ def test_probs_equal_the_oracle(logits: list[float], params: SamplingParams) -> 
 
 
 @given(halves, params, st.integers(0, 1000))
-def test_choose_draws_from_the_processed_row(
+def test_choose_takes_the_largest_score_of_the_tokens_that_are_left(
     logits: list[float], params: SamplingParams, seed: int
 ) -> None:
-    row = torch.tensor(logits)
-    u = uniform(seed, Stream.TARGET, len(PROMPT) + len(GENERATED))
-    assert pipeline(params, seed).choose(row, GENERATED) == draw(probs(row, params).numpy(), u)
+    row, made = torch.tensor(logits), pipeline(params, seed)
+    law = made.probs(row, GENERATED)
+    allowed = law.nonzero().flatten().numpy()
+    scores = made.adjusted(row, GENERATED).numpy()[allowed] * np.float32(made.factor)
+    if not params.is_greedy:
+        scores = scores + Noise(seed).of(len(PROMPT) + len(GENERATED), allowed)
+    assert made.choose(row, GENERATED) == allowed[scores.argmax()]
 
 
 @given(halves, params)
@@ -223,49 +227,11 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_threads() -> None:
     assert all(result.equal(results[0]) for result in results)
 
 
-ALMOST_ONE = 1 - 2.0**-53
-weights = st.lists(st.sampled_from([0.0, 0.0, 1e-30, 0.1, 0.3, 1.0]), min_size=1, max_size=40)
-
-
-@given(weights.filter(any), st.floats(0, ALMOST_ONE) | st.sampled_from([0.0, ALMOST_ONE]))
-def test_draw_inverts_the_cumulative_sum(row: list[float], u: float) -> None:
-    probs = torch.tensor(row)
-    token = draw(probs.numpy(), u)
-    assert probs[token] > 0
-    total, before = math.fsum(probs.tolist()), math.fsum(probs[:token].tolist())
-    assert before <= u * total + 1e-12 * total
-    assert before + probs[token].item() >= u * total - 1e-12 * total
-
-
-def test_draw_gives_every_token_its_share() -> None:
-    probs = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.125, 0.125, 0.0])
-    drawn = [draw(probs.numpy(), i / 1000) for i in range(1000)]
-    assert np.bincount(drawn, minlength=7).tolist() == [0, 250, 0, 500, 125, 125, 0]
-
-
-def test_draw_is_right_in_rows_of_many_blocks() -> None:
-    for size in (256, 257, 3000):
-        probs = random_logits(size).softmax(0)
-        sums = probs.double().cumsum(0)
-        for u in (0, 0.1, 0.5, 0.77, ALMOST_ONE):
-            assert draw(probs.numpy(), u) == int((sums <= u * sums[-1]).sum())
-
-
-def test_draw_at_the_last_bit_of_a_block_stays_on_a_token_with_mass() -> None:
-    """The sum of a block and the running sum in it may round differently."""
-    for seed in range(20):
-        probs = (random_logits(512, seed) * 3).softmax(0)
-        probs[250:300] = 0
-        u = float(probs[:256].double().sum() / probs.double().sum())
-        for _ in range(4):
-            u = math.nextafter(u, 0)
-            assert probs[draw(probs.numpy(), u)] > 0
-
-
-@pytest.mark.parametrize("row", [[0.0, 0.0], [math.nan, 1.0]])
-def test_draw_refuses_a_row_without_mass(row: list[float]) -> None:
-    with pytest.raises(ValueError, match="without probability mass"):
-        draw(torch.tensor(row).numpy(), 0.5)
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.9)])
+@pytest.mark.parametrize("row", [[-math.inf, -math.inf], [math.nan, 1.0], [1.0, math.nan]])
+def test_a_row_without_mass_is_refused(row: list[float], params: SamplingParams) -> None:
+    with np.errstate(invalid="ignore"), pytest.raises(ValueError, match="no token can be drawn"):
+        LogitsPipeline(params).choose(torch.tensor(row), NONE)
 
 
 @given(halves, st.integers(0, 5), st.integers(0, 12))

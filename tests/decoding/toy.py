@@ -156,7 +156,7 @@ def generate(
     """Decode speculatively: draft, look at all nodes at once, verify."""
     seq = Seq(0, list(PROMPT), params, seed)
     pipeline = LogitsPipeline(
-        seq.params, seq.tokens[: seq.num_prompt], seed=seq.seed, grammar=grammar
+        seq.params, seq.tokens[: seq.num_prompt], noise=seq.noise, grammar=grammar
     )
     while len(seq.generated) < length:
         draft = drafting(seq)

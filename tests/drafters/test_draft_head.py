@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft
+from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters.draft_model import DraftModel, Options
 from forerun.drafters.draft_model import head as draft_head
 from forerun.drafters.draft_model.head import OwnTokens, chosen, first_tokens, must_have
@@ -51,7 +52,7 @@ def test_it_guesses_the_likeliest_of_its_tokens(params: SamplingParams) -> None:
     for first in range(VOCAB_SIZE):
         (seq,) = begun(drafter, seq_of([first, 11, 2], first, params))
         (draft,) = drafter.propose([seq], [8])
-        tokens, pipeline = [*seq.tokens], drafter.options.pipeline(seq)
+        tokens, pipeline = [*seq.tokens], LogitsPipeline(params, seq.tokens)
         for token in draft.tokens:
             generated = tokens[seq.num_prompt :]
             logits = pipeline.adjusted(logits_of(DRAFT_MODEL, tokens), generated)
@@ -63,18 +64,12 @@ def test_it_guesses_the_likeliest_of_its_tokens(params: SamplingParams) -> None:
     assert others, "the whole head would have guessed the same"
 
 
-def test_what_is_drawn_has_no_chance_outside_its_tokens() -> None:
+def test_a_sampled_draft_has_none_but_its_tokens() -> None:
     drafter = cut(branch=(2, 2))
     seqs = begun(drafter, seq_of([1, 2], 0, WARM), seq_of([9], 1, WARM))
     for seq, draft in zip(seqs, drafter.propose(seqs, [9, 9]), strict=True):
-        outside = [i for i in range(VOCAB_SIZE) if i not in allowed(seq.tokens)]
-        assert draft.probs is not None
-        for token, row in zip(draft.tokens, draft.probs, strict=True):
-            assert row is not None
-            assert row.shape == (VOCAB_SIZE,)
-            assert not row[outside].any()
-            assert row[token] > 0
-            assert row.sum() == pytest.approx(1)
+        assert len(draft) == 6
+        assert {*draft.tokens} <= {*allowed(seq.tokens)}
 
 
 def test_where_none_of_its_tokens_is_allowed_it_guesses_nothing() -> None:
@@ -89,7 +84,7 @@ def test_where_none_of_its_tokens_is_allowed_it_guesses_nothing() -> None:
 def test_answers_are_those_without_a_draft(params: SamplingParams) -> None:
     wanted = replace(params, max_tokens=60, ignore_eos=True)
     prompts = [[1, 2, 3], [10, 5]]
-    drafter = cut(num_draft=3, temperature=0.0)
+    drafter = cut(num_draft=3)
     runs = complete(engine_for(TARGET_MODEL, drafter, max_len=64), prompts, wanted)
     assert [run.seq.generated for run in runs] == plain(TARGET_MODEL, prompts, wanted)
     assert sum(run.stats.accepted for run in runs) > 0

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.options import spell
 from forerun.core.params import SamplingParams
-from forerun.core.types import Draft, Seq
+from forerun.core.types import Seq
 from forerun.drafters.draft_model import DraftModel
 from forerun.drafters.draft_model import Options as DraftModelOptions
 from forerun.drafters.early_exit import EarlyExit, Options, build, tune
@@ -53,12 +52,6 @@ def seqs_of(params: SamplingParams) -> list[Seq]:
     return [Seq(i, list(tokens), params, seed=40 + i) for i, tokens in enumerate(LOOPING)]
 
 
-def same(a: Draft, b: Draft) -> bool:
-    if (a.tokens, a.parents, a.probs is None) != (b.tokens, b.parents, b.probs is None):
-        return False
-    return all(torch.equal(x, y) for x, y in zip(a.probs or (), b.probs or (), strict=True))
-
-
 @pytest.mark.parametrize("params", [GREEDY, WARM, replace(WARM, presence_penalty=1.0)])
 @pytest.mark.parametrize("branch", [(1, 1, 1), (3, 2, 1)])
 @pytest.mark.parametrize("depth", [1, 2])
@@ -70,7 +63,7 @@ def test_an_exit_drafts_what_its_layers_as_a_model_of_their_own_draft(depth, bra
     other = DraftModel(FIRST_LAYERS[depth], options, target)
     for seq in seqs:
         other.begin(seq, NO_OUTCOME)
-    assert all(map(same, drafts, other.propose(seqs, [20] * len(seqs))))
+    assert drafts == other.propose(seqs, [20] * len(seqs))
     assert all(len(draft) >= 3 for draft in drafts)
 
 
@@ -118,13 +111,7 @@ def test_nothing_is_read_twice_and_nothing_held():
     complete(engine, LOOPING[:1], ANSWER)
     assert {num_rows for num_rows, _ in rows} == {1}
     assert all(has_plan for _, has_plan in rows)
-    assert drafter.memory(1, 64).total == 4 * MODEL.config.vocab_size * 3
-    assert (
-        drafter.memory(2, 64).total
-        == drafter.memory(2, 128).total
-        == 2 * drafter.memory(1, 64).total
-    )
-    assert engine_of(exit=1, temperature=0).proposer.drafter.memory(8, 64).total == 0
+    assert drafter.memory(8, 64).total == 0
 
 
 class _Noting:

@@ -46,7 +46,7 @@ def test_a_union_says_what_either_says_and_nothing_twice(first, second):
 
 def with_chances(draft: Draft, seed: int) -> Draft:
     chances = torch.rand(len(draft), generator=torch.Generator().manual_seed(seed)).tolist()
-    return Draft(draft.tokens, draft.parents, None, tuple(chances))
+    return Draft(draft.tokens, draft.parents, tuple(chances))
 
 
 @given(drafts(), drafts())
@@ -61,13 +61,6 @@ def test_by_chance_the_node_that_is_likeliest_to_be_reached_comes_first(first, s
     assert set(both.confidence) <= {*first.confidence, *second.confidence}
     again = by_chance(both, first)
     assert (again.tokens, again.confidence) == (both.tokens, both.confidence)
-
-
-def test_drawn_nodes_keep_their_rows():
-    row = torch.full((24,), 1 / 24)
-    both = unite(Draft((5,), (-1,), (row,)), Draft.chain([5, 6]))
-    assert both.tokens == (5, 6)
-    assert both.probs == (row, None)
 
 
 def union(model=NOISY, **options) -> Union:
@@ -127,8 +120,6 @@ def test_spelling():
     assert DrafterSpec.of("draft_model:model=a++b.gguf").parts == ()
     with pytest.raises(ConfigError, match=r"with suffix\+\+lookahead\+\+prompt_lookup"):
         DrafterSpec.of("suffix+lookahead++prompt_lookup")
-    with pytest.raises(ConfigError, match="put it last"):
-        Union(union().second, Suffix(Options()))
 
 
 def test_the_union_of_nothing_and_nothing_is_nothing():

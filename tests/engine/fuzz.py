@@ -192,7 +192,7 @@ def run(program: Program, seen: Counter[str]) -> None:
         step += 1
         assert step < 20_000, "it does not end"
     for one in asked:
-        check(program, one, is_drawn=engine.proposer.drafter.draws)
+        check(program, one)
     for pool in engine.cache.pool.shared.pools:
         assert pool.num_used == 0, "blocks leak"
     left = (*engine.sequences, *llm.loop._handles, *engine.scheduler.waiting)
@@ -209,11 +209,9 @@ def run(program: Program, seen: Counter[str]) -> None:
     seen["within a budget"] += program.budget is not None
 
 
-def check(program: Program, one: Asked, *, is_drawn: bool) -> None:
+def check(program: Program, one: Asked) -> None:
     """The answer is the one of plain decoding, or a beginning of it if it was aborted."""
     assert one.handle is not None
-    if is_drawn and one.params.temperature:
-        return  # another sequence of the same distribution
     found = one.handle.output()
     llm = plain(program.model, program.threads, program.kv)
     wanted = llm.generate(one.prompt, replace(one.params, max_draft=None, prediction=None))[0]

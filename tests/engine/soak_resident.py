@@ -113,8 +113,6 @@ def num_different(
         while roomy.has_work:
             roomy.step()
         for i, run in enumerate(part, start):
-            if llm.engine.proposer.drafter.draws and asked[i].temperature:
-                continue  # draws keep the distribution only
             got, wanted = [*answers[i]], run.seq.generated
             different += got != (wanted[: len(got)] if i in aborted else wanted)
     return different

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.core.params import SamplingParams
-from forerun.core.types import Draft, Seq
+from forerun.core.types import Draft
 from forerun.engine.controller import Fixed
-from forerun.engine.policy import MIN_EXPLORATION, PLAIN_EVERY, Policy
+from forerun.engine.policy import MIN_EXPLORATION, Policy
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -221,23 +220,6 @@ def test_a_drafter_that_pays_only_for_one_guess_is_not_left_off():
     world.run(controller, 30)
     plain = World(row_s=0.1).run(Fixed(0), 100)
     assert world.run(controller, 100) > 1.1 * plain
-
-
-def test_a_seeded_request_is_left_alone_where_drafts_are_drawn():
-    def seq(**params):
-        return Seq(0, [1], SamplingParams(**params), 0)
-
-    bound, free = Policy(FULL, keeps_seeds=True), Policy(FULL)
-    assert bound.budgets([seq(seed=1)]) == {0: FULL}
-    for controller, asked in (
-        (bound, seq()),
-        (bound, seq(seed=1, temperature=0)),
-        (free, seq(seed=1)),
-    ):
-        controller._since_plain = PLAIN_EVERY
-        assert controller.budgets([asked]) == {0: 0}
-    bound._since_plain = PLAIN_EVERY
-    assert bound.budgets([seq(seed=1)]) == {0: FULL}
 
 
 def test_joining_and_leaving_under_control_changes_nothing():

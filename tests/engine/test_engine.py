@@ -284,7 +284,7 @@ def test_logprobs_are_those_of_plain_decoding():
     assert all(len(entry.top) == 3 and entry.rank == 1 for entry in run.logprobs)
 
 
-def test_drafts_shorter_than_the_least_are_dropped_unless_they_were_drawn():
+def test_drafts_shorter_than_the_least_are_dropped():
     def drafted(min_draft: int, **options) -> int:
         drafter = scripted(lambda step: 1, length=3)
         engine = engine_for(MODEL, drafter, min_draft=min_draft, **options)
@@ -294,18 +294,6 @@ def test_drafts_shorter_than_the_least_are_dropped_unless_they_were_drawn():
 
     assert drafted(0) == drafted(1) >= drafted(3) > drafted(4) == 0
     assert drafted(3, draft_budget=2) == 0
-
-    class Drawing(Scripted):
-        def propose(self, seqs, budgets):
-            drafts = super().propose(seqs, budgets)
-            rows = [torch.eye(self.vocab_size)[list(draft.tokens)] for draft in drafts]
-            return [
-                replace(draft, probs=tuple(row)) for draft, row in zip(drafts, rows, strict=True)
-            ]
-
-    drawing = Drawing(ANSWERS, lambda step: 1, length=3, draws=True)
-    runs = complete(engine_for(MODEL, drawing, min_draft=4), LOOPING[:1], GREEDY)
-    assert runs[0].stats.drafted > 0
 
 
 def test_a_seed_of_the_engine_seeds_requests_that_have_none():

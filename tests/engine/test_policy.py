@@ -25,7 +25,7 @@ ALL = 8
 def sure(*confidence: float, parents: tuple[int, ...] | None = None) -> Draft:
     """A draft of tokens 1, 2, ... that says so of its nodes."""
     length = len(confidence)
-    return Draft(tuple(range(1, length + 1)), parents or tree.chain(length), None, confidence)
+    return Draft(tuple(range(1, length + 1)), parents or tree.chain(length), confidence)
 
 
 def seqs(num: int) -> list[Seq]:
@@ -76,12 +76,6 @@ def test_free_rows_are_all_kept_and_expensive_ones_cut():
     drafts = {0: sure(0.5, 0.1, 0.1), 1: sure(0.5, 0.5, 0.5), 2: EMPTY_DRAFT}
     assert policy(0.0, 3).trim(drafts) == drafts
     assert [len(d) for d in policy(0.9, 3).trim(drafts).values()] == [0, 0, 0]
-
-
-def test_a_draft_that_was_drawn_stays_whole():
-    drawn = Draft.chain([1, 2])
-    drawn = Draft(drawn.tokens, drawn.parents, probs=(None, None))
-    assert policy(0.9, 2).trim({0: drawn, 1: sure(0.5)}) == {0: drawn, 1: EMPTY_DRAFT}
 
 
 @pytest.mark.parametrize(("row", "chance"), [(0.15, 0.5), (0.05, 0.95)])
@@ -241,20 +235,9 @@ def test_plain_passes_are_measured_seldom_where_drafting_is_faster():
     assert 1 <= [granted[0] for granted in world.budgets].count(0) <= 15
 
 
-def test_a_seeded_request_is_not_cut_where_drafts_are_drawn():
-    controller = Policy(4, keeps_seeds=True)
-    seq = Seq(0, [1], SamplingParams(seed=1), 0)
-    for _ in range(100):
-        assert controller.budgets([seq]) == {0: 4}
-        assert len(controller.trim({0: sure(0.05, 0.05)})[0]) == 2
-        controller.learn([DraftResult(0, 2, (), (9,))], 3, 0.01, 3.0)
-
-
 def test_what_is_said_of_a_draft_fits_it():
     with pytest.raises(ValueError, match="2 tokens but 1 of confidence"):
-        Draft((1, 2), (-1, 0), None, (0.5,))
-    with pytest.raises(ValueError, match="would bias"):
-        Draft((1,), (-1,), (None,), (0.5,))
+        Draft((1, 2), (-1, 0), (0.5,))
     assert sure(0.9, 0.8, 0.7).trim_depth(2).confidence == (0.9, 0.8)
 
 

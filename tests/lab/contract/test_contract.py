@@ -69,7 +69,7 @@ class InventsTokens(Lookup):
 class IsTooSure(Lookup):
     def propose(self, seqs, budgets):
         drafts = super().propose(seqs, budgets)
-        return [Draft(d.tokens, d.parents, None, (1.5,) * len(d)) for d in drafts]
+        return [Draft(d.tokens, d.parents, (1.5,) * len(d)) for d in drafts]
 
 
 class Raises(Lookup):
