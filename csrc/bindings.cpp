@@ -81,8 +81,8 @@ void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<in
 
 nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
                      const std::vector<const SuffixIndex*>& indexes, int num_nodes,
-                     double min_chance) {
-    const GuessTree tree = grow_tree(context, {file, live, indexes}, num_nodes, min_chance);
+                     double min_chance, const std::optional<TreeNoise>& noise) {
+    const GuessTree tree = grow_tree(context, {file, live, indexes}, num_nodes, min_chance, noise);
     return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances));
 }
 
@@ -127,12 +127,14 @@ void learn_trees(LiveTable& self, const nb::sequence& trees) {
 // A tree for each text, which is document 0 of its index.
 nb::list grow_trees(const std::vector<const SuffixIndex*>& texts, const SuffixIndex& shared,
                     const FileTable* file, const LiveTable& live,
-                    const std::vector<int>& num_nodes, double min_chance) {
-    if (num_nodes.size() != texts.size()) throw nb::value_error("as many budgets as texts");
+                    const std::vector<int>& num_nodes, double min_chance,
+                    const std::vector<std::optional<TreeNoise>>& noises) {
+    if (num_nodes.size() != texts.size() || noises.size() != texts.size())
+        throw nb::value_error("as many budgets and noises as texts");
     nb::list trees;
     for (std::size_t i = 0; i < texts.size(); ++i) {
         trees.append(guess_tree(texts[i]->last_tokens(0), file, live, {&shared, texts[i]},
-                                num_nodes[i], min_chance));
+                                num_nodes[i], min_chance, noises[i]));
     }
     return trees;
 }
@@ -222,10 +224,16 @@ NB_MODULE(_native, m) {
         },
         "key"_a, "tokens"_a.noconvert(), "out"_a.noconvert(), "isa"_a = "auto",
         "Write the sampler's noise of tokens.");
+    nb::class_<TreeNoise>(m, "TreeNoise", "The sampler's noise below a text's last token.")
+        .def(
+            "__init__",
+            [](TreeNoise* self, std::uint64_t seed, std::uint64_t stream, std::uint64_t position,
+               double factor) { new (self) TreeNoise{seed, stream, position, factor}; },
+            "seed"_a, "stream"_a, "position"_a, "factor"_a);
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
-          "num_nodes"_a, "min_chance"_a, "The likeliest continuations, best first.");
+          "num_nodes"_a, "min_chance"_a, "noise"_a.none(), "The likeliest continuations, best first.");
     m.def("grow_trees", &grow_trees, "texts"_a, "shared"_a, "file"_a.none(), "live"_a, "num_nodes"_a,
-          "min_chance"_a, "The likeliest continuations of each text, best first.");
+          "min_chance"_a, "noises"_a, "The likeliest continuations of each text, best first.");
     bind_decoder(m);
     bind_networks(m);
 }

@@ -39,6 +39,12 @@ void DraftNetwork::set_norm(const std::string& name, std::span<const float> weig
     eps_[name] = eps;
 }
 
+void DraftNetwork::set_tokens(const std::vector<std::int64_t>& ids) {
+    ids_ = ids;
+    noise_ids_.assign(ids.begin(), ids.end());
+    noise_ids_.resize(ids.size() + kTile);
+}
+
 void DraftNetwork::take_head() {
     const Linear& rows = target_.head_weights();
     if (!ids_.empty()) {
@@ -121,6 +127,7 @@ bool DraftNetwork::take_row(int sequence) {
     growth.row = static_cast<int>(std::count_if(growths_.begin(), growths_.begin() + sequence,
                                                 [](const Growth& g) { return g.is_active; }));
     row_depths_[growth.row] = growth.next.depth;
+    row_noises_[growth.row] = growth.question.noise ? &*growth.question.noise : nullptr;
     return true;
 }
 
@@ -153,10 +160,11 @@ std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
         if (growth.question.num_nodes <= 0) continue;
         growth.is_active = wants_step(growth, -1);
         if (growth.is_active) continue;
-        open(growth, kNoState, growth.question.evidence->last());
+        open(growth, kNoState, evidence_of(growth));
         take_nodes(growth, -1);
     }
     row_depths_.assign(growths_.size(), 0);
+    row_noises_.assign(growths_.size(), nullptr);
     num_blocks_ = (num_ids_ + kBlock - 1) / kBlock;
     block_stride_ = (num_blocks_ + kTile - 1) / kTile * kTile;
     const std::size_t rows = growths_.size(), threads = pool_.size();
@@ -212,17 +220,30 @@ void DraftNetwork::read_head(int block, int thread) {
         for (int row = first; row < stop; ++row) {
             float* logits = aside + (row - first) * kBlock;
             const std::size_t depth = row_depths_[row];
-            const float factor = factors_[std::min(depth, factors_.size() - 1)];
+            const TreeNoise* noise = row_noises_[row];
+            Perturbation how;
+            if (noise) how.key = noise->key(row_depths_[row]);
+            if (ids_.empty())
+                how.first_token = static_cast<std::uint32_t>(first_id);
+            else
+                how.ids = noise_ids_.data() + first_id;
+            float factor = factors_[std::min(depth, factors_.size() - 1)];
+            if (noise) factor *= static_cast<float>(noise->factor);
             if (factor != 1.0f) kernels_.scale(logits, whole, factor);
             std::fill(logits + count, logits + whole, -kInfinity);
             const std::size_t at = static_cast<std::size_t>(row) * block_stride_ + block;
             block_sum_[at] = kernels_.exp_sum(logits, nullptr, whole, block_largest_ + at);
             Scored* list = largest_ + (static_cast<std::size_t>(thread) * num_sequences() + row) * kNext;
+            float score = 0.0f;
             const auto find = [&](int i) {
-                return kernels_.find(logits, i, count, list[kNext - 1].value);
+                const float limit = list[kNext - 1].value;
+                if (noise) return kernels_.find_score(how, logits, i, count, limit, &score);
+                i = kernels_.find(logits, i, count, limit);
+                score = logits[i];
+                return i;
             };
             for (int i = find(0); i < count; i = find(i + 1))
-                insert({logits[i], first_id + i}, list, kNext);
+                insert({score, first_id + i}, list, kNext);
         }
     }
 }
@@ -244,7 +265,7 @@ void DraftNetwork::learn_next(int sequence, int step) {
     Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     for (int thread = 1; thread < pool_.size(); ++thread)
         for (int i = 0; i < kNext; ++i) insert(list[thread * stride + i], list, kNext);
-    const NGramModel::Chances found = next_tokens(growth);
+    const Chances found = next_tokens(growth);
     open(growth, step, beside_evidence(growth, found));
     if (sees_depth_alone()) {
         growth.by_depth.resize(std::max<std::size_t>(growth.by_depth.size(), growth.next.depth + 1));
@@ -255,26 +276,36 @@ void DraftNetwork::learn_next(int sequence, int step) {
     take_nodes(growth, step);
 }
 
-// What the network says may come next in a sequence's row.
-NGramModel::Chances DraftNetwork::next_tokens(const Growth& growth) const {
-    NGramModel::Chances found;
+// What the network says may come next in a sequence's row; of scores the noise is taken off again.
+Chances DraftNetwork::next_tokens(const Growth& growth) const {
+    Chances found;
     const Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
     const double sum = log_sum(growth.row);
     for (int i = 0; i < kNext && list[i].id != kNobody.id; ++i) {
-        double p = std::exp(list[i].value - sum);
+        const int token = ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]);
+        float noise = 0.0f;
+        if (growth.question.noise)
+            kernels_.noise(growth.question.noise->key(growth.next.depth), &token, 1, &noise);
+        double p = std::exp(list[i].value - noise - sum);
         if (p > 1.0) p = 1.0;  // NaN stays
-        found.push_back({ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]), p});
+        found.push_back({token, p});
     }
     return found;
 }
 
+// What the evidence says of the node taken last, at the request's temperature.
+Chances DraftNetwork::evidence_of(const Growth& growth) const {
+    Chances found = growth.question.evidence->last();
+    if (growth.question.noise) growth.question.noise->temper(found);
+    return found;
+}
+
 // The mean with what the evidence said last, its tokens first.
-NGramModel::Chances DraftNetwork::beside_evidence(const Growth& growth,
-                                                const NGramModel::Chances& found) const {
-    const NGramModel* evidence = growth.question.evidence;
-    if (!evidence) return found;
-    NGramModel::Chances next;
-    for (const auto& [token, p] : evidence->last()) next.push_back({token, (1 - kShare) * p});
+Chances DraftNetwork::beside_evidence(const Growth& growth,
+                                                const Chances& found) const {
+    if (!growth.question.evidence) return found;
+    Chances next = evidence_of(growth);
+    for (auto& [token, p] : next) p *= 1 - kShare;
     const auto known = static_cast<std::ptrdiff_t>(next.size());
     for (const auto& [token, p] : found) {
         const int same = token;
@@ -294,13 +325,16 @@ bool DraftNetwork::wants_step(Growth& growth, int step) const {
                      growth.next.parent != kNoState;
     if (!growth.question.evidence) return may;
     double best = 0.0;
-    for (const auto& [token, p] : growth.question.evidence->next(growth.places.back()))
-        best = std::max(best, p);
+    growth.question.evidence->next(growth.places.back());
+    Chances next = evidence_of(growth);
+    if (growth.question.noise) growth.question.noise->see(growth.next.depth, next);
+    for (const auto& [token, p] : next) best = std::max(best, p);
     return may && growth.reach * (1.0 - best) >= limits_.min_doubt;
 }
 
 // Tokens that may follow the node that was taken last.
-void DraftNetwork::open(Growth& growth, int step, const NGramModel::Chances& next) {
+void DraftNetwork::open(Growth& growth, int step, Chances next) {
+    if (growth.question.noise) growth.question.noise->see(growth.next.depth, next);
     const int parent = static_cast<int>(growth.tree.tokens.size()) - 1;
     for (const auto& [token, p] : next) {
         if (!(growth.reach * p >= limits_.min_chance)) continue;
@@ -341,7 +375,7 @@ void DraftNetwork::take_nodes(Growth& growth, int step) {
         else if (wants)
             growth.is_active = true;
         else if (evidence)
-            open(growth, kNoState, evidence->last());
+            open(growth, kNoState, evidence_of(growth));
     }
 }
 

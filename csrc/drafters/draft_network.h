@@ -31,6 +31,7 @@ struct Question {
     int token, num_nodes;
     NGramModel* evidence = nullptr;
     std::vector<int> context;  // of the evidence
+    std::optional<TreeNoise> noise;  // none: the request is greedy
 };
 
 // Steps of a draft, the chance that a node is reached, and the chance that what the evidence guesses at a
@@ -53,7 +54,7 @@ class DraftNetwork {
                   std::span<const float> bias, float eps);
     // The tokens that heads have rows for, ascending; none: all. `take_head`: the rows of the
     // target's head for them.
-    void set_tokens(std::vector<std::int64_t> ids) { ids_ = std::move(ids); }
+    void set_tokens(const std::vector<std::int64_t>& ids);
     void take_head();
     // By depth, the last for all below: logits are divided by it before they become chances.
     void set_temperatures(std::vector<float> temperatures);
@@ -88,7 +89,7 @@ class DraftNetwork {
         Next next;
         double reach = 1.0;  // chance that `next` is reached
         std::vector<GuessPlace> places;  // in the evidence: the root's, then the nodes'
-        std::vector<NGramModel::Chances> by_depth;  // where a network's guesses depend on nothing else
+        std::vector<Chances> by_depth;  // where a network's guesses depend on nothing else
     };
 
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
@@ -122,16 +123,18 @@ class DraftNetwork {
     Pool& pool_;
     std::vector<Growth> growths_;
     std::vector<int> row_depths_;
+    std::vector<const TreeNoise*> row_noises_;
     Rows head_rows_;
 
   private:
     void run(Worker& worker);
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
-    NGramModel::Chances next_tokens(const Growth& growth) const;
-    NGramModel::Chances beside_evidence(const Growth& growth, const NGramModel::Chances& found) const;
+    Chances next_tokens(const Growth& growth) const;
+    Chances beside_evidence(const Growth& growth, const Chances& found) const;
+    Chances evidence_of(const Growth& growth) const;
     bool wants_step(Growth& growth, int step) const;
-    void open(Growth& growth, int step, const NGramModel::Chances& next);
+    void open(Growth& growth, int step, Chances next);
     void take_nodes(Growth& growth, int step);
     static bool comes_later(const Open& a, const Open& b);
     float log_sum(int row) const;
@@ -140,6 +143,7 @@ class DraftNetwork {
     std::map<std::string, Packed> weights_;
     std::map<std::string, float> eps_;
     std::vector<std::int64_t> ids_;
+    std::vector<std::int32_t> noise_ids_;  // the same, a tile longer
     std::vector<float> factors_{1.0f};  // of logits, by depth
     std::vector<const Linear*> heads_;
     DraftLimits limits_{};

@@ -1,6 +1,9 @@
 #include "drafters/guess_tree.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "isa/isa.h"
 
 namespace forerun {
 namespace {
@@ -8,6 +11,19 @@ namespace {
 // The constants of the oracle.
 constexpr double kPrior = 6, kLiveWeight = 16;
 constexpr int kMaxPlaces = 16;
+constexpr double kSpread = 1.5, kMeanNoise = 0.5772156649015329;
+
+std::uint64_t mix64(std::uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+double left(const Chances& chances) {
+    double rest = 1.0;
+    for (const auto& [token, p] : chances) rest -= p;
+    return std::max(rest, 1e-9);
+}
 
 // A node that may be taken; `serial` is its turn among equally likely ones.
 struct Open {
@@ -15,6 +31,7 @@ struct Open {
     std::size_t serial;
     int token, parent;
     double p;
+    int depth;
     std::size_t above;  // whose tail and places it continues: the taken nodes, the root first
 };
 
@@ -23,7 +40,7 @@ bool comes_later(const Open& a, const Open& b) {
     return a.serial > b.serial;
 }
 
-void add(NGramModel::Chances& sums, int token, double value) {
+void add(Chances& sums, int token, double value) {
     for (auto& [known, sum] : sums) {
         if (known == token) {
             sum += value;
@@ -35,6 +52,30 @@ void add(NGramModel::Chances& sums, int token, double value) {
 
 }  // namespace
 
+std::uint64_t TreeNoise::key(int depth) const {
+    const std::uint64_t place = position + static_cast<std::uint64_t>(depth) + 1;
+    return mix64(mix64(seed + 0x9E3779B97F4A7C15u * place) + stream);
+}
+
+void TreeNoise::temper(Chances& next) const {
+    if (factor == 1.0 || next.empty()) return;
+    double total = std::pow(left(next), factor);
+    for (auto& [token, p] : next) total += p = std::pow(p, factor);
+    for (auto& [token, p] : next) p /= total;
+}
+
+void TreeNoise::see(int depth, Chances& next) const {
+    if (next.empty()) return;
+    std::vector<std::int32_t> tokens;
+    for (const auto& [token, p] : next) tokens.push_back(token);
+    std::vector<float> noise(tokens.size());
+    kernels_for("auto").noise(key(depth), tokens.data(), static_cast<int>(tokens.size()), noise.data());
+    double total = std::exp((std::log(left(next)) + kMeanNoise) / kSpread);
+    for (std::size_t i = 0; i < next.size(); ++i)
+        total += next[i].second = std::exp((std::log(next[i].second) + noise[i]) / kSpread);
+    for (auto& [token, p] : next) p /= total;
+}
+
 GuessPlace NGramModel::root(const std::vector<int>& context) const {
     const std::size_t order = std::min(context.size(), static_cast<std::size_t>(live_->order()));
     GuessPlace here{{context.end() - static_cast<std::ptrdiff_t>(order), context.end()}, {}};
@@ -43,7 +84,7 @@ GuessPlace NGramModel::root(const std::vector<int>& context) const {
     return here;
 }
 
-const NGramModel::Chances& NGramModel::next(const GuessPlace& here) {
+const Chances& NGramModel::next(const GuessPlace& here) {
     chances_.clear();
     // Memory answers slowly beside the passes of a model: everything is asked for before the first is read.
     hashes_.clear();
@@ -99,18 +140,24 @@ GuessPlace NGramModel::follow(const GuessPlace& here, int token) const {
 }
 
 GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int num_nodes,
-                    double min_chance) {
+                    double min_chance, const std::optional<TreeNoise>& noise) {
     std::vector<GuessPlace> reached{evidence.root(context)};
     GuessTree tree;
     std::vector<Open> heap;
     std::size_t serial = 0;
     double chance = 1;
+    int depth = 0;
     while (static_cast<int>(tree.tokens.size()) < num_nodes) {
         const std::size_t here = reached.size() - 1;
         const int parent = static_cast<int>(here) - 1;
-        for (const auto& [token, p] : evidence.next(reached[here])) {
+        Chances next = evidence.next(reached[here]);
+        if (noise) {
+            noise->temper(next);
+            noise->see(depth, next);
+        }
+        for (const auto& [token, p] : next) {
             if (!(chance * p >= min_chance)) continue;
-            heap.push_back({chance * p, serial++, token, parent, p, here});
+            heap.push_back({chance * p, serial++, token, parent, p, depth + 1, here});
             std::push_heap(heap.begin(), heap.end(), comes_later);
         }
         if (heap.empty()) break;
@@ -118,6 +165,7 @@ GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int nu
         const Open node = heap.back();
         heap.pop_back();
         chance = node.chance;
+        depth = node.depth;
         reached.push_back(evidence.follow(reached[node.above], node.token));
         tree.tokens.push_back(node.token);
         tree.parents.push_back(node.parent);

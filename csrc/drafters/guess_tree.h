@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,21 @@ struct GuessTree {
     std::vector<double> chances;
 };
 
+using Chances = std::vector<std::pair<int, double>>;  // tokens, each once
+
+// The sampler's noise below a text's last token: what `core/random.py` keeps of a sequence, the position of its
+// next token, and 1 / temperature.
+struct TreeNoise {
+    std::uint64_t seed = 0, stream = 0, position = 0;
+    double factor = 1.0;
+
+    std::uint64_t key(int depth) const;
+    // The chances at another temperature than 1; what is left to others counts as one token.
+    void temper(Chances& next) const;
+    // The chances of tokens at a depth to be the sampler's choice, for who sees its noise.
+    void see(int depth, Chances& next) const;
+};
+
 // A place in a tree: the last tokens, and where they stood in each index, longest match first.
 struct GuessPlace {
     std::vector<int> tail;
@@ -24,8 +40,6 @@ struct GuessPlace {
 // What tables and indexes say may come next.
 class NGramModel {
   public:
-    using Chances = std::vector<std::pair<int, double>>;  // tokens, each once
-
     NGramModel(const FileTable* file, const LiveTable& live, std::vector<const SuffixIndex*> indexes)
         : file_(file), live_(&live), indexes_(std::move(indexes)) {}
 
@@ -47,6 +61,6 @@ class NGramModel {
 };
 
 GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int num_nodes,
-                    double min_chance);
+                    double min_chance, const std::optional<TreeNoise>& noise);
 
 }  // namespace forerun

@@ -55,6 +55,9 @@ class FileTable:
         self, offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
     ) -> None: ...
 
+class TreeNoise:
+    def __init__(self, seed: int, stream: int, position: int, factor: float) -> None: ...
+
 def grow_tree(
     context: Sequence[int],
     file: FileTable | None,
@@ -62,6 +65,7 @@ def grow_tree(
     indexes: Sequence[SuffixIndex],
     num_nodes: int,
     min_chance: float,
+    noise: TreeNoise | None,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]: ...
 def grow_trees(
     texts: Sequence[SuffixIndex],
@@ -70,6 +74,7 @@ def grow_trees(
     live: LiveTable,
     num_nodes: Sequence[int],
     min_chance: float,
+    noises: Sequence[TreeNoise | None],
 ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class Cache:
@@ -210,6 +215,7 @@ class StateNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        noises: Sequence[TreeNoise | None],
         texts: TextNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
@@ -258,6 +264,7 @@ class EagleNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        noises: Sequence[TreeNoise | None],
         texts: TextNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...

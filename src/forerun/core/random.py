@@ -34,11 +34,13 @@ class Noise:
 
     def __init__(self, seed: int, stream: int = 0) -> None:
         """`stream` tells apart sequences of one seed: the i-th of `n` completions takes stream i."""
-        self._seed, self._stream = _mix64(seed + _WEYL), _WEYL * (stream + 1)
+        self.state = _mix64(seed + _WEYL), _WEYL * (stream + 1) & _WORD
+        """What `key` is made of besides the position, two words of 64 bits: for native code."""
 
     def key(self, position: int) -> int:
         """Return what the noise of all tokens at a position of the sequence depends on, 64 bits."""
-        return _mix64(_mix64(self._seed + _WEYL * (position + 1)) + self._stream)
+        seed, stream = self.state
+        return _mix64(_mix64(seed + _WEYL * (position + 1)) + stream)
 
     def of(self, position: int, tokens: NDArray[np.integer]) -> NDArray[np.float32]:
         """Return g (n,) of tokens (n,) at a position."""

@@ -18,11 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafting.ngram.ngram_model import GuessPlace, NGramModel, TextNGramModel, python_ngrams
 from forerun.drafting.ngram.token_table import AnyLiveTable, LiveTable
+from forerun.drafting.tree_noise import TreeNoise
 
 MAX_STEPS = 16
 """Steps of a draft."""
@@ -42,6 +44,8 @@ class Step:
     parent: int
     token: int
     depth: int
+    noise: TreeNoise | None = None
+    """What its sequence's draft sees."""
 
 
 class DraftLimits(NamedTuple):
@@ -64,6 +68,7 @@ class _Growth:
     num_nodes: int
     ngrams: NGramModel | None
     places: list[GuessPlace]
+    noise: TreeNoise | None = None
     next: Step | None = None
     reach: float = 1.0
     serial: int = 0
@@ -80,6 +85,7 @@ def grow(
     limits: DraftLimits,
     max_depth: int,
     take_steps: TakeSteps | None,
+    noises: Sequence[TreeNoise | None],
     ngrams: TextNGramModel = (),
     sees_depth_alone: bool = False,
 ) -> list[GuessTree]:
@@ -88,14 +94,17 @@ def grow(
     `ngrams` is what is known of each text, none: the network guesses alone; without `take_steps` there is no network.
     Where the network's guesses depend on the depth alone, it takes one step a depth.
     """
-    growths = [_Growth(i, wanted, None, []) for i, wanted in enumerate(num_nodes)]
+    growths = [
+        _Growth(i, wanted, None, [], noise)
+        for i, (wanted, noise) in enumerate(zip(num_nodes, noises, strict=True))
+    ]
     for growth, (context, known) in zip(growths, ngrams):
         growth.ngrams = known
         if growth.num_nodes > 0:
             growth.places = [known.root(context)]
     for growth, token in zip(growths, tokens, strict=True):
         if growth.num_nodes > 0:
-            _reach(growth, Step(growth.sequence, -1, token, 0), limits, max_depth, -1)
+            _reach(growth, Step(growth.sequence, -1, token, 0, growth.noise), limits, max_depth, -1)
             _take(growth, limits, max_depth, -1)
     for number in range(limits.num_steps):
         active = [(growth, growth.next) for growth in growths if growth.next is not None]
@@ -123,16 +132,18 @@ def grow_texts(
     live: AnyLiveTable,
     num_nodes: Sequence[int],
     min_chance: float,
+    noises: Sequence[TreeNoise | None],
 ) -> list[GuessTree]:
     """Grow a tree for each text, document 0 of its index: what its last tokens say in all indexes and tables.
 
     All are native, or all their references, as `new_live_table` and its like make them.
     """
     if isinstance(live, LiveTable):
-        return _grow_alone(python_ngrams(texts, shared, file, live), num_nodes, min_chance)
+        return _grow_alone(python_ngrams(texts, shared, file, live), num_nodes, min_chance, noises)
     from forerun import _native
 
-    return _native.grow_trees(texts, shared, file, live, num_nodes, min_chance)
+    native = [noise and noise.native() for noise in noises]
+    return _native.grow_trees(texts, shared, file, live, num_nodes, min_chance, native)
 
 
 def grow_context(
@@ -146,30 +157,37 @@ def grow_context(
     """Grow a tree below some tokens, which may be those of no text."""
     if isinstance(live, LiveTable):
         known = NGramModel(file, live, indexes)
-        return _grow_alone([(context, known)], [num_nodes], min_chance)[0]
+        return _grow_alone([(context, known)], [num_nodes], min_chance, [None])[0]
     from forerun import _native
 
-    return _native.grow_tree(context, file, live, indexes, num_nodes, min_chance)
+    return _native.grow_tree(context, file, live, indexes, num_nodes, min_chance, None)
 
 
 def _grow_alone(
-    ngrams: TextNGramModel, num_nodes: Sequence[int], min_chance: float
+    ngrams: TextNGramModel,
+    num_nodes: Sequence[int],
+    min_chance: float,
+    noises: Sequence[TreeNoise | None],
 ) -> list[GuessTree]:
     limits = DraftLimits(num_steps=0, min_chance=min_chance)
-    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, ngrams)
+    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, noises, ngrams)
 
 
 def likeliest(
-    logits: Tensor, depth: int, tokens: Tensor | None, temperatures: Sequence[float]
+    logits: Tensor, step: Step, tokens: Tensor | None, temperatures: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Return the likeliest tokens (k,) of a row of logits (V',) and their chances, the first of equal ones first.
+    """Return the tokens (k,) of a row of logits (V',) to guess after a step, and their chances, noise apart.
 
-    `tokens` (V',) are those of the logits, None for all; `temperatures` go by depth, the last for all below.
+    They are the likeliest, or those of the largest scores with the noise that the step's draft sees, the first of equal
+    ones first. `tokens` (V',) are those of the logits, None: all; `temperatures` go by depth, the last for all below.
     """
-    probs = (logits / temperatures[min(depth, len(temperatures) - 1)]).softmax(-1)
-    found = probs.sort(descending=True, stable=True)
-    ids = found.indices[:NUM_NEXT]
-    return ids if tokens is None else tokens.to(ids.device)[ids], found.values[: len(ids)]
+    scores = logits = logits / temperatures[min(step.depth, len(temperatures) - 1)]
+    if step.noise is not None:
+        ids = torch.arange(len(logits)) if tokens is None else tokens
+        logits = logits * step.noise.factor
+        scores = logits + step.noise.of(step.depth, ids).to(logits.device)
+    best = scores.sort(descending=True, stable=True).indices[:NUM_NEXT]
+    return best if tokens is None else tokens.to(best.device)[best], logits.softmax(-1)[best]
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
@@ -185,7 +203,11 @@ def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, num
     may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
     if growth.ngrams is not None:
         growth.known = growth.ngrams.next(growth.places[-1])
-        best = max(growth.known.values(), default=0.0)
+        seen = growth.known
+        if growth.noise is not None:
+            growth.known = growth.noise.temper(growth.known)
+            seen = growth.noise.see(step.depth, growth.known)
+        best = max(seen.values(), default=0.0)
         may = may and growth.reach * (1.0 - best) >= limits.min_doubt
     if step.depth in growth.by_depth:
         said = growth.by_depth[step.depth]
@@ -212,6 +234,8 @@ def _open(
 ) -> None:
     """Put the tokens that may follow the node taken last on the heap."""
     parent = len(growth.nodes) - 1
+    if growth.noise is not None:
+        chances = growth.noise.see(depth, chances)
     for token, p in chances.items():
         if growth.reach * p >= least:
             item = (-growth.reach * p, growth.serial, token, parent, p, number, depth + 1)
@@ -230,4 +254,10 @@ def _take(growth: _Growth, limits: DraftLimits, max_depth: int, number: int) -> 
         if growth.ngrams is not None:
             place = growth.ngrams.follow(growth.places[parent + 1], token)
             growth.places.append(place)
-        _reach(growth, Step(growth.sequence, before, token, depth), limits, max_depth, number)
+        _reach(
+            growth,
+            Step(growth.sequence, before, token, depth, growth.noise),
+            limits,
+            max_depth,
+            number,
+        )

@@ -24,6 +24,7 @@ from forerun.drafting.best_first import MAX_STEPS, GuessTree
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
+from forerun.drafting.tree_noise import noise_below
 from forerun.model.cache.blocks import common_prefix
 
 
@@ -122,7 +123,9 @@ class Eagle3Drafter(NetworkDrafter):
         self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: AnyNGramModel | None
     ) -> list[GuessTree]:
         slots, o = [self._slots[seq.id] for seq in seqs], self.options
-        return self.network.draft(slots, num_nodes, o.num_steps, o.min_chance, ngrams, o.min_doubt)
+        noises = [noise_below(seq) for seq in seqs]
+        limits = (o.num_steps, o.min_chance, noises, ngrams, o.min_doubt)
+        return self.network.draft(slots, num_nodes, *limits)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

@@ -20,6 +20,7 @@ from forerun.drafting.base import NGramKind
 from forerun.drafting.best_first import MAX_STEPS, DraftLimits, GuessTree, Step
 from forerun.drafting.networks.native import fill, floats, load_errors
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
+from forerun.drafting.tree_noise import TreeNoise
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 
@@ -129,13 +130,15 @@ class NativeEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[GuessTree]:
         """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
         limits = (min(num_steps, MAX_STEPS), min_chance)
         assert ngrams is None or not isinstance(ngrams, Sequence)
-        return self._native.draft(slots, num_nodes, *limits, ngrams, min_doubt)
+        native = [noise and noise.native() for noise in noises]
+        return self._native.draft(slots, num_nodes, *limits, native, ngrams, min_doubt)
 
     def nbytes(self) -> int:
         """Count the packed weights, without the rows of the slots."""
@@ -207,6 +210,7 @@ class TorchEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
     ) -> list[GuessTree]:
@@ -228,7 +232,7 @@ class TorchEagle:
                 here[step.sequence] = g, keys
                 found.append(
                     best_first.likeliest(
-                        logits[0, -1], step.depth, self.weights.tokens, self.weights.temperatures
+                        logits[0, -1], step, self.weights.tokens, self.weights.temperatures
                     )
                 )
             after.append(here)
@@ -237,7 +241,8 @@ class TorchEagle:
         tokens = [each.token for each in rows]
         limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
         assert ngrams is None or isinstance(ngrams, Sequence)
-        return best_first.grow(tokens, num_nodes, limits, MAX_STEPS, take_steps, ngrams or ())
+        found = (tokens, num_nodes, limits, MAX_STEPS, take_steps, noises, ngrams or ())
+        return best_first.grow(*found)
 
     def nbytes(self) -> int:
         """Count the weights, the rows of the target's head included."""

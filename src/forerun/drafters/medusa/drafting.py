@@ -82,19 +82,19 @@ class TorchMedusa(TorchStateNetwork):
         states = hidden.float()
 
         def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
-            found = [self.likeliest(states[step.sequence], step.depth) for step in steps]
+            found = [self.likeliest(states[step.sequence], step) for step in steps]
             return torch.stack([ids for ids, _ in found]), torch.stack([p for _, p in found])
 
         return take_steps
 
-    def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-        """Return the likeliest tokens (k,) of head `depth` after a state (D,) and their chances."""
+    def likeliest(self, state: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Return the tokens (k,) that the head of a depth guesses after a state (D,), and their chances."""
         tokens = self.weights.tokens
         if self.weights.config.target_head:
-            logits = target_logits(self.target, self.net.output(state, depth), tokens)
+            logits = target_logits(self.target, self.net.output(state, step.depth), tokens)
         else:
-            logits = self.net.logits(state, depth)
-        return best_first.likeliest(logits, depth, tokens, self.weights.temperatures)
+            logits = self.net.logits(state, step.depth)
+        return best_first.likeliest(logits, step, tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
         """Count the bytes of the weights; the head is the target's own."""

@@ -128,7 +128,7 @@ class TorchNetwork(TorchStateNetwork):
                 token = torch.tensor(s.token, device=self.device)
                 after[s.sequence] = self.advance(token, s.depth, before)
             states.append(after)
-            rows = [self.likeliest(after[s.sequence].x, s.depth) for s in steps]
+            rows = [self.likeliest(after[s.sequence].x, s) for s in steps]
             return torch.stack([ids for ids, _ in rows]), torch.stack([p for _, p in rows])
 
         return take_steps
@@ -158,13 +158,13 @@ class TorchNetwork(TorchStateNetwork):
         """Draft with these rows (V', p) of these tokens (V',), ascending, from now on; None for all."""
         self.heads, self.tokens = [rows.to(self.device)], tokens
 
-    def likeliest(self, state: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-        """Return the likeliest tokens (k,) after a state (p,) and their chances."""
+    def likeliest(self, state: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Return the tokens (k,) to guess after a state (p,), and their chances."""
         if self.heads:
-            logits = self.heads[min(depth, len(self.heads) - 1)] @ state
+            logits = self.heads[min(step.depth, len(self.heads) - 1)] @ state
         else:
             logits = target_logits(self.target, state, self.tokens)
-        return best_first.likeliest(logits, depth, self.tokens, self.weights.temperatures)
+        return best_first.likeliest(logits, step, self.tokens, self.weights.temperatures)
 
     def nbytes(self) -> int:
         """Count the bytes of the weights; a head of the target's counts there."""

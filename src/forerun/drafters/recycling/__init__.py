@@ -33,6 +33,7 @@ from forerun.drafting.ngram.token_table import (
     LiveTable,
     new_live_table,
 )
+from forerun.drafting.tree_noise import noise_below
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 
@@ -143,6 +144,7 @@ class Recycling(Drafter):
             self.live,
             [min(budget, most) for budget in budgets],
             self.options.min_chance,
+            [noise_below(seq) for seq in seqs],
         )
         return drafts_of(trees)
 

@@ -23,6 +23,7 @@ from forerun.drafting.best_first import (
     grow,
 )
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
+from forerun.drafting.tree_noise import TreeNoise, noise_below
 from forerun.model.model import Model
 from forerun.weights.rtn import Scheme
 
@@ -73,6 +74,7 @@ class StateNetwork:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
@@ -107,6 +109,7 @@ class TorchStateNetwork(StateNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
@@ -115,7 +118,7 @@ class TorchStateNetwork(StateNetwork):
         take_steps = self.new_draft(hidden if rows is None else hidden[[*rows]])
         limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
         assert ngrams is None or isinstance(ngrams, Sequence)
-        found = (tokens, num_nodes, limits, self.max_depth, take_steps, ngrams or ())
+        found = (tokens, num_nodes, limits, self.max_depth, take_steps, noises, ngrams or ())
         return grow(*found, self.sees_depth_alone)
 
 
@@ -182,7 +185,8 @@ class LastStateDrafter(NetworkDrafter):
             states = torch.stack([hidden[row] for hidden, row in found])
             rows = [*range(len(seqs))]
         tokens, o = [seq.tokens[-1] for seq in seqs], self.options
-        limits = (o.num_steps, o.min_chance, ngrams, o.min_doubt)
+        noises = [noise_below(seq) for seq in seqs]
+        limits = (o.num_steps, o.min_chance, noises, ngrams, o.min_doubt)
         return self.network.draft(states, tokens, num_nodes, *limits, rows)
 
     def observe(

@@ -17,6 +17,7 @@ from forerun.core.errors import LoadError
 from forerun.drafting.best_first import MAX_STEPS, GuessTree
 from forerun.drafting.networks.drafter import StateNetwork
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
+from forerun.drafting.tree_noise import TreeNoise
 from forerun.model.backends.native import NativeDecoder
 from forerun.weights.codes import FORMATS
 from forerun.weights.rtn import HEAD_BITS, requantize
@@ -101,6 +102,7 @@ class NativeStateNetwork(StateNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
+        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
@@ -109,7 +111,9 @@ class NativeStateNetwork(StateNetwork):
         limits = (min(num_steps, MAX_STEPS), min_chance)
         assert ngrams is None or not isinstance(ngrams, Sequence)
         states = hidden.numpy()
-        return self._native.draft(states, tokens, num_nodes, *limits, ngrams, min_doubt, rows)
+        native = [noise and noise.native() for noise in noises]
+        found = (states, tokens, num_nodes, *limits, native, ngrams, min_doubt, rows)
+        return self._native.draft(*found)
 
     def nbytes(self) -> int:
         """Count the bytes of the packed weights."""
