@@ -11,7 +11,7 @@ namespace {
 // The constants of the oracle.
 constexpr double kPrior = 6, kLiveWeight = 16;
 constexpr int kMaxPlaces = 16;
-constexpr double kSpread = 1.5, kMeanNoise = 0.5772156649015329;
+constexpr double kSpread = 1.25, kMeanNoise = 0.5772156649015329;
 
 std::uint64_t mix64(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
