@@ -9,37 +9,54 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import Tensor
 
+from forerun.core import tree
 from forerun.core.batch import Segment
-from forerun.decoding import verify
+from forerun.core.types import Draft, Outcome, Seq
+from forerun.decoding.processors import LogitsPipeline
+from forerun.decoding.verify import Best, verify
+from forerun.engine import engine
 from forerun.model.cache.base import KVCache
 from tests import tiny
 
 
-def accepting_everything(honest: Callable[..., int | None]) -> Callable[..., int | None]:
-    """`_Walk.descend` that takes the first child whatever the target says."""
+def accepting_everything(
+    seq: Seq, draft: Draft, logits: Tensor | Best, pipeline: LogitsPipeline, **given: object
+) -> Outcome:
+    """`verify`, but where the target disagrees, the first child is taken all the same."""
+    honest = verify(seq, draft, logits, pipeline, **given)
+    children = tree.children(draft.parents)
+    path = [*honest.path]
+    while below := children.get(path[-1] if path else -1):
+        path.append(below[0])
+    emitted = (*(draft.tokens[node] for node in path), honest.emitted[-1])
+    return replace(honest, path=tuple(path), emitted=emitted)
 
-    def descend(self, node, children):
-        child = honest(self, node, children)
-        if child is None and children:
-            child = children[0]
-            self.emitted[-1] = self._generated[-1] = self.draft.tokens[child]
-        return child
 
-    return descend
+def favouring_drafts(
+    seq: Seq, draft: Draft, logits: Tensor | Best, pipeline: LogitsPipeline, **given: object
+) -> Outcome:
+    """`verify`, but the noise of every drafted token is 1 larger."""
+    if not isinstance(logits, tuple) and not seq.params.is_greedy and len(draft):
+        logits = logits.clone()
+        rows = [1 + parent for parent in draft.parents]
+        logits[rows, [*draft.tokens]] += seq.params.temperature
+    return verify(seq, draft, logits, pipeline, **given)
 
 
 def accept_everything() -> None:
     """Verify nothing."""
-    verify._Walk.descend = accepting_everything(verify._Walk.descend)
+    engine.verify = accepting_everything
 
 
-def wrong_residual() -> None:
-    """After a rejection, draw from the target as if nothing had been tried."""
-    verify._subtract = lambda target, draft: target
+def draft_changes_noise() -> None:
+    """Make a drafted token likelier to be drawn."""
+    engine.verify = favouring_drafts
 
 
 def stale_rows() -> None:
@@ -66,7 +83,7 @@ def flat_positions() -> None:
 
 MUTANTS: dict[str, Callable[[], None]] = {
     f.__name__: f
-    for f in (accept_everything, wrong_residual, stale_rows, unmasked_siblings, flat_positions)
+    for f in (accept_everything, draft_changes_noise, stale_rows, unmasked_siblings, flat_positions)
 }
 
 CONSTANTS = {

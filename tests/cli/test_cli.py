@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from forerun.decoding.verify import _Walk
 from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
 
@@ -36,8 +35,25 @@ def test_verify_says_yes_and_counts(forerun, model):
     assert document["rejected"] > 0
 
 
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "draft_model:model=self,head_bits=4"])
+def test_verify_compares_sampled_tokens_one_by_one(forerun, model, drafter):
+    sampled = ("--temperature", "1", "--seed", "7", "--top-p", "0.95", "--limit", "2", "-n", "24")
+    code, out, _ = forerun("verify", *model, "-d", drafter, *sampled, "--json")
+    document = the_json(out)
+    assert code == 0
+    assert document["identical"] is True
+    assert document["accepted"] > 0
+    assert document["rejected"] > 0
+
+
+def test_verify_needs_one_seed_for_both_ways(forerun, model):
+    code, _, err = forerun("verify", *model, "--seed", "-1")
+    assert code == 2
+    assert "--seed -1 draws another seed each time" in err
+
+
 def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):
-    monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
+    monkeypatch.setattr("forerun.engine.engine.verify", accepting_everything)
     code, out, _ = forerun(
         "verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json"
     )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from forerun.core import device
+from forerun.core.errors import RequestError
 from forerun.core.random import MAX_SEED, Noise, gumbel
 
 SEEDS = st.integers(0, MAX_SEED)
@@ -111,7 +112,7 @@ def test_a_draw_is_the_largest_score_and_the_lowest_of_equal_ones(seed, data):
     with np.errstate(over="ignore"):
         scores = logits * np.float32(factor) + gumbel(noise.key(9), np.arange(size))
     if not -np.inf < scores.max() < np.inf:
-        with pytest.raises(ValueError, match="no token can be drawn"):
+        with pytest.raises(RequestError, match="no token can be chosen"):
             noise.draw(9, logits, factor)
         return
     assert noise.draw(9, logits, factor) == scores.argmax()
@@ -122,7 +123,7 @@ def test_a_draw_is_the_largest_score_and_the_lowest_of_equal_ones(seed, data):
 def test_logits_that_are_no_numbers_are_refused(position, wrong):
     logits = np.zeros(1500, np.float32)
     logits[position] = wrong
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(RequestError, match="not finite"):
         Noise(1).draw(0, logits, 1.0)
 
 

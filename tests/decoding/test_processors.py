@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 from forerun.decoding.processors import LogitsPipeline, logprobs
@@ -230,7 +231,7 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_threads() -> None:
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.9)])
 @pytest.mark.parametrize("row", [[-math.inf, -math.inf], [math.nan, 1.0], [1.0, math.nan]])
 def test_a_row_without_mass_is_refused(row: list[float], params: SamplingParams) -> None:
-    with np.errstate(invalid="ignore"), pytest.raises(ValueError, match="no token can be drawn"):
+    with np.errstate(invalid="ignore"), pytest.raises(RequestError, match="no token can be chosen"):
         LogitsPipeline(params).choose(torch.tensor(row), NONE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -20,6 +21,8 @@ from forerun.core.types import Event, FinishReason
 from forerun.drafters import suffix
 from forerun.drafting.base import Target
 from forerun.engine.loop import EngineLoop, RequestHandle
+from forerun.model.decoder import Decoder
+from forerun.model.random_model import random_config, random_weights
 from tests.engine.harness import GREEDY, LOOPING, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -192,6 +195,27 @@ def test_an_error_in_a_step_reaches_every_request_and_the_next_ones_run(loop, an
         handle = loop.submit(prompt, GREEDY)
         handle.wait()
         assert handle.runs[0].seq.generated == answer
+
+
+@pytest.mark.parametrize("own", [{"temperature": 0}, {"temperature": 1}, {"top_p": 0.9}])
+def test_logits_that_are_no_numbers_end_their_request_alone(own):
+    params = replace(GREEDY, **{"temperature": 1, "seed": 3, **own})
+    config = replace(random_config(vocab_size=200), tied_head=False)
+    weights = random_weights(3, config, sharpness=3.0)
+    answers = plain(Decoder(config, weights), PROMPTS[:2], params)
+    unused = min({*range(200)}.difference(*answers, *PROMPTS))
+    weights["embed"][unused] = math.nan
+    model = Decoder(config, weights)
+    drafter = suffix.build(suffix.Options(), Target(model, None, 3, 256))
+    loop = EngineLoop(engine_for(model, drafter, controller=True, max_num_seqs=3))
+    lost = loop.submit([1, 2, unused], params)
+    others = [loop.submit(prompt, params) for prompt in PROMPTS[:2]]
+    with pytest.raises(RequestError, match="no token can be chosen: the model's logits"):
+        lost.wait()
+    for handle, answer in zip(others, answers, strict=True):
+        handle.wait()
+        assert handle.runs[0].seq.generated == answer
+    assert is_idle(loop)
 
 
 def test_a_stream_gives_what_came_before_the_error_then_raises_it(loop, answers):

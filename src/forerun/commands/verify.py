@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @opt.engine(without=("controller", "max_num_seqs"), controller=False)  # more drafts prove more
-@opt.sampling("max_tokens", max_tokens=96)
+@opt.sampling(seed=0, max_tokens=96)
 def command(
     config: EngineConfig,
     params: SamplingParams,
@@ -32,12 +32,18 @@ def command(
     ] = 1,
     as_json: opt.Json = False,
 ) -> None:
-    """Decode every prompt greedily, with and without drafting, and compare the token ids. Exits 1 on any difference."""
+    """Decode every prompt with and without drafting, greedily or with a seed, and compare the token ids.
+
+    Exits 1 on any difference.
+    """
     from forerun.cli import console
+    from forerun.core.errors import ConfigError
     from forerun.engine.stats import SpecStats
     from forerun.hub.prompt_sets import read
 
     opt.check_least("batch", batch, 1)
+    if params.seed is None:
+        raise ConfigError("--seed -1 draws another seed each time: give one from 0")
     tasks = read(prompts, limit)
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.device import native_problem
+from forerun.core.errors import RequestError
 
 VERSION = 1
 """Of the draw: another one gives other texts for the same seeds."""
@@ -27,6 +28,13 @@ _WEYL = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 _LN2, _SQRT_HALF = np.float32(0.6931472), np.int32(0x3F3504F3)
 _ARCTANH = tuple(np.float32(1) / np.float32(n) for n in (13, 11, 9, 7, 5, 3))
+
+
+def no_token() -> RequestError:
+    """Say that the logits name no token."""
+    return RequestError(
+        "no token can be chosen: the model's logits are not finite, or every token is banned"
+    )
 
 
 class Noise:
@@ -56,7 +64,7 @@ class Noise:
     def draw(self, position: int, logits: NDArray[np.float32], factor: float) -> int:
         """Draw a token of softmax(factor logits), logits (V,): the lowest id among equal scores.
 
-        Raises ValueError for logits that are not numbers below infinity, or all minus infinity.
+        Raises RequestError for logits that are not numbers below infinity, or all minus infinity.
         """
         key = self.key(position)
         if native_problem() is not None:
@@ -67,7 +75,7 @@ class Noise:
 
             token = _native.draw(np.ascontiguousarray(logits), factor, key)
         if token < 0:
-            raise ValueError("no token can be drawn: the logits are not finite, or all are banned")
+            raise no_token()
         return token
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core import tree
+from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 
@@ -239,6 +240,8 @@ class Event:
     pieces: tuple[TextPiece, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
     finish_reason: FinishReason | None = None
+    error: RequestError | None = None
+    """Why it ended, where it had to."""
 
     @property
     def text(self) -> str:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.params import SamplingParams
-from forerun.core.random import Noise
+from forerun.core.random import Noise, no_token
 from forerun.core.types import TokenLogprob
 from forerun.decoding.grammar import GrammarState
 
@@ -114,12 +114,15 @@ class LogitsPipeline:
         """Return the token that plain decoding takes next: the largest logit, or score, the lowest id among equals.
 
         A score is the logit over the temperature and the noise of the token at its position; tokens that a filter
-        leaves out have none. Raises ValueError where no token can be drawn.
+        leaves out have none. Raises RequestError where there is no such token.
         """
         row = self._adjust(_host(logits), generated, grammar)
         params = self.params
         if params.is_greedy:
-            return int(row.argmax())
+            token = int(row.argmax())
+            if not row[token] > -np.inf:
+                raise no_token()
+            return token
         position = self._num_prompt + len(generated)
         if not params.has_filters:
             return self.noise.draw(position, row, self.factor)
@@ -203,10 +206,10 @@ def _softmax(row: Row, factor: float) -> Row:
 def kept(probs: Row, params: SamplingParams) -> NDArray[np.intp]:
     """Return the ids that top-k, top-p and min-p leave, ascending: each keeps the first so many of one ranking.
 
-    Raises ValueError for probabilities (V,) that are not numbers.
+    Raises RequestError for probabilities (V,) that are not numbers.
     """
     if np.isnan(probs[0]):
-        raise ValueError("no token can be drawn: the logits are not finite, or all are banned")
+        raise no_token()
     num_all = len(probs)
     limit = min(params.top_k, num_all) if params.top_k > 0 else num_all
     if params.top_p == 1 and params.min_p == 0:

@@ -21,11 +21,12 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 
 from forerun.core import tree
+from forerun.core.random import no_token
 from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.processors import LogitsPipeline
 
 Best = tuple[int, ...]
-"""The target's likeliest token at each row, where that is all it takes."""
+"""The target's likeliest token at each row, where that is all it takes; -1 where there is none."""
 Timers = Callable[[str], AbstractContextManager[None]]
 
 
@@ -44,6 +45,7 @@ def verify(
     `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
     they, `hidden` (1 + N, D) and `top` are handed on in the outcome. Where the pipeline needs only the
     likeliest token of each row, these will do in their place. `timers` time the phase "process".
+    Raises RequestError where the logits name no token.
     """
     if len(logits) != 1 + len(draft):
         raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
@@ -58,6 +60,8 @@ def verify(
         row = logits[1 + node]
         if isinstance(row, int):
             token = row
+            if token < 0:
+                raise no_token()
         else:
             with timers("process"):
                 token = pipeline.choose(row, generated, grammar)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,6 +84,9 @@ class Engine:
         self._logit_rows = logit_rows
         self._next_id = 0
         self._seeds = random.Random(config.seed)
+        self._failed: dict[
+            int, RequestError
+        ] = {}  # sequences of which this step could take no token
 
     def add(
         self,
@@ -141,7 +145,7 @@ class Engine:
         self._learn(work, results, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
         if self.trace is not None:
             self.trace.end_step(work, results, self.proposer.num_granted)
-        return events
+        return events + self._end_failed()
 
     def idle(self) -> bool:
         """Let the drafter do a small step of its own while no request runs; return whether there is more."""
@@ -268,8 +272,11 @@ class Engine:
             self._logits = torch.empty(len(rows), vocab_size, device=rows.device)
         logits = self._logits[: len(rows)] if writes and self._logits is not None else None
         top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0, logits=logits)
-        likeliest = tuple(top.ids[:, 0].tolist()) if logits is None else logits
-        return likeliest, top if k else None
+        shown = top if k else None
+        if logits is not None:
+            return logits, shown
+        likeliest = np.where(top.values[:, 0] > -np.inf, top.ids[:, 0], -1)
+        return tuple(likeliest.tolist()), shown
 
     def _verify_one(
         self,
@@ -296,15 +303,19 @@ class Engine:
             state.pool(seq_rows.segment.base, hidden.last[rows.start : rows.stop])
         if not seq_rows.is_complete:
             return []
-        outcome = verify(
-            seq_rows.seq,
-            seq_rows.draft,
-            logits[logit_rows.start : logit_rows.stop],
-            state.pipeline,
-            hidden=own,
-            top=None if top is None else top.part(logit_rows),
-            timers=self.timers,
-        )
+        try:
+            outcome = verify(
+                seq_rows.seq,
+                seq_rows.draft,
+                logits[logit_rows.start : logit_rows.stop],
+                state.pipeline,
+                hidden=own,
+                top=None if top is None else top.part(logit_rows),
+                timers=self.timers,
+            )
+        except RequestError as error:
+            self._failed[seq_rows.seq.id] = error
+            return []
         return [StepResult.of(state, seq_rows, outcome)]
 
     def _keep(self, work: Pass, results: list[StepResult]) -> None:
@@ -353,6 +364,12 @@ class Engine:
         self.proposer.drafter.end(state.seq)
         state.has_begun = False
         state.prompt_features.clear()
+
+    def _end_failed(self) -> list[Event]:
+        """End the sequences that cannot go on; the others do."""
+        failed, self._failed = self._failed, {}
+        ended = ((self.abort(seq_id), error) for seq_id, error in failed.items())
+        return [replace(event, error=error) for event, error in ended if event is not None]
 
     def _forget(self, state: SequenceState) -> None:
         try:

@@ -198,6 +198,9 @@ class EngineLoop:
         self.served.record(event)
         if event.finish_reason is not None:
             del self._handles[event.seq_id]
+        if event.error is not None:
+            handle.error = handle.error or event.error
+            self.cancel(handle)
         try:
             handle.sink(event)
         except Exception as error:

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.decoding.verify import _Walk
 from forerun.drafting.parse import split_list
 from forerun.lab.bench import pass_costs
 from forerun.lab.bench.peers.base import second_models
@@ -60,7 +59,7 @@ def test_figures_of_another_precision_of_keys_and_values_are_not_taken_for_these
 
 
 def test_bench_fails_loudly_when_drafting_changes_tokens(bench, monkeypatch):
-    monkeypatch.setattr(_Walk, "descend", accepting_everything(_Walk.descend))
+    monkeypatch.setattr("forerun.engine.engine.verify", accepting_everything)
     code, text, err = bench("-d", "prompt_lookup", "--limit", 1, "-n", 24, "--no-controller")
     assert code == 1
     assert "0/1" in text, "the table is printed all the same"

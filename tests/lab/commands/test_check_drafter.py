@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forerun.lab.contract.contract import CHECKS
 from tests.cli.helpers import the_json
 from tests.drafters.helpers import REPEAT
 
@@ -11,7 +12,7 @@ def test_check_drafter_says_line_by_line_what_holds(forerun, tmp_path):
     repeat.write_text(REPEAT)
     code, out, _ = forerun("check-drafter", f"{repeat}:num_draft=1")
     assert code == 0, out
-    assert out.count("holds ") == len(out.strip().splitlines()) == 11
+    assert out.count("holds ") == len(out.strip().splitlines()) == len(CHECKS)
     repeat.write_text(REPEAT.replace("min(budget, self.options.num_draft)", "3"))
     code, out, _ = forerun("check-drafter", repeat, "--json")
     document = the_json(out)

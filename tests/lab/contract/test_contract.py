@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-import torch
 
 from forerun.core import registry
 from forerun.core.errors import ConfigError
-from forerun.core.random import Stream, uniform
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.drafters.prompt_lookup import Options, PromptLookup
-from forerun.drafting.base import Drafter, DrafterBytes
+from forerun.drafting.base import DrafterBytes
 from forerun.lab.contract import contract
 from forerun.lab.contract.candidate import Candidate, ContractError
 from forerun.lab.contract.contract import CHECKS, run
@@ -120,39 +118,6 @@ class Silent(Lookup):
         return [EMPTY_DRAFT for _ in seqs]
 
 
-class Drawing(Drafter):
-    """Draws a token with half of the mass on token 1, and says so."""
-
-    draws = True
-    said = 0.5
-
-    def __init__(self, target):
-        self.vocab_size = target.model.config.vocab_size
-
-    def propose(self, seqs, budgets):
-        return [self._draw(seq) if b else EMPTY_DRAFT for seq, b in zip(seqs, budgets, strict=True)]
-
-    def _row(self, mass):
-        row = torch.full((self.vocab_size,), (1 - mass) / (self.vocab_size - 1))
-        row[1] = mass
-        return row
-
-    def _draw(self, seq):
-        u = uniform(seq.seed, Stream.DRAFT, len(seq.tokens), 0)
-        token = int((self._row(0.5).cumsum(0) > u).nonzero()[0])
-        return Draft((token,), (-1,), (self._row(self.said),))
-
-
-class DrawsOtherwise(Drawing):
-    """Claims less for token 1 than it was drawn with."""
-
-    said = 0.1
-
-
-class HidesProbs(Drawing):
-    draws = False
-
-
 BROKEN = [
     (IgnoresBudgets, contract.check_budgets, "nodes, its budget was"),
     (ForgetsASequence, contract.check_batch, "propose returned 2 drafts for 3 sequences"),
@@ -166,8 +131,6 @@ BROKEN = [
     (MixesSequences, contract.check_batch_acceptance, "does one sequence see another's state"),
     (HoldsMore, contract.check_memory, "`memory` says"),
     (Silent, contract.check_greedy, "no token was drafted"),
-    (DrawsOtherwise, contract.check_distribution, "do not follow the target's distribution"),
-    (HidesProbs, contract.check_greedy, "draws = False"),
 ]  # fmt: skip
 
 
@@ -184,10 +147,6 @@ def test_a_broken_drafter_is_caught_and_told_how(broken, check, message):
 def test_the_ones_that_are_broken_keep_the_contract_otherwise(check):
     """What is caught is the one thing that is wrong."""
     check(Candidate(Lookup, tiny_model))
-
-
-def test_drawing_right_follows_the_distribution():
-    contract.check_distribution(Candidate(Drawing, tiny_model))
 
 
 def test_every_check_is_reported_and_one_that_fails_stops_no_other():

@@ -13,13 +13,13 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT
-from forerun.decoding import verify
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model, suffix
 from forerun.drafting.base import Target
+from forerun.engine import engine
 from forerun.lab.contract import distribution
 from tests.engine.harness import engine_for
-from tests.mutants import accepting_everything
+from tests.mutants import accepting_everything, favouring_drafts
 from tests.tiny import tiny_model
 
 MODEL = tiny_model(8, vocab_size=4, num_layers=1, sharpness=1.5)
@@ -30,7 +30,7 @@ NUM = 400
 FALSE_ALARM = 1e-6
 
 
-def engine(drafter: str):
+def drafting(drafter: str):
     target = Target(MODEL, None, max_num_seqs=32, max_len=64)
     built = (
         suffix.build(suffix.Options(), target)
@@ -41,7 +41,7 @@ def engine(drafter: str):
 
 
 def report(drafter: str, *settings: SamplingParams) -> distribution.Report:
-    steps = distribution.run(engine(drafter), [PROMPT], settings, length=3, num_samples=NUM)
+    steps = distribution.run(drafting(drafter), [PROMPT], settings, length=3, num_samples=NUM)
     return distribution.Report(tuple(check for checks in steps for check in checks), FALSE_ALARM)
 
 
@@ -57,13 +57,13 @@ def test_a_right_engine_holds(drafter):
 
 @pytest.mark.parametrize("drafter", ["suffix", "draft_model"])
 def test_a_verifier_that_accepts_everything_is_caught(drafter, monkeypatch):
-    monkeypatch.setattr(verify._Walk, "descend", accepting_everything(verify._Walk.descend))
+    monkeypatch.setattr(engine, "verify", accepting_everything)
     broken = report(drafter, WARM).failed
     assert {check.length for check in broken} == {2, 3}, "the first token is never drafted"
 
 
-def test_a_wrong_residual_is_caught(monkeypatch):
-    monkeypatch.setattr(verify, "_subtract", lambda target, draft: target)
+def test_noise_that_favours_drafts_is_caught(monkeypatch):
+    monkeypatch.setattr(engine, "verify", favouring_drafts)
     assert report("draft_model", WARM).failed
 
 
@@ -72,7 +72,7 @@ def test_tokens_of_chance_zero_fail_at_once(monkeypatch):
     monkeypatch.setattr(
         LogitsPipeline,
         "choose",
-        lambda self, *args: honest(LogitsPipeline(WARM, PROMPT, seed=self.seed), *args),
+        lambda self, *args: honest(LogitsPipeline(WARM, PROMPT, noise=self.noise), *args),
     )
     checks = report("suffix", NUCLEUS).checks
     assert all(check.impossible and check.p_value == 0 for check in checks)
@@ -143,4 +143,4 @@ def test_every_sample_is_counted_once():
 
 def test_too_few_samples_are_refused():
     with pytest.raises(ConfigError, match="at least 20 samples"):
-        list(distribution.run(engine("suffix"), [PROMPT], [WARM], length=2, num_samples=19))
+        list(distribution.run(drafting("suffix"), [PROMPT], [WARM], length=2, num_samples=19))
