@@ -10,7 +10,8 @@ from scipy import stats
 
 from forerun.core import device
 from forerun.core.errors import RequestError
-from forerun.core.random import MAX_SEED, Noise, gumbel
+from forerun.core.params import MAX_SEED
+from forerun.core.random import Noise, gumbel
 
 SEEDS = st.integers(0, MAX_SEED)
 KEYS = st.integers(0, 2**64 - 1)

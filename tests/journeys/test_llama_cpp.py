@@ -114,7 +114,7 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
         ("--spec-type draft-simple", "option 'model' must be given"),
         ("-m x.gguf -d draft_model", "drafter 'draft_model': option 'model' must be given"),
         ("--quant int8 -d draft_model:model=x,quant=two", "option 'quant' must be none or int8"),
-        ("--temp 1 -d draft_model:model=x,temperature=-1", "': temperature must be from 0 to 100"),
+        ("--temp 1 -d draft_model:model=x,min_confidence=2", "min_confidence must be in [0, 1)"),
         ("-tp 2", "-tp 2 is not possible here"),
     ],
 )

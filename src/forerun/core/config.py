@@ -49,7 +49,7 @@ class EngineConfig:
     draft_options: Mapping[str, object] = field(default_factory=dict)
     """Options of the drafter, given apart from its name."""
     min_draft: int = 0
-    """A draft of fewer tokens is dropped, unless it was drawn at random."""
+    """A draft of fewer tokens is dropped."""
     draft_budget: int = 63
     """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
     controller: bool = True

@@ -16,6 +16,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MAX_N = 64
+MAX_SEED = 2**63 - 1
 MAX_STOPS = 64
 HOT = 2.0
 """The highest temperature that OpenAI allows."""
@@ -79,7 +80,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of the given token ids, -100 to 100."""
     seed: int | None = None
-    """The same seed and request give the same tokens, whatever else is in the batch."""
+    """The same seed and request give the same tokens, whatever is drafted or in the batch; -1 or none draws one."""
     stop: tuple[str, ...] = ()
     """Strings that end the output; they are not part of it."""
     include_stop_str_in_output: bool = False
@@ -110,7 +111,7 @@ class SamplingParams:
     """What the output is expected to be (text or token ids), such as a file before a small change: it is drafted,
     nothing else."""
     max_draft: int | None = None
-    """At most this many drafted tokens a pass; 0 is plain decoding. No value changes a token of a greedy output."""
+    """At most this many drafted tokens a pass; 0 is plain decoding. No value changes a token."""
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -210,7 +211,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         f"at most {MAX_IDS} token ids with values from -100 to 100",
         lambda v: len(v) <= MAX_IDS and all(k >= 0 and _finite(-100, 100)(b) for k, b in v.items()),
     ),
-    ("seed", "a whole number from 0 to 2**63 - 1, or none", _optional(_whole(0, 2**63 - 1))),
+    ("seed", "a whole number from 0 to 2**63 - 1, or none", _optional(_whole(0, MAX_SEED))),
     (
         "stop",
         f"at most {MAX_STOPS} strings, none empty",

@@ -23,7 +23,6 @@ from forerun.core.errors import RequestError
 
 VERSION = 1
 """Of the draw: another one gives other texts for the same seeds."""
-MAX_SEED = 2**63 - 1
 _WEYL = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 _LN2, _SQRT_HALF = np.float32(0.6931472), np.int32(0x3F3504F3)

@@ -5,8 +5,7 @@ Every pass computes what the model would say after each of them (a Jacobi iterat
 along a column is an n-gram the model finds plausible, and goes into a pool. N-grams of the pool
 that begin with the last token are guesses for the tokens after it. Window and guesses are one token
 tree: a node sees its ancestors and stands at its depth, which is just the paper's mask and its
-positions. Nothing is drawn: all nodes are point masses, and a window node that turns out right is
-as good as a guess.
+positions. A window node that turns out right is as good as a guess.
 
 It needs no second model, but many rows: it is faster where a pass over W (N - 1) + G (N - 1) rows costs little
 more than a pass over one.

@@ -3,8 +3,7 @@
 For every length p to which the last tokens match something seen, the occurrences vote: the tree of
 their continuations is grown from its most frequent nodes, and its score, the expected number of
 accepted tokens, says which p to use. Agents, templates and edits repeat themselves across
-requests, so finished outputs are remembered, the oldest forgotten first. Everything is counted,
-nothing is drawn: drafts are point masses.
+requests, so finished outputs are remembered, the oldest forgotten first.
 
 `prompt_lookup` follows one occurrence and forgets with the request; this one weighs many.
 

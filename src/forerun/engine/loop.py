@@ -287,10 +287,9 @@ class RequestHandle:
 
 
 def _each(params: SamplingParams) -> Iterator[SamplingParams]:
-    """Yield the parameters of each of the `n` sequences; only the first one reads the whole prompt to score it."""
-    yield params
-    for _ in range(1, params.n):
-        yield replace(params, prompt_logprobs=None)
+    """Copy and check the parameters for each of the `n` sequences; only the first one scores the prompt."""
+    for i in range(params.n):
+        yield replace(params, prompt_logprobs=None if i else params.prompt_logprobs)
 
 
 @contextmanager

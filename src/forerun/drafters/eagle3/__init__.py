@@ -2,7 +2,7 @@
 
 The states of a low, a middle and a high layer go, with the next token, through one layer with keys and values of its
 own: rows with the target's states are kept, guessed rows only for the draft they belong to. The tree grows best first
-by the network's own distribution, calibrated by depth. Nothing is drawn.
+by the network's own distribution, calibrated by depth, and the sampler's noise.
 
 Sources: Li et al., arXiv 2503.01840; the two norms of EAGLE-3.1, arXiv 2605.09992; trees by confidence: EAGLE-2,
 arXiv 2406.16858.

@@ -2,7 +2,7 @@
 
 A head sees the target's state and nothing else: not the tokens that are guessed before its own. So a pass over the
 heads is cheap and can be wider than deep, and guesses get worse with depth sooner than those of a network that reads
-them. The tree grows best first by the heads' own distributions, calibrated by depth. Nothing is drawn.
+them. The tree grows best first by the heads' own distributions, calibrated by depth, and the sampler's noise.
 
 Source: Cai et al., arXiv 2401.10774.
 """

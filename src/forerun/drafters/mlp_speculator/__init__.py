@@ -3,7 +3,7 @@
 The state that the target's head read last, and the token that came of it, go through a cell of one layer; the result
 says which token may come next and is the state for the one after. There is no attention and no cache, so it costs
 next to nothing to begin, and the state is forgotten with each pass. The head is made of rows of the target's own. The
-tree grows best first by the network's own distribution, calibrated by depth. Nothing is drawn.
+tree grows best first by the network's own distribution, calibrated by depth, and the sampler's noise.
 
 Sources: Wertheimer et al., arXiv 2404.19124; the LSTM's cell: Snowflake ArcticInference; trees by confidence: EAGLE-2,
 arXiv 2406.16858.

@@ -4,8 +4,8 @@ Every verified row says what the target expects next, also where the guess was w
 probabilities are kept by the last 1 to `order` tokens before them, in a table of fixed size; a file made of the
 target's earlier answers (`forerun train table`) says it before anything was learned. Longer contexts correct
 shorter ones, and places where the same words stood before, in this text or an earlier output, correct both.
-The tree grows best first, so it fills the rows that a pass verifies for nearly nothing. Nothing is drawn: drafts are
-point masses, and each node's confidence is its expected chance.
+The tree grows best first, so it fills the rows that a pass verifies for nearly nothing. Each node's confidence is its
+expected chance, with the sampler's noise where the request samples.
 
 Source: Token Recycling (arXiv 2408.08696), which keeps the tokens after a single token as last seen, without
 probabilities, and starts empty; the look-up of repeats is SuffixDecoding's (arXiv 2411.04975).
