@@ -43,7 +43,7 @@ def random_logits(size: int, seed: int = 0) -> Tensor:
 halves = st.lists(st.integers(-8, 8).map(lambda i: i / 2), min_size=6, max_size=9)
 params = st.builds(
     SamplingParams,
-    temperature=st.sampled_from([0, 0.3, 1, 1.7]),
+    temperature=st.sampled_from([0, 1e-30, 0.3, 1, 1.7, 100]),
     top_k=st.sampled_from([-1, 0, 1, 2, 4, 50]),
     top_p=st.sampled_from([0.1371, 0.6137, 0.9173, 1]),
     min_p=st.sampled_from([0, 0.0713, 0.531, 1]),
@@ -206,6 +206,8 @@ def test_a_tiny_temperature_is_as_good_as_greedy(temperature: float) -> None:
     row = first_probs(logits, SamplingParams(temperature=temperature))
     assert row.argmax() == logits.argmax()
     assert row.max() == 1
+    made = LogitsPipeline(SamplingParams(temperature=temperature), noise=Noise(3))
+    assert made.choose(logits, NONE) == logits.argmax()
 
 
 def test_the_logits_are_not_changed() -> None:
@@ -228,11 +230,11 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_threads() -> None:
     assert all(result.equal(results[0]) for result in results)
 
 
-@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.9)])
+@pytest.mark.parametrize("own", [{}, {"top_p": 0.9}, {"temperature": 0}])
 @pytest.mark.parametrize("row", [[-math.inf, -math.inf], [math.nan, 1.0], [1.0, math.nan]])
-def test_a_row_without_mass_is_refused(row: list[float], params: SamplingParams) -> None:
+def test_a_row_without_mass_is_refused(row: list[float], own: dict[str, float]) -> None:
     with np.errstate(invalid="ignore"), pytest.raises(RequestError, match="no token can be chosen"):
-        LogitsPipeline(params).choose(torch.tensor(row), NONE)
+        LogitsPipeline(SamplingParams(**own)).choose(torch.tensor(row), NONE)
 
 
 @given(halves, st.integers(0, 5), st.integers(0, 12))

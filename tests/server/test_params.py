@@ -9,6 +9,7 @@ from forerun.core import params
 from forerun.core.params import MAX_N, SamplingParams
 from forerun.server import openai
 from forerun.server.config import DEFAULT_MAX_TOKENS, ServerConfig
+from tests.server.conftest import post
 
 SAID = [{"role": "user", "content": "One two three one two three"}]
 LONG = "word " * 440
@@ -58,6 +59,32 @@ def test_an_answer_without_max_tokens_ends(url, monkeypatch):
     assert found["choices"][0]["finish_reason"] == "length"
     found = httpx.post(f"{url}/v1/chat/completions", json=body | {"max_tokens": 12}).json()
     assert found["usage"]["completion_tokens"] == 12
+
+
+@pytest.mark.parametrize(
+    ("route", "count", "texts"),
+    [
+        ("/v1/completions", "n", lambda found: [one["text"] for one in found["choices"]]),
+        ("/completion", "n_cmpl", lambda found: [one["content"] for one in found]),
+    ],
+)
+def test_a_seed_fixes_each_completion_on_every_route(url, llm, route, count, texts):
+    """The first of three is that of one, and the offline one; a second prompt begins anew."""
+    params = SamplingParams(seed=7, max_tokens=12, n=3)
+    offline = [one.text for one in llm.generate("One two three", params)[0].outputs]
+    body = {"prompt": "One two three", "seed": 7, "temperature": 1, "max_tokens": 12, "top_p": 1}
+    assert len({*offline}) == 3
+    assert texts(post(url, route, body | {count: 3})) == offline
+    both = post(url, route, body | {"prompt": ["One two three"] * 2})
+    assert texts(both) == offline[:1] * 2
+    plain = post(url, route, body | {count: 3, "max_draft": 0})
+    assert texts(plain) == offline
+
+
+def test_a_seed_of_minus_one_is_none(url):
+    body = {"prompt": "One two three", "seed": -1, "temperature": 1.5}
+    drawn = {post(url, "/completion", body)["generation_settings"]["seed"] for _ in range(3)}
+    assert len(drawn) == 3
 
 
 def test_n_has_one_limit():
