@@ -80,13 +80,19 @@ def test_a_changed_token_is_counted_for_ours_and_only_shown_for_peers():
     assert num_different(found) == 1
 
 
-def test_sampled_tokens_are_not_compared():
-    found = rows(
-        [measured("none", "a1", 1.0), measured("suffix", "a1", 1.0, token_ids=[[9]])],
-        {**ORIGIN, "temperature": 1},
-    )
-    assert row_of(found, "suffix")["identical"] is None
-    assert num_different(found) == 0
+def test_sampled_tokens_are_compared_with_ours_where_a_seed_fixes_them():
+    other = [[9]]
+    measurements = [
+        measured("none", "a1", 1.0),
+        measured("suffix", "a1", 1.0, token_ids=other),
+        measured("peer plain", "a1", 1.0, peer="peer", token_ids=other),
+    ]
+    sampled = {**ORIGIN, "temperature": 1}
+    for origin, identical in ((sampled, None), ({**sampled, "seed": 0}, 0)):
+        found = rows(measurements, origin)
+        assert row_of(found, "suffix")["identical"] == identical
+        assert row_of(found, "plain")["identical"] is None
+        assert num_different(found) == (identical is not None)
 
 
 def test_a_peer_that_cannot_run_stays_in_the_table():

@@ -209,7 +209,7 @@ def publish_run(
     as_markdown: bool,
     as_json: bool,
 ) -> None:
-    """Print what was measured. Exits 1 if drafting changed a greedy token."""
+    """Print what was measured. Exits 1 if drafting changed a token."""
     rows = summary.rows(rounds, origin, baseline)
     different = summary.num_different(rows)
 

@@ -45,6 +45,8 @@ def rows(
         by_system.setdefault(measurement.system, []).append(measurement)
     for system, own in by_system.items():
         base, errors = _base(own[0], provenance), [m.error for m in own if m.error]
+        is_seeded = own[0].peer is None and provenance.get("seed") is not None
+        has_one_answer = is_seeded or provenance.get("temperature") == 0
         if errors:
             found.append({**base, "category": ALL, "error": errors[0]})
             continue
@@ -52,7 +54,7 @@ def rows(
             chosen = [r for r in rounds if category in (ALL, r.category)]
             if pairs := _pairs(chosen, system, plain):
                 num_prompts = {r.group: r.num_prompts for r in chosen}
-                values = _values(pairs, num_prompts, provenance.get("temperature") == 0)
+                values = _values(pairs, num_prompts, has_one_answer)
                 if baseline is not None and (others := _pairs(chosen, system, baseline)):
                     names = ("over_baseline", "over_baseline_lo", "over_baseline_hi")
                     ratios = zip(names, _speedup(others), strict=True)
@@ -78,7 +80,7 @@ def _pairs(rounds: Sequence[Round], system: str, other: str) -> dict[str, list[P
 
 
 def num_different(found: Sequence[Row]) -> int:
-    """Prompts whose greedy tokens our drafters changed; any at all is a defect."""
+    """Prompts whose tokens our drafters changed; any at all is a defect."""
     return sum(
         row["prompts"] - row["identical"]
         for row in found
@@ -95,7 +97,7 @@ def _base(system: Measurement, provenance: Provenance) -> Row:
 
 
 def _values(
-    groups: Mapping[str, Sequence[Pair]], num_prompts: Mapping[str, int], is_greedy: bool
+    groups: Mapping[str, Sequence[Pair]], num_prompts: Mapping[str, int], has_one_answer: bool
 ) -> Row:
     # Every round of a group gives the same counts.
     first = [pairs[0][0] for pairs in groups.values()]
@@ -124,7 +126,7 @@ def _values(
         "draft_ms": _round(_total(groups, "draft_s") * 1e3, 2) if is_ours else None,
         "verify_ms": _round(_total(groups, "verify_s") * 1e3, 2) if is_ours else None,
         "ttft_ms": _round(_median_ms([s for m in every for s in m.ttft_s]), 2),
-        "identical": identical if is_greedy else None,
+        "identical": identical if has_one_answer else None,
         "peak_rss_mb": max(m.peak_rss_mb for m in every),
     }
 

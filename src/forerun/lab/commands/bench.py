@@ -79,7 +79,7 @@ def command(
     api_key: shared.ApiKey = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a greedy token differs.
+    """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a token differs.
 
     With --url the prompts go to a server of OpenAI's API, as with bench serve.
     """
