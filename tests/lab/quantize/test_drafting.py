@@ -112,18 +112,11 @@ FORMATS = {
     "flatten, 4 bits": {"q4_c"},
     "flatten, 8 bits": {"q8_c"},
 }
-# A draft that draws nothing: seeded requests are then answered as without it, token for token.
-DRAWS_NOT = "draft_model:temperature=0"
 DRAFTERS = [
-    *(
-        name
-        for name in registry.names("drafters")
-        if name not in ("none", "draft_model", "early_exit")
-    ),
-    *("early_exit:temperature=0", DRAWS_NOT, f"{DRAWS_NOT},branch=2,2,1"),
-    *(f"suffix++{DRAWS_NOT}", "mlp_speculator++recycling"),
+    *(name for name in registry.names("drafters") if name != "none"),
+    *("draft_model:branch=2,2,1", "suffix++draft_model", "mlp_speculator++recycling"),
 ]
-DEFAULT = (DRAWS_NOT, "recycling")
+DEFAULT = ("draft_model", "recycling")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`forerun eval distribution`: a test that drafting changes no probability."""
+"""`forerun eval distribution`: a test of the draw, with drafting."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Does sampling with drafts follow the target's distribution? Empirical against exact, on a real model.
+"""Do the samples of many seeds follow the model's distribution? Empirical against exact, on a real model.
 
-The distribution of the next tokens after a prompt is computed exactly, without drafting: a plain pass
-after every beginning that is likely enough, processed as the request says. Then the engine samples
-the prompt many times with drafting, each time with another seed, and for every length the counts of
-the whole sequences are compared with it by Pearson's chi-square test:
+The distribution of the next tokens after a prompt is computed exactly: a plain pass after every beginning that is
+likely enough, processed as the request says. Then the engine samples the prompt many times with drafting, each time
+with another seed, and for every length the counts of the whole sequences are compared with it by Pearson's chi-square
+test:
 
     chi2 = sum over sequences of (seen - expected)^2 / expected
 

@@ -4,8 +4,8 @@ Vocabulary is where the memory goes: logits are never kept. A block of rows is m
 gradient of its inputs are found at once, and only those stay (as in fused linear cross-entropy).
 
 p is over the draft vocabulary and sums to less than one: what the target gives to other tokens. KL then weighs a row
-by its sum, so rows that the draft vocabulary cannot say are learned from little; alpha = sum min(p, q) is what sampling
-accepts. Of logits z with q = softmax(z):
+by its sum, so rows that the draft vocabulary cannot say are learned from little. alpha = sum min(p, q): of the guesses
+for sampled requests at least alpha / (2 - alpha) are right. Of logits z with q = softmax(z):
 
     kl         -sum p log q          d/dz = q sum p - p
     ce         -log q[best]          the same with p one at the target's likeliest token, if the draft vocabulary has it

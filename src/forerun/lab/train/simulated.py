@@ -1,8 +1,9 @@
 """How long accepted drafts would be on held-out replies, without running the engine.
 
 A row's guesses are compared with the target's along the reply's own tokens. Greedy replies are what the target says, so
-there a draft is accepted as far as its guesses agree: exact. At temperature 1 a guess is accepted with chance
-alpha = sum min(p, q); what follows is counted along the reply, which is near enough to compare drafters.
+there a draft is accepted as far as its guesses agree: exact. At temperature 1 a guess is right with a chance between
+alpha / (2 - alpha) and alpha = sum min(p, q). The upper one is taken, and what follows is counted along the reply: near
+enough to compare drafters.
 
 N rows, K steps, V' draft vocabulary.
 """
