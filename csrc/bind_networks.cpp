@@ -62,18 +62,20 @@ struct TextNGramModel {
     }
 };
 
+using Noises = std::vector<std::optional<TreeNoise>>;  // empty: all requests are greedy
+
 std::vector<Question> questions_of(const std::vector<int>& tokens,
                                    const std::vector<int>& num_nodes, std::size_t num_rows,
                                    const TextNGramModel* texts, std::vector<NGramModel>& evidence,
-                                   const std::vector<std::optional<TreeNoise>>& noises) {
+                                   const Noises& noises) {
     need(tokens.size() == num_rows && num_nodes.size() == num_rows,
          "a token and a number of nodes are needed for every row");
-    need(noises.size() == num_rows, "a noise, or none, is needed for every row");
+    need(noises.empty() || noises.size() == num_rows, "a noise, or none, is needed for every row");
     need(!texts || texts->texts.size() == num_rows, "a text is needed for every row");
     if (texts) evidence = texts->each();
     std::vector<Question> questions;
     for (std::size_t i = 0; i < num_rows; ++i) {
-        questions.push_back({tokens[i], num_nodes[i], nullptr, {}, noises[i]});
+        questions.push_back({tokens[i], num_nodes[i], nullptr, {}, noises.empty() ? std::nullopt : noises[i]});
         if (!texts) continue;
         questions[i].evidence = &evidence[i];
         questions[i].context = texts->texts[i]->last_tokens(0);
@@ -91,8 +93,8 @@ nb::list listed(const std::vector<GuessTree>& trees) {
 
 nb::list draft(StateNetwork& self, const Array2<const float>& hidden, const std::vector<int>& tokens,
                const std::vector<int>& num_nodes, int num_steps, double min_chance,
-               const std::vector<std::optional<TreeNoise>>& noises, const TextNGramModel* texts,
-               double min_doubt, const std::optional<std::vector<int>>& rows) {
+               const TextNGramModel* texts, double min_doubt,
+               const std::optional<std::vector<int>>& rows, const Noises& noises) {
     const std::size_t width = self.target().shape().hidden_size;
     need(hidden.shape(1) == width, "hidden must be (rows, hidden size)");
     std::vector<const float*> states;
@@ -124,8 +126,7 @@ void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
 
 nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
                      const std::vector<int>& num_nodes, int num_steps, double min_chance,
-                     const std::vector<std::optional<TreeNoise>>& noises,
-                     const TextNGramModel* texts, double min_doubt) {
+                     const TextNGramModel* texts, double min_doubt, const Noises& noises) {
     std::vector<NGramModel> evidence;
     std::vector<Question> questions =
         questions_of(std::vector<int>(slots.size()), num_nodes, slots.size(), texts, evidence, noises);
@@ -163,7 +164,8 @@ void bind_networks(nb::module_& m) {
     nb::class_<StateNetwork, DraftNetwork>(m, "StateNetwork",
                                            "One that drafts from the target's last state.")
         .def("draft", &draft, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
-             "min_chance"_a, "noises"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0, "rows"_a = nullptr);
+             "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0, "rows"_a = nullptr,
+             "noises"_a = Noises{});
 
     nb::class_<RecurrentNetwork, StateNetwork>(m, "RecurrentNetwork",
                                                "A network whose state goes from token to token.")
@@ -220,8 +222,8 @@ void bind_networks(nb::module_& m) {
         .def("clear", &EagleNetwork::clear, "slot"_a)
         .def("reuse", &EagleNetwork::reuse, "slot"_a, "source"_a, "rows"_a)
         .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert())
-        .def("draft", &draft_slots, "slots"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a, "noises"_a,
-             "texts"_a = nullptr, "min_doubt"_a = 0.0);
+        .def("draft", &draft_slots, "slots"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a,
+             "texts"_a = nullptr, "min_doubt"_a = 0.0, "noises"_a = Noises{});
 }
 
 }  // namespace forerun

@@ -129,12 +129,13 @@ nb::list grow_trees(const std::vector<const SuffixIndex*>& texts, const SuffixIn
                     const FileTable* file, const LiveTable& live,
                     const std::vector<int>& num_nodes, double min_chance,
                     const std::vector<std::optional<TreeNoise>>& noises) {
-    if (num_nodes.size() != texts.size() || noises.size() != texts.size())
+    if (num_nodes.size() != texts.size() || (!noises.empty() && noises.size() != texts.size()))
         throw nb::value_error("as many budgets and noises as texts");
     nb::list trees;
     for (std::size_t i = 0; i < texts.size(); ++i) {
         trees.append(guess_tree(texts[i]->last_tokens(0), file, live, {&shared, texts[i]},
-                                num_nodes[i], min_chance, noises[i]));
+                                num_nodes[i], min_chance,
+                                noises.empty() ? std::nullopt : noises[i]));
     }
     return trees;
 }
@@ -228,12 +229,14 @@ NB_MODULE(_native, m) {
         .def(
             "__init__",
             [](TreeNoise* self, std::uint64_t seed, std::uint64_t stream, std::uint64_t position,
-               double factor) { new (self) TreeNoise{seed, stream, position, factor}; },
-            "seed"_a, "stream"_a, "position"_a, "factor"_a);
+               double temperature, double top_p, double min_p, std::size_t top_k) {
+                new (self) TreeNoise{seed, stream, position, temperature, top_p, min_p, top_k};
+            },
+            "seed"_a, "stream"_a, "position"_a, "temperature"_a, "top_p"_a, "min_p"_a, "top_k"_a);
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
-          "num_nodes"_a, "min_chance"_a, "noise"_a.none(), "The likeliest continuations, best first.");
+          "num_nodes"_a, "min_chance"_a, "noise"_a = nb::none(), "The likeliest continuations, best first.");
     m.def("grow_trees", &grow_trees, "texts"_a, "shared"_a, "file"_a.none(), "live"_a, "num_nodes"_a,
-          "min_chance"_a, "noises"_a, "The likeliest continuations of each text, best first.");
+          "min_chance"_a, "noises"_a = std::vector<std::optional<TreeNoise>>{}, "The likeliest continuations of each text, best first.");
     bind_decoder(m);
     bind_networks(m);
 }

@@ -160,7 +160,7 @@ std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
         if (growth.question.num_nodes <= 0) continue;
         growth.is_active = wants_step(growth, -1);
         if (growth.is_active) continue;
-        open(growth, kNoState, evidence_of(growth));
+        open(growth, kNoState, growth.question.evidence->last());
         take_nodes(growth, -1);
     }
     row_depths_.assign(growths_.size(), 0);
@@ -171,14 +171,14 @@ std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
     if (num_rows() > 0) {
         runtime_.lay_out([&](Scratch& scratch) {
             aside_ = scratch.take<float>(threads * (kHeadRows * kBlock + kTile));
-            largest_ = scratch.take<Scored>(threads * rows * kNext);
+            largest_ = scratch.take<Scored>(threads * rows * kLists * kNext);
             block_largest_ = scratch.take<float>(rows * block_stride_);
             block_sum_ = scratch.take<float>(rows * block_stride_);
             lay_out(scratch);
         });
         std::fill_n(block_largest_, rows * block_stride_, -kInfinity);
         std::fill_n(block_sum_, rows * block_stride_, 0.0f);
-        std::fill_n(largest_, threads * rows * kNext, kNobody);
+        std::fill_n(largest_, threads * rows * kLists * kNext, kNobody);
         std::vector<int> phases, cell;
         plan_cell(cell);
         for (int step = 0; step < kMaxSteps; ++step) {
@@ -222,30 +222,39 @@ void DraftNetwork::read_head(int block, int thread) {
             const std::size_t depth = row_depths_[row];
             const TreeNoise* noise = row_noises_[row];
             Perturbation how;
-            if (noise) how.key = noise->key(row_depths_[row]);
+            if (noise) {
+                how.key = noise->key(row_depths_[row]);
+                how.factor = static_cast<float>(1.0 / noise->temperature);
+            }
             if (ids_.empty())
                 how.first_token = static_cast<std::uint32_t>(first_id);
             else
                 how.ids = noise_ids_.data() + first_id;
-            float factor = factors_[std::min(depth, factors_.size() - 1)];
-            if (noise) factor *= static_cast<float>(noise->factor);
+            const float factor = factors_[std::min(depth, factors_.size() - 1)];
             if (factor != 1.0f) kernels_.scale(logits, whole, factor);
             std::fill(logits + count, logits + whole, -kInfinity);
             const std::size_t at = static_cast<std::size_t>(row) * block_stride_ + block;
             block_sum_[at] = kernels_.exp_sum(logits, nullptr, whole, block_largest_ + at);
-            Scored* list = largest_ + (static_cast<std::size_t>(thread) * num_sequences() + row) * kNext;
-            float score = 0.0f;
+            Scored* list = lists(thread, row);
             const auto find = [&](int i) {
-                const float limit = list[kNext - 1].value;
-                if (noise) return kernels_.find_score(how, logits, i, count, limit, &score);
-                i = kernels_.find(logits, i, count, limit);
-                score = logits[i];
-                return i;
+                return kernels_.find(logits, i, count, list[kNext - 1].value);
             };
             for (int i = find(0); i < count; i = find(i + 1))
+                insert({logits[i], first_id + i}, list, kNext);
+            if (!noise) continue;
+            list += kNext;
+            float score = 0.0f;
+            const auto find_score = [&](int i) {
+                return kernels_.find_score(how, logits, i, count, list[kNext - 1].value, &score);
+            };
+            for (int i = find_score(0); i < count; i = find_score(i + 1))
                 insert({score, first_id + i}, list, kNext);
         }
     }
+}
+
+Scored* DraftNetwork::lists(int thread, int row) const {
+    return largest_ + (static_cast<std::size_t>(thread) * num_sequences() + row) * kLists * kNext;
 }
 
 // The logarithm of a row's sum of e^logit, from those of its blocks.
@@ -261,10 +270,10 @@ float DraftNetwork::log_sum(int row) const {
 void DraftNetwork::learn_next(int sequence, int step) {
     Growth& growth = growths_[sequence];
     if (!growth.is_active) return;
-    const std::size_t stride = static_cast<std::size_t>(num_sequences()) * kNext;
-    Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
+    Scored* list = lists(0, growth.row);
     for (int thread = 1; thread < pool_.size(); ++thread)
-        for (int i = 0; i < kNext; ++i) insert(list[thread * stride + i], list, kNext);
+        for (int i = 0; i < kLists * kNext; ++i)
+            insert(lists(thread, growth.row)[i], list + i / kNext * kNext, kNext);
     const Chances found = next_tokens(growth);
     open(growth, step, beside_evidence(growth, found));
     if (sees_depth_alone()) {
@@ -272,31 +281,30 @@ void DraftNetwork::learn_next(int sequence, int step) {
         growth.by_depth[growth.next.depth] = found;
     }
     for (int thread = 0; thread < pool_.size(); ++thread)
-        std::fill_n(list + thread * stride, kNext, kNobody);
+        std::fill_n(lists(thread, growth.row), kLists * kNext, kNobody);
     take_nodes(growth, step);
 }
 
-// What the network says may come next in a sequence's row; of scores the noise is taken off again.
+// What the network says may come next in a sequence's row: its likeliest tokens, then those of the largest scores.
 Chances DraftNetwork::next_tokens(const Growth& growth) const {
     Chances found;
-    const Scored* list = largest_ + static_cast<std::size_t>(growth.row) * kNext;
+    const Scored* list = lists(0, growth.row);
     const double sum = log_sum(growth.row);
-    for (int i = 0; i < kNext && list[i].id != kNobody.id; ++i) {
+    for (int i = 0; i < kLists * kNext; ++i) {
+        if (list[i].id == kNobody.id) continue;
         const int token = ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]);
-        float noise = 0.0f;
-        if (growth.question.noise)
+        const auto is_token = [=](const auto& each) { return each.first == token; };
+        if (i >= kNext && std::any_of(found.begin(), found.end(), is_token)) continue;
+        double logit = list[i].value;
+        if (i >= kNext) {
+            float noise = 0.0f;
             kernels_.noise(growth.question.noise->key(growth.next.depth), &token, 1, &noise);
-        double p = std::exp(list[i].value - noise - sum);
+            logit = (logit - noise) * growth.question.noise->temperature;
+        }
+        double p = std::exp(logit - sum);
         if (p > 1.0) p = 1.0;  // NaN stays
         found.push_back({token, p});
     }
-    return found;
-}
-
-// What the evidence says of the node taken last, at the request's temperature.
-Chances DraftNetwork::evidence_of(const Growth& growth) const {
-    Chances found = growth.question.evidence->last();
-    if (growth.question.noise) growth.question.noise->temper(found);
     return found;
 }
 
@@ -304,7 +312,7 @@ Chances DraftNetwork::evidence_of(const Growth& growth) const {
 Chances DraftNetwork::beside_evidence(const Growth& growth,
                                                 const Chances& found) const {
     if (!growth.question.evidence) return found;
-    Chances next = evidence_of(growth);
+    Chances next = growth.question.evidence->last();
     for (auto& [token, p] : next) p *= 1 - kShare;
     const auto known = static_cast<std::ptrdiff_t>(next.size());
     for (const auto& [token, p] : found) {
@@ -325,8 +333,7 @@ bool DraftNetwork::wants_step(Growth& growth, int step) const {
                      growth.next.parent != kNoState;
     if (!growth.question.evidence) return may;
     double best = 0.0;
-    growth.question.evidence->next(growth.places.back());
-    Chances next = evidence_of(growth);
+    Chances next = growth.question.evidence->next(growth.places.back());
     if (growth.question.noise) growth.question.noise->see(growth.next.depth, next);
     for (const auto& [token, p] : next) best = std::max(best, p);
     return may && growth.reach * (1.0 - best) >= limits_.min_doubt;
@@ -375,7 +382,7 @@ void DraftNetwork::take_nodes(Growth& growth, int step) {
         else if (wants)
             growth.is_active = true;
         else if (evidence)
-            open(growth, kNoState, evidence_of(growth));
+            open(growth, kNoState, growth.question.evidence->last());
     }
 }
 

@@ -57,22 +57,37 @@ std::uint64_t TreeNoise::key(int depth) const {
     return mix64(mix64(seed + 0x9E3779B97F4A7C15u * place) + stream);
 }
 
-void TreeNoise::temper(Chances& next) const {
-    if (factor == 1.0 || next.empty()) return;
-    double total = std::pow(left(next), factor);
-    for (auto& [token, p] : next) total += p = std::pow(p, factor);
-    for (auto& [token, p] : next) p /= total;
+// Only tokens that the request's filters are likely to leave, as shares of all that they leave.
+void TreeNoise::filter(Chances& next) const {
+    if (top_p == 1.0 && min_p == 0.0 && top_k == 0) return;
+    Chances ranked = next;
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    const double least = min_p * ranked[0].second;
+    double kept = 0.0, border = -1.0;  // the chance of the first token that is left out
+    for (std::size_t i = 0; i < ranked.size(); ++i) {
+        const double p = ranked[i].second;
+        if (kept >= top_p || p < least || (top_k != 0 && i == top_k)) {
+            border = p;
+            break;
+        }
+        kept += p;
+    }
+    if (border < 0) kept = std::max(kept, top_p);  // the filters may leave more
+    std::erase_if(next, [&](const auto& each) { return each.second <= border; });
+    for (auto& [token, p] : next) p /= kept;
 }
 
 void TreeNoise::see(int depth, Chances& next) const {
     if (next.empty()) return;
+    filter(next);
     std::vector<std::int32_t> tokens;
     for (const auto& [token, p] : next) tokens.push_back(token);
     std::vector<float> noise(tokens.size());
     kernels_for("auto").noise(key(depth), tokens.data(), static_cast<int>(tokens.size()), noise.data());
-    double total = std::exp((std::log(left(next)) + kMeanNoise) / kSpread);
+    double total = std::exp((std::log(left(next)) + temperature * kMeanNoise) / kSpread);
     for (std::size_t i = 0; i < next.size(); ++i)
-        total += next[i].second = std::exp((std::log(next[i].second) + noise[i]) / kSpread);
+        total += next[i].second = std::exp((std::log(next[i].second) + temperature * noise[i]) / kSpread);
     for (auto& [token, p] : next) p /= total;
 }
 
@@ -151,10 +166,7 @@ GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int nu
         const std::size_t here = reached.size() - 1;
         const int parent = static_cast<int>(here) - 1;
         Chances next = evidence.next(reached[here]);
-        if (noise) {
-            noise->temper(next);
-            noise->see(depth, next);
-        }
+        if (noise) noise->see(depth, next);
         for (const auto& [token, p] : next) {
             if (!(chance * p >= min_chance)) continue;
             heap.push_back({chance * p, serial++, token, parent, p, depth + 1, here});

@@ -19,16 +19,18 @@ struct GuessTree {
 using Chances = std::vector<std::pair<int, double>>;  // tokens, each once
 
 // The sampler's noise below a text's last token: what `core/random.py` keeps of a sequence, the position of its
-// next token, and 1 / temperature.
+// next token, and the request's temperature and filters.
 struct TreeNoise {
     std::uint64_t seed = 0, stream = 0, position = 0;
-    double factor = 1.0;
+    double temperature = 1.0, top_p = 1.0, min_p = 0.0;
+    std::size_t top_k = 0;  // 0: all
 
     std::uint64_t key(int depth) const;
-    // The chances at another temperature than 1; what is left to others counts as one token.
-    void temper(Chances& next) const;
     // The chances of tokens at a depth to be the sampler's choice, for who sees its noise.
     void see(int depth, Chances& next) const;
+
+  private:
+    void filter(Chances& next) const;
 };
 
 // A place in a tree: the last tokens, and where they stood in each index, longest match first.

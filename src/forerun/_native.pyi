@@ -56,7 +56,16 @@ class FileTable:
     ) -> None: ...
 
 class TreeNoise:
-    def __init__(self, seed: int, stream: int, position: int, factor: float) -> None: ...
+    def __init__(
+        self,
+        seed: int,
+        stream: int,
+        position: int,
+        temperature: float,
+        top_p: float,
+        min_p: float,
+        top_k: int,
+    ) -> None: ...
 
 def grow_tree(
     context: Sequence[int],
@@ -65,7 +74,7 @@ def grow_tree(
     indexes: Sequence[SuffixIndex],
     num_nodes: int,
     min_chance: float,
-    noise: TreeNoise | None,
+    noise: TreeNoise | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]: ...
 def grow_trees(
     texts: Sequence[SuffixIndex],
@@ -74,7 +83,7 @@ def grow_trees(
     live: LiveTable,
     num_nodes: Sequence[int],
     min_chance: float,
-    noises: Sequence[TreeNoise | None],
+    noises: Sequence[TreeNoise | None] = (),
 ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class Cache:
@@ -215,10 +224,10 @@ class StateNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        noises: Sequence[TreeNoise | None],
         texts: TextNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
+        noises: Sequence[TreeNoise | None] = (),
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class RecurrentNetwork(StateNetwork):
@@ -264,7 +273,7 @@ class EagleNetwork(DraftNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        noises: Sequence[TreeNoise | None],
         texts: TextNGramModel | None = None,
         min_doubt: float = 0.0,
+        noises: Sequence[TreeNoise | None] = (),
     ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...

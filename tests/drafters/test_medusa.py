@@ -12,6 +12,7 @@ from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.drafting import MedusaWeights, NativeMedusa, TorchMedusa
 from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.base import Target
+from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder as network_folder
 from forerun.model.kernels import native
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
@@ -68,7 +69,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
     weights = files.read(folder, TARGET)
     network = TorchMedusa(weights, MODEL)
     for depth in range(HEADS):
-        found, chances = network.likeliest(hidden()[0], depth)
+        found, chances = network.likeliest(hidden()[0], Step(0, -1, 0, depth))
         logits = net.logits(hidden()[0], depth) / OURS["temperature"][depth]
         assert torch.allclose(
             logits.softmax(-1)[torch.searchsorted(IDS, found)], chances, atol=1e-5

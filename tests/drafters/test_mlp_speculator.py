@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from forerun.core.errors import LoadError
+from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.mlp_speculator import Options, build, files
 from forerun.drafters.mlp_speculator import network as networks
 from forerun.drafters.mlp_speculator.drafting import TorchNetwork
 from forerun.drafting.base import Target
+from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder
 from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
@@ -116,7 +118,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
     for depth, token in enumerate((5, 2, 8)):
         state, logits = trained.step(state, torch.tensor(token), depth)
         ours = network.advance(torch.tensor(token), depth, ours)
-        found, chances = network.likeliest(ours.x, depth)
+        found, chances = network.likeliest(ours.x, Step(0, -1, 0, depth))
         expected = (logits / config["temperature"][min(depth, 1)]).softmax(-1)
         assert torch.allclose(expected.max(), chances[0], atol=1e-5)
         assert torch.allclose(expected[torch.searchsorted(tokens, found)], chances, atol=1e-5)
@@ -130,7 +132,7 @@ def state_of(drafter):
 def test_a_draft_starts_from_the_last_committed_row(tmp_path):
     drafter = build(Options(model="untrained"), target())
     rows = torch.arange(4 * WIDTH).reshape(4, WIDTH).float()
-    seq = Seq(0, [1, 2, 3], None, 0)
+    seq = Seq(0, [1, 2, 3], SamplingParams(temperature=0), 0)
     drafter.begin(seq, Outcome((), (3,), hidden=rows))
     assert state_of(drafter).equal(rows[3])
     seq.tokens += [7, 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.drafting import NativeNetwork, TorchNetwork
 from forerun.drafting import best_first
 from forerun.drafting.base import Target
@@ -12,6 +13,7 @@ from forerun.drafting.ngram.ngram_model import NGramModel, text_ngrams
 from forerun.drafting.ngram.suffix_index import new_index
 from forerun.drafting.ngram.token_table import new_live_table
 from forerun.drafting.spec import DrafterSpec
+from forerun.drafting.tree_noise import TreeNoise
 from forerun.model.kernels import native
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.native.networks import hidden, target, weights_of
@@ -43,20 +45,28 @@ def network(kind=NativeNetwork):
     return kind(weights, model, 32) if kind is NativeNetwork else kind(weights, model)
 
 
-def draft(net, evidence, doubt, num_nodes=9):
+def draft(net, evidence, doubt, num_nodes=9, noises=()):
     tokens = [text[-1] for text in TEXTS]
     rows = hidden(len(TEXTS))
-    return net.draft(rows, tokens, [num_nodes] * len(TEXTS), 4, 0.01, evidence, doubt)
+    found = rows, tokens, [num_nodes] * len(TEXTS), 4, 0.01, evidence, doubt
+    return net.draft(*found, noises=noises)
 
 
+NOISES = [
+    TreeNoise(Noise(3), 40),
+    TreeNoise(Noise(4, 1), 7, temperature=0.7, top_p=0.9, top_k=4),
+    None,
+]
+"""The requests of two texts sample, that of the third is greedy."""
 needs_native = pytest.mark.skipif(not native.available(), reason="no native kernels")
 
 
 @needs_native
+@pytest.mark.parametrize("noises", [(), NOISES], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("doubt", [0.0, 0.3, 0.6])
-def test_the_native_tree_is_the_oracles(doubt, monkeypatch):
-    found = draft(network(), known()[0], doubt)
-    expected = draft(network(TorchNetwork), known(monkeypatch)[0], doubt)
+def test_the_native_tree_is_the_oracles(doubt, noises, monkeypatch):
+    found = draft(network(), known()[0], doubt, noises=noises)
+    expected = draft(network(TorchNetwork), known(monkeypatch)[0], doubt, noises=noises)
     for tree, other in zip(found, expected, strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from forerun import _native
+from forerun.core.random import Noise
 from forerun.drafters.eagle3.drafting import EagleWeights, NativeEagle, TorchEagle
 from forerun.drafters.eagle3.files import shapes
 from forerun.drafters.eagle3.network import Eagle3Config
+from forerun.drafting.tree_noise import TreeNoise
 from tests.native.models import VOCAB
 from tests.native.networks import TOKENS, WIDTH, target
 
@@ -64,7 +66,13 @@ def fill(network, lengths, step=1000):
 
 
 def drafts(network, slots=(0, 1, 2), num_nodes=8, num_steps=6):
-    return network.draft([*slots], [num_nodes] * len(slots), num_steps, 0.0)
+    """Slot 0 samples, 1 too at another temperature, 2 is greedy."""
+    noises = [NOISES[slot] for slot in slots]
+    found = [*slots], [num_nodes] * len(slots), num_steps, 0.0
+    return network.draft(*found, noises=noises)
+
+
+NOISES = (TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9, temperature=0.8, top_p=0.95), None)
 
 
 LENGTHS = (5, 70, 130)  # one, two and three chunks of attention

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.core.random import Noise
 from forerun.core.types import TopK
 from forerun.drafting.best_first import grow_texts
 from forerun.drafting.ngram.suffix_index import SuffixIndex
@@ -17,6 +18,7 @@ from forerun.drafting.ngram.token_table import (
     FileTable,
     LiveTable,
 )
+from forerun.drafting.tree_noise import TreeNoise
 
 _native = pytest.importorskip("forerun._native")
 
@@ -54,6 +56,17 @@ def packed(buckets, token_nbytes: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(offsets, np.uint32), np.frombuffer(data, np.uint8)
 
 
+NOISES = st.none() | st.builds(
+    TreeNoise,
+    st.builds(Noise, st.integers(0, 2**63 - 1), st.integers(0, 9)),
+    st.integers(0, 10_000),
+    st.sampled_from([1e-5, 0.3, 0.7, 1.0, 2.0, 100.0]),
+    st.sampled_from([1.0, 0.9, 0.5]),
+    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([0, 1, 3]),
+)
+
+
 @given(
     ROWS,
     SETS,
@@ -64,9 +77,10 @@ def packed(buckets, token_nbytes: int) -> tuple[np.ndarray, np.ndarray]:
     st.lists(st.tuples(WORDS, st.integers(0, 12)), max_size=3),
     st.sampled_from([0.0, 0.001, 0.02, 0.3]),
     st.booleans(),
+    st.lists(NOISES, min_size=3, max_size=3),
 )
 def test_the_native_trees_are_those_of_their_oracle(
-    rows, num_sets, order, buckets, token_nbytes, past, asked, min_chance, has_file
+    rows, num_sets, order, buckets, token_nbytes, past, asked, min_chance, has_file, noises
 ) -> None:
     from forerun.drafting.ngram.token_table import context_hashes
 
@@ -79,6 +93,7 @@ def test_the_native_trees_are_those_of_their_oracle(
     nbytes = num_sets * WAYS * ENTRY_NBYTES
     trees = []
     num_nodes = [most for _, most in asked]
+    seen = noises[: len(asked)], [noise and noise.native() for noise in noises[: len(asked)]]
     for module, grow in ((_native, _native.grow_trees), (None, grow_texts)):
         live = (module.LiveTable if module else LiveTable)(order, nbytes)
         learned(live, rows)
@@ -92,7 +107,9 @@ def test_the_native_trees_are_those_of_their_oracle(
             (module.FileTable if module else FileTable)(*arrays, token_nbytes) if has_file else None
         )
         assert live.__sizeof__() == nbytes
-        trees.append(grow(texts, shared, file, live, num_nodes, min_chance))
+        trees.append(
+            grow(texts, shared, file, live, num_nodes, min_chance, seen[module is _native])
+        )
     assert trees[0] == trees[1]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -58,8 +59,8 @@ class DraftLimits(NamedTuple):
 
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """Tokens, parents, and the chance of each node once its parent is right; best first."""
-TakeSteps = Callable[[int, Sequence[Step]], tuple[Tensor, Tensor]]
-"""Takes the number of the step and the sequences' tokens; gives the likeliest next ones (R, k) and their chances."""
+TakeSteps = Callable[[int, Sequence[Step]], Sequence[tuple[Tensor, Tensor]]]
+"""Takes the number of the step and the sequences' tokens; gives tokens (k,) to guess next and their chances (k,), of each."""
 
 
 @dataclass(slots=True)
@@ -85,18 +86,19 @@ def grow(
     limits: DraftLimits,
     max_depth: int,
     take_steps: TakeSteps | None,
-    noises: Sequence[TreeNoise | None],
     ngrams: TextNGramModel = (),
     sees_depth_alone: bool = False,
+    noises: Sequence[TreeNoise | None] = (),
 ) -> list[GuessTree]:
     """Grow a tree below each sequence's last token: of nodes that are reached with a chance of at least `min_chance`.
 
     `ngrams` is what is known of each text, none: the network guesses alone; without `take_steps` there is no network.
-    Where the network's guesses depend on the depth alone, it takes one step a depth.
+    Where the network's guesses depend on the depth alone, it takes one step a depth. `noises` are what the drafts of
+    requests that sample see, of each sequence; none: all are greedy.
     """
     growths = [
         _Growth(i, wanted, None, [], noise)
-        for i, (wanted, noise) in enumerate(zip(num_nodes, noises, strict=True))
+        for i, (wanted, noise) in enumerate(zip_longest(num_nodes, noises))
     ]
     for growth, (context, known) in zip(growths, ngrams):
         growth.ngrams = known
@@ -110,9 +112,9 @@ def grow(
         active = [(growth, growth.next) for growth in growths if growth.next is not None]
         if not active or take_steps is None:
             break
-        ids, probs = take_steps(number, [step for _, step in active])
-        for (growth, step), row, p in zip(active, ids.tolist(), probs.tolist(), strict=True):
-            found = dict(zip(row, p, strict=True))
+        said = take_steps(number, [step for _, step in active])
+        for (growth, step), (ids, probs) in zip(active, said, strict=True):
+            found = dict(zip(ids.tolist(), probs.tolist(), strict=True))
             _learn(growth, step.depth, number, found, limits.min_chance)
             growth.next = None
             if sees_depth_alone:
@@ -132,7 +134,7 @@ def grow_texts(
     live: AnyLiveTable,
     num_nodes: Sequence[int],
     min_chance: float,
-    noises: Sequence[TreeNoise | None],
+    noises: Sequence[TreeNoise | None] = (),
 ) -> list[GuessTree]:
     """Grow a tree for each text, document 0 of its index: what its last tokens say in all indexes and tables.
 
@@ -157,10 +159,10 @@ def grow_context(
     """Grow a tree below some tokens, which may be those of no text."""
     if isinstance(live, LiveTable):
         known = NGramModel(file, live, indexes)
-        return _grow_alone([(context, known)], [num_nodes], min_chance, [None])[0]
+        return _grow_alone([(context, known)], [num_nodes], min_chance, ())[0]
     from forerun import _native
 
-    return _native.grow_tree(context, file, live, indexes, num_nodes, min_chance, None)
+    return _native.grow_tree(context, file, live, indexes, num_nodes, min_chance)
 
 
 def _grow_alone(
@@ -170,7 +172,7 @@ def _grow_alone(
     noises: Sequence[TreeNoise | None],
 ) -> list[GuessTree]:
     limits = DraftLimits(num_steps=0, min_chance=min_chance)
-    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, noises, ngrams)
+    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, ngrams, noises=noises)
 
 
 def likeliest(
@@ -178,16 +180,23 @@ def likeliest(
 ) -> tuple[Tensor, Tensor]:
     """Return the tokens (k,) of a row of logits (V',) to guess after a step, and their chances, noise apart.
 
-    They are the likeliest, or those of the largest scores with the noise that the step's draft sees, the first of equal
-    ones first. `tokens` (V',) are those of the logits, None: all; `temperatures` go by depth, the last for all below.
+    They are the likeliest, and after them those of the largest scores with the noise that the step's draft sees.
+    `tokens` (V',) are those of the logits, None: all; `temperatures` go by depth, the last for all below.
     """
-    scores = logits = logits / temperatures[min(step.depth, len(temperatures) - 1)]
-    if step.noise is not None:
+    logits = logits / temperatures[min(step.depth, len(temperatures) - 1)]
+    if step.noise is None:
+        best = _largest(logits)
+    else:
         ids = torch.arange(len(logits)) if tokens is None else tokens
-        logits = logits * step.noise.factor
-        scores = logits + step.noise.of(step.depth, ids).to(logits.device)
-    best = scores.sort(descending=True, stable=True).indices[:NUM_NEXT]
+        noise = step.noise.of(step.depth, ids).to(logits.device)
+        scored = _largest(logits * (1 / step.noise.temperature) + noise)
+        likely = _largest(logits)
+        best = torch.cat([likely, scored[~torch.isin(scored, likely)]])
     return best if tokens is None else tokens.to(best.device)[best], logits.softmax(-1)[best]
+
+
+def _largest(values: Tensor) -> Tensor:
+    return values.sort(descending=True, stable=True).indices[:NUM_NEXT]
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
@@ -203,10 +212,9 @@ def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, num
     may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
     if growth.ngrams is not None:
         growth.known = growth.ngrams.next(growth.places[-1])
-        seen = growth.known
+        seen: Mapping[int, float] = growth.known
         if growth.noise is not None:
-            growth.known = growth.noise.temper(growth.known)
-            seen = growth.noise.see(step.depth, growth.known)
+            seen = growth.noise.see(step.depth, seen)
         best = max(seen.values(), default=0.0)
         may = may and growth.reach * (1.0 - best) >= limits.min_doubt
     if step.depth in growth.by_depth:

@@ -1,8 +1,9 @@
 """How a tree of guesses sees the sampler's noise: the same numbers that the target's logits will meet.
 
-A request that samples takes argmax (l + g). Of guesses with chances p and noise g the target's choice is about
+A request that samples at temperature T takes argmax (l / T + g). Of guesses with chances p and noise g, the target's
+choice is about
 
-    softmax((log p^(1/T) + g) / s)
+    softmax((log p + T g) / s)
 
 where what is left to other tokens counts as one more, of the mean noise. s = 1 would be right if p were the target's
 law; it differs, most in its tail, so the noise decides less than it says (arXiv 2408.07978, 2506.05632).
@@ -21,32 +22,25 @@ from torch import Tensor
 
 from forerun.core.random import Noise
 from forerun.core.types import Seq
+from forerun.decoding.processors import MIN_TEMPERATURE
 
 if TYPE_CHECKING:
     from forerun import _native
 
-SPREAD = 1.5
+SPREAD = 1.25
 """s."""
-MIN_TEMPERATURE = 0.05
-"""Below it, chances are no longer sharpened."""
 
 
 class TreeNoise(NamedTuple):
-    """A sequence's noise below its last token: the `position` of the next one, and 1 / temperature."""
+    """A sequence's noise below its last token, `position` the next one's, and its request's temperature and filters."""
 
     noise: Noise
     position: int
-    factor: float
-
-    def temper(self, chances: Mapping[int, float]) -> dict[int, float]:
-        """Return chances at the request's temperature; what is left to others counts as one token."""
-        if self.factor == 1 or not chances:
-            return {**chances}
-        powers = {token: p**self.factor for token, p in chances.items()}
-        total = math.pow(_left(chances), self.factor)
-        for power in powers.values():
-            total += power
-        return {token: power / total for token, power in powers.items()}
+    temperature: float = 1.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0
+    """0: all."""
 
     def of(self, depth: int, tokens: Tensor) -> Tensor:
         """Return the noise (n,) of tokens (n,) at a depth."""
@@ -56,11 +50,14 @@ class TreeNoise(NamedTuple):
         """Return the chances that tokens at a depth are the target's choice."""
         if not chances:
             return {}
+        chances = self._filtered(chances)
         noise = self.noise.of(self.position + depth, np.fromiter(chances, np.int32))
-        total = math.exp((math.log(_left(chances)) + np.euler_gamma) / SPREAD)
+        total = math.exp((math.log(_left(chances)) + self.temperature * np.euler_gamma) / SPREAD)
         scores = {}
         for (token, p), g in zip(chances.items(), noise.tolist(), strict=True):
-            scores[token] = math.exp((math.log(p) + g) / SPREAD) if p > 0 else 0.0
+            scores[token] = (
+                math.exp((math.log(p) + self.temperature * g) / SPREAD) if p > 0 else 0.0
+            )
             total += scores[token]
         return {token: score / total for token, score in scores.items()}
 
@@ -68,15 +65,32 @@ class TreeNoise(NamedTuple):
         """Return the same for the native trees."""
         from forerun import _native
 
-        return _native.TreeNoise(*self.noise.state, self.position, self.factor)
+        _, position, temperature, top_p, min_p, top_k = self
+        return _native.TreeNoise(*self.noise.state, position, temperature, top_p, min_p, top_k)
+
+    def _filtered(self, chances: Mapping[int, float]) -> Mapping[int, float]:
+        """Keep tokens that the request's filters are likely to leave, as shares of all that they leave."""
+        if self.top_p == 1 and self.min_p == 0 and self.top_k == 0:
+            return chances
+        ranked = sorted(chances.values(), reverse=True)
+        least, kept, border = self.min_p * ranked[0], 0.0, -1.0
+        for i, p in enumerate(ranked):
+            if kept >= self.top_p or p < least or (self.top_k and i == self.top_k):
+                border = p  # of the first token that is left out
+                break
+            kept += p
+        if border < 0:
+            kept = max(kept, self.top_p)  # the filters may leave more
+        return {token: p / kept for token, p in chances.items() if p > border}
 
 
 def noise_below(seq: Seq) -> TreeNoise | None:
     """Return what a draft of a sequence sees; None where the request is greedy."""
     if seq.params.is_greedy:
         return None
-    factor = 1 / max(seq.params.temperature, MIN_TEMPERATURE)
-    return TreeNoise(seq.noise, len(seq.tokens), factor)
+    params = seq.params
+    temperature, top_k = max(params.temperature, MIN_TEMPERATURE), max(params.top_k, 0)
+    return TreeNoise(seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k)
 
 
 def _left(chances: Mapping[int, float]) -> float:

@@ -9,6 +9,7 @@ import torch
 
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import TorchMedusa
+from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder
 from forerun.lab.train.export import export
 from tests.drafters import test_eagle3 as eagle3
@@ -46,8 +47,10 @@ def test_medusa_says_the_same_without_the_target(tmp_path, target_head):
     assert read.tokens is None
     assert set(read.tensors) >= {f"{k}.2.weight" for k in range(medusa.HEADS)}
     ours_read = files.read(folder, medusa.TARGET)
-    expected, _ = TorchMedusa(ours_read, medusa.MODEL).likeliest(medusa.hidden()[0], 1)
-    ids, _ = TorchMedusa(read, medusa.MODEL).likeliest(medusa.hidden()[0], 1)
+    expected, _ = TorchMedusa(ours_read, medusa.MODEL).likeliest(
+        medusa.hidden()[0], Step(0, -1, 0, 1)
+    )
+    ids, _ = TorchMedusa(read, medusa.MODEL).likeliest(medusa.hidden()[0], Step(0, -1, 0, 1))
     assert [i for i in ids.tolist() if i in expected.tolist()]
 
 

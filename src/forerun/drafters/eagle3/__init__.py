@@ -124,8 +124,8 @@ class Eagle3Drafter(NetworkDrafter):
     ) -> list[GuessTree]:
         slots, o = [self._slots[seq.id] for seq in seqs], self.options
         noises = [noise_below(seq) for seq in seqs]
-        limits = (o.num_steps, o.min_chance, noises, ngrams, o.min_doubt)
-        return self.network.draft(slots, num_nodes, *limits)
+        limits = (o.num_steps, o.min_chance, ngrams, o.min_doubt)
+        return self.network.draft(slots, num_nodes, *limits, noises)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

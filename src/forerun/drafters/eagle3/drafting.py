@@ -130,15 +130,15 @@ class NativeEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
+        noises: Sequence[TreeNoise | None] = (),
     ) -> list[GuessTree]:
         """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
         limits = (min(num_steps, MAX_STEPS), min_chance)
         assert ngrams is None or not isinstance(ngrams, Sequence)
         native = [noise and noise.native() for noise in noises]
-        return self._native.draft(slots, num_nodes, *limits, native, ngrams, min_doubt)
+        return self._native.draft(slots, num_nodes, *limits, ngrams, min_doubt, native)
 
     def nbytes(self) -> int:
         """Count the packed weights, without the rows of the slots."""
@@ -210,15 +210,15 @@ class TorchEagle:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
+        noises: Sequence[TreeNoise | None] = (),
     ) -> list[GuessTree]:
         """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
         rows = [self.slots[slot] for slot in slots]
         after: list[dict[int, tuple[Tensor, Keys]]] = []
 
-        def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
+        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
             found, here = [], {}
             for step in steps:
                 own = rows[step.sequence]
@@ -236,13 +236,13 @@ class TorchEagle:
                     )
                 )
             after.append(here)
-            return torch.stack([ids for ids, _ in found]), torch.stack([p for _, p in found])
+            return found
 
         tokens = [each.token for each in rows]
         limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
         assert ngrams is None or isinstance(ngrams, Sequence)
-        found = (tokens, num_nodes, limits, MAX_STEPS, take_steps, noises, ngrams or ())
-        return best_first.grow(*found)
+        found = (tokens, num_nodes, limits, MAX_STEPS, take_steps, ngrams or ())
+        return best_first.grow(*found, noises=noises)
 
     def nbytes(self) -> int:
         """Count the weights, the rows of the target's head included."""

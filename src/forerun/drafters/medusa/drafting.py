@@ -81,9 +81,8 @@ class TorchMedusa(TorchStateNetwork):
         """Begin at the states (B, D), which every head reads."""
         states = hidden.float()
 
-        def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
-            found = [self.likeliest(states[step.sequence], step) for step in steps]
-            return torch.stack([ids for ids, _ in found]), torch.stack([p for _, p in found])
+        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
+            return [self.likeliest(states[step.sequence], step) for step in steps]
 
         return take_steps
 

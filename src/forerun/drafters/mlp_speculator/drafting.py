@@ -120,7 +120,7 @@ class TorchNetwork(TorchStateNetwork):
         """Begin at the states (B, D); a step computes one row after the other."""
         states: list[dict[int, RecurrentState]] = []
 
-        def take_steps(number: int, steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
+        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
             after = {}
             for s in steps:
                 first = not number
@@ -128,8 +128,7 @@ class TorchNetwork(TorchStateNetwork):
                 token = torch.tensor(s.token, device=self.device)
                 after[s.sequence] = self.advance(token, s.depth, before)
             states.append(after)
-            rows = [self.likeliest(after[s.sequence].x, s) for s in steps]
-            return torch.stack([ids for ids, _ in rows]), torch.stack([p for _, p in rows])
+            return [self.likeliest(after[s.sequence].x, s) for s in steps]
 
         return take_steps
 

@@ -74,10 +74,10 @@ class StateNetwork:
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
+        noises: Sequence[TreeNoise | None] = (),
     ) -> list[GuessTree]:
         """Grow a tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
 
@@ -109,17 +109,17 @@ class TorchStateNetwork(StateNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
+        noises: Sequence[TreeNoise | None] = (),
     ) -> list[GuessTree]:
         """Grow a tree for each sequence, the likeliest node first."""
         take_steps = self.new_draft(hidden if rows is None else hidden[[*rows]])
         limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
         assert ngrams is None or isinstance(ngrams, Sequence)
-        found = (tokens, num_nodes, limits, self.max_depth, take_steps, noises, ngrams or ())
-        return grow(*found, self.sees_depth_alone)
+        found = (tokens, num_nodes, limits, self.max_depth, take_steps, ngrams or ())
+        return grow(*found, self.sees_depth_alone, noises)
 
 
 def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor:
@@ -186,8 +186,8 @@ class LastStateDrafter(NetworkDrafter):
             rows = [*range(len(seqs))]
         tokens, o = [seq.tokens[-1] for seq in seqs], self.options
         noises = [noise_below(seq) for seq in seqs]
-        limits = (o.num_steps, o.min_chance, noises, ngrams, o.min_doubt)
-        return self.network.draft(states, tokens, num_nodes, *limits, rows)
+        limits = (o.num_steps, o.min_chance, ngrams, o.min_doubt)
+        return self.network.draft(states, tokens, num_nodes, *limits, rows, noises)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

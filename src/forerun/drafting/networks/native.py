@@ -102,17 +102,17 @@ class NativeStateNetwork(StateNetwork):
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        noises: Sequence[TreeNoise | None],
         ngrams: AnyNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
+        noises: Sequence[TreeNoise | None] = (),
     ) -> list[GuessTree]:
         """Hand the states over as they lie: a native target's are fp32, on the host."""
         limits = (min(num_steps, MAX_STEPS), min_chance)
         assert ngrams is None or not isinstance(ngrams, Sequence)
         states = hidden.numpy()
         native = [noise and noise.native() for noise in noises]
-        found = (states, tokens, num_nodes, *limits, native, ngrams, min_doubt, rows)
+        found = (states, tokens, num_nodes, *limits, ngrams, min_doubt, rows, native)
         return self._native.draft(*found)
 
     def nbytes(self) -> int:
