@@ -18,8 +18,8 @@ from forerun.core.config import Precision
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig
-from forerun.model.native_cache import NativeCache
 from tests.native.models import (
     GATED,
     VOCAB,
@@ -119,11 +119,11 @@ class InOrder(KVCache):
         shape = (config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len)
         self.native = _native.Cache(*shape, kv)
 
-    def nbytes(self) -> int:
-        return self.native.nbytes()
-
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         self.native.move(slot, rows, start)
+
+    def _copy_block(self, source: int, target: int) -> None:
+        """Rows of a slot lie nowhere else."""
 
 
 def logits_and_path(
@@ -170,7 +170,7 @@ class Pair:
     def open(self, tokens: tuple[int, ...]) -> None:
         opened = self.paged.open(tokens)
         if opened is not None:
-            other = self.dense.open(tokens)
+            other = self.dense.open(tokens, reuse=False)
             assert other is not None
             self.running[opened[0]] = other[0], tokens
 

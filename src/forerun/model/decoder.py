@@ -21,7 +21,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
-from forerun.model.cache.base import KVCache, RowCache
+from forerun.model.cache.base import KVCache
 from forerun.model.cache.tensors import TensorCache
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.kernels import reference as ops
@@ -108,7 +108,7 @@ class Attention:
         if self.config.qk_norm:
             self.head_norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
 
-    def __call__(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
+    def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D), and leave the rows' keys and values in the cache."""
         query, key, value = self._project(x, tile)
         mixed = torch.zeros_like(query)
@@ -160,7 +160,7 @@ class Block:
         self.mlp_norm = weights.norm(f"layers.{layer}.mlp_norm")
         self.mlp = MLP(weights, layer)
 
-    def attend(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
+    def attend(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D)."""
         return x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
 
@@ -204,7 +204,7 @@ class Decoder:
         Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
-        assert isinstance(cache, RowCache)
+        assert isinstance(cache, TensorCache)
         self._check_room(batch, cache)
         plan = plan or self._whole
         rows = self.embed(self._to_device(batch.tokens())) if inputs is None else inputs
@@ -270,7 +270,7 @@ class Decoder:
         return sum(tensor.nbytes for tensor in self.weights.values())
 
     def _run(
-        self, tile: Tile, cache: RowCache, taps: tuple[int, ...], plan: LayerPlan
+        self, tile: Tile, cache: TensorCache, taps: tuple[int, ...], plan: LayerPlan
     ) -> list[Tensor]:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)

@@ -18,7 +18,6 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
-from forerun.model.cache.paged import PagedCache
 from forerun.model.config import ModelConfig
 
 
@@ -125,10 +124,10 @@ class Model(Protocol):
         max_len: int,
         kv: Precision = "auto",
         num_blocks: int | None = None,
-    ) -> PagedCache:
+    ) -> KVCache:
         """Return a cache that fits this model. `kv` is how it stores; `auto` what the backend does best.
 
-        `num_blocks` is the memory it has: see `PagedCache`.
+        `num_blocks` is the memory it has: see `KVCache`.
         """
         ...
 

@@ -24,11 +24,11 @@ from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import native
 from forerun.model.model import Hidden, LayerPlan, Model, reserve_rows
-from forerun.model.native_cache import NativeCache
 from forerun.model.packed import PackedFile, PackedWeight
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
