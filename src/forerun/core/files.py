@@ -1,4 +1,4 @@
-"""Files that several processes share: written whole or not at all, by one at a time."""
+"""Files: what users name is read; what processes share is written whole or not at all, by one at a time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
+
+from forerun.core.errors import ConfigError
 
 PATIENCE_S = 2.0
 """Seconds to wait for another process's lock, which it holds for milliseconds."""
@@ -47,6 +49,20 @@ def open_to_read(path: Path) -> BinaryIO:
         os.close(fd)
         raise OSError(errno.EINVAL, "it is a pipe, a folder or a device, not a file", str(path))
     return os.fdopen(fd, "rb")
+
+
+def read_text(file: str | Path) -> str:
+    """Return the text of a UTF-8 file that a user named. Raises ConfigError that says why it cannot be read."""
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"no such file: {file}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{file} is a folder, not a text file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from forerun.model.cache.tensors import TensorCache
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.kernels import reference as ops
 from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
-from forerun.model.model import HeadColumns, Hidden, LayerPlan, reserve_rows, top_k
+from forerun.model.model import HeadPart, Hidden, LayerPlan, reserve_rows, top_k
 from forerun.model.visibility import key_blocks
 
 
@@ -242,9 +242,9 @@ class Decoder:
         """Return the logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
         return self.head(hidden)[:, ids]
 
-    def head_part(self, ids: Tensor) -> HeadColumns:
-        """Return the head of some tokens (n,)."""
-        return HeadColumns(self, ids)
+    def head_part(self, ids: Tensor) -> HeadPart:
+        """Return the head of some tokens (n,): the whole one, of which their logits are taken."""
+        return HeadPart(lambda hidden: self.head_rows(hidden, ids), nbytes=0)
 
     def new_cache(
         self,

@@ -5,7 +5,7 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,16 +54,14 @@ class LayerPlan:
         return cls(tuple(s for s in range(stop) if s not in skipped))
 
 
-class HeadPart(Protocol):
-    """The head of some tokens by itself."""
+@dataclass(frozen=True, slots=True)
+class HeadPart:
+    """The head of some tokens by itself, to be asked often."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits (M, n) of its tokens, fp32, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
-        ...
-
-    def nbytes(self) -> int:
-        """Return the bytes it holds besides the model's weights."""
-        ...
+    logits: Callable[[Tensor], Tensor]
+    """Logits (M, n) of its tokens, fp32, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
+    nbytes: int
+    """Bytes it holds besides the model's weights."""
 
 
 class Model(Protocol):
@@ -115,7 +113,7 @@ class Model(Protocol):
         ...
 
     def head_part(self, ids: Tensor) -> HeadPart:
-        """Return the head of some tokens (n,) int64, n from 1, to be asked often: it reads few bytes besides theirs."""
+        """Return the head of some tokens (n,) int64, n from 1: it reads few bytes besides theirs."""
         ...
 
     def new_cache(
@@ -134,22 +132,6 @@ class Model(Protocol):
     def nbytes(self) -> int:
         """Return the bytes of the weights as held in memory."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class HeadColumns:
-    """The head of some tokens by `Model.head_rows`: what a model without a faster way has as its `head_part`."""
-
-    model: Model
-    ids: Tensor
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Return the logits (M, n)."""
-        return self.model.head_rows(hidden, self.ids)
-
-    def nbytes(self) -> int:
-        """0: the rows are the model's own."""
-        return 0
 
 
 def reserve_rows(batch: Batch, cache: KVCache) -> None:

@@ -11,7 +11,6 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +27,7 @@ from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import native
-from forerun.model.model import Hidden, LayerPlan, Model, reserve_rows
+from forerun.model.model import HeadPart, Hidden, LayerPlan, Model, reserve_rows
 from forerun.model.packed import PackedFile, PackedWeight
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
@@ -236,9 +235,16 @@ class NativeDecoder:
         self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
         return logits
 
-    def head_part(self, ids: Tensor) -> NativeHeadPart:
-        """The head of some tokens (n,) in memory of its own. Raises ValueError for none, or one that there is not."""
-        return NativeHeadPart(self._native.head_part(_ids(ids)), len(ids))
+    def head_part(self, ids: Tensor) -> HeadPart:
+        """Return a copy of the rows of some tokens (n,). Raises ValueError for none, or one that there is not."""
+        part = self._native.head_part(_ids(ids))
+
+        def logits(hidden: Tensor) -> Tensor:
+            rows = torch.empty(len(hidden), len(ids))
+            part.head(_rows(hidden), rows.numpy())
+            return rows
+
+        return HeadPart(logits, part.nbytes())
 
     def new_cache(
         self,
@@ -253,24 +259,6 @@ class NativeDecoder:
     def nbytes(self) -> int:
         """Return the bytes of the packed weights."""
         return self._native.nbytes()
-
-
-@dataclass(frozen=True, slots=True)
-class NativeHeadPart:
-    """A copy of some of a head's rows, as they are packed. Implements `model.model.HeadPart`."""
-
-    native: _native.Decoder
-    num_tokens: int
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Return the logits (M, n)."""
-        logits = torch.empty(len(hidden), self.num_tokens)
-        self.native.head(_rows(hidden), logits.numpy())
-        return logits
-
-    def nbytes(self) -> int:
-        """Return the bytes of the copy."""
-        return self.native.nbytes()
 
 
 def load(
