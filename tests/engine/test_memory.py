@@ -24,6 +24,7 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import COMPONENTS, DrafterNumbers, ModelNumbers, Workload
 from forerun.engine.planner import Planner, drafter_numbers
+from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.loader import blank_model, load_model
 from forerun.weights.checkpoint import open_checkpoint
@@ -31,14 +32,8 @@ from tests.tiny import tiny_model
 
 MB = 10**6
 MODEL = ModelNumbers(
+    config=ModelConfig("llama", 49152, 576, 1536, 30, 9, 3, 64, 8192),
     weights=97 * MB,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    vocab_size=49152,
     num_tokens=49152,
     threads=2,
     kv_blocks={"fp16": 64 * 23040},

@@ -27,6 +27,7 @@ from itertools import pairwise
 
 from forerun.core.config import Precision, Program
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
+from forerun.model.config import ModelConfig
 
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
@@ -73,14 +74,8 @@ MIN_BUDGET_ROWS = 16
 class ModelNumbers:
     """A model, as far as its memory goes. Sizes in bytes."""
 
+    config: ModelConfig
     weights: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
     num_tokens: int
     """Tokens of the tokenizer's vocabulary."""
     kv_blocks: Mapping[Precision, int]
@@ -184,7 +179,7 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         blocks * drafter.kv_block + seqs * drafter.kv_seq,
         drafter.tables + seqs * drafter.tables_seq,
         step_nbytes(model, rows, workload, drafter),
-        (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
+        (logit_rows + LOGIT_COPIES) * 4 * model.config.vocab_size,
         model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
         PROGRAM_NBYTES + drafter.program + COMMAND_NBYTES * (workload.program != "python"),
         server_nbytes(workload),
@@ -211,7 +206,7 @@ def step_nbytes(
 ) -> int:
     """Return the bytes of hidden states and features of a pass, and of scratch memory for a part of it."""
     nodes = drafter.num_nodes
-    held = num_rows * (model.hidden_size + drafter.feature_width)
+    held = num_rows * (model.config.hidden_size + drafter.feature_width)
     prompt = 2 * workload.max_len * drafter.feature_width  # until the drafter begins, and joined
     scratch = max(
         _pass_nbytes(model, min(num_rows, PASS_ROWS), nodes),
@@ -223,31 +218,33 @@ def step_nbytes(
 
 def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
     """Return the kernels' scratch bytes for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
-    widths = (model.hidden_size, model.num_heads * model.head_dim, model.intermediate_size)
-    heads = model.num_heads + 2 * model.num_kv_heads
+    config = model.config
+    widths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
+    heads = config.num_heads + 2 * config.num_kv_heads
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
-    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * model.head_dim)
-    streams = 4 * rows * (model.hidden_size + heads * model.head_dim)
+    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * config.head_dim)
+    streams = 4 * rows * (config.hidden_size + heads * config.head_dim)
     held = sum(_rows_nbytes(rows, width) for width in widths)
     return streams + held + 4 * model.threads * max(attention, 2 * 32 * 32)
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
     """Return the bytes of a pass of few rows, where threads share a row's keys (csrc/model/plan.cpp)."""
-    group = model.num_heads // model.num_kv_heads
+    config = model.config
+    group = config.num_heads // config.num_kv_heads
     heads = min(group, MAX_PAIRS)
-    units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together
+    units = config.num_kv_heads * -(-group // heads)  # of as many rows as attend together
     times = (4 * model.threads - 1) // units if model.threads > 1 else 0
     rows = times * (MAX_PAIRS // heads)
     states = times * units * blocks_of(max_len) * MAX_PAIRS
-    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * model.head_dim)
+    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * config.head_dim)
 
 
 def _head_nbytes(model: ModelNumbers, rows: int) -> int:
     """Return the head's scratch bytes for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
-    blocks = -(-model.vocab_size // 128)
+    blocks = -(-model.config.vocab_size // 128)
     aside = 4 * model.threads * PASS_ROWS * 128
-    return _rows_nbytes(rows, model.hidden_size) + aside + rows * 8 * blocks
+    return _rows_nbytes(rows, model.config.hidden_size) + aside + rows * 8 * blocks
 
 
 def _rows_nbytes(rows: int, width: int) -> int:

@@ -6,7 +6,7 @@ of the loaded one to the byte. Drafters are built for it as for the real one, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,31 +43,6 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
     if not 2 <= max_len <= longest:
         raise ConfigError(f"max_model_len must be from 2 to the model's {longest}, got {max_len}")
     return max_len
-
-
-def model_numbers(
-    model: Model, num_tokens: int, precisions: Sequence[Precision], threads: int
-) -> ModelNumbers:
-    """Measure a loaded or a blank model, its tokenizer's tokens, and of keys and values as they may be kept."""
-    config = model.config
-    return ModelNumbers(
-        weights=model.nbytes(),
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        vocab_size=config.vocab_size,
-        num_tokens=num_tokens,
-        kv_blocks={each: block_nbytes(model, each) for each in precisions},
-        threads=threads,
-    )
-
-
-def block_nbytes(model: Model, precision: Precision) -> int:
-    """Return the bytes of a block of keys and values; `auto` is the backend's best."""
-    return model.new_cache(1, BLOCK_ROWS, precision).block_nbytes
 
 
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
@@ -125,9 +100,17 @@ class Planner:
     @cached_property
     def numbers(self) -> ModelNumbers:
         """The model's sizes."""
-        precisions = [self.config.kv, *self._others()]
-        threads = self.config.threads or torch.get_num_threads()
-        return model_numbers(self.model, self.tokenizer.vocab_size, precisions, threads)
+        model = self.model
+        return ModelNumbers(
+            config=model.config,
+            weights=model.nbytes(),
+            num_tokens=self.tokenizer.vocab_size,
+            kv_blocks={
+                kv: model.new_cache(1, BLOCK_ROWS, kv).block_nbytes
+                for kv in (self.config.kv, *self._others())
+            },
+            threads=self.config.threads or torch.get_num_threads(),
+        )
 
     @cached_property
     def workload(self) -> Workload:
