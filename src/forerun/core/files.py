@@ -28,7 +28,7 @@ def replace(path: Path, *parts: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of what is there when the block ends well. Raises OSError."""
+    """Open a file to write, which takes the place of what is there when the block ends well. Raises OSError."""
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
@@ -67,7 +67,7 @@ def read_text(file: str | Path) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock on a file, which is made: one at a time, of all threads and processes. Raises OSError."""
+    """Hold a lock on a file, which is made: one holder at a time, of all threads and processes. Raises OSError."""
     with path.open("a") as file:
         give_up_s = time.monotonic() + PATIENCE_S
         while not try_lock(file.fileno()):

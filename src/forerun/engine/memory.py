@@ -189,8 +189,8 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
 
 def together(totals: Iterable[int]) -> int:
     """Add up plans for models of one server: its program, modules and threads are there once."""
-    each = [*totals]
-    return sum(each) - max(len(each) - 1, 0) * SHARED_NBYTES
+    sizes = [*totals]
+    return sum(sizes) - max(len(sizes) - 1, 0) * SHARED_NBYTES
 
 
 def server_nbytes(workload: Workload) -> int:
@@ -314,11 +314,11 @@ def smallest(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> MemoryPlan:
     """Return the way that takes the fewest bytes: for one sequence at a time."""
-    found = [
+    plans = [
         plan(model, drafter, replace(way, num_blocks=way.blocks_seq))
         for way, drafter in _ways(drafters, workload)
     ]
-    return min(found, key=lambda each: each.total)
+    return min(plans, key=lambda plan: plan.total)
 
 
 def _ways(

@@ -54,14 +54,18 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
         num_nodes=drafter.max_nodes,
     )
     for part in _parts(drafter):
-        fixed, one = (part.memory(num_seqs, max_len) for num_seqs in (0, 1))
+        fixed, of_one = (part.memory(num_seqs, max_len) for num_seqs in (0, 1))
         found = replace(
             found,
             weights=found.weights + fixed.weights,
             tables=found.tables + fixed.tables + fixed.kv,
             kv_block=found.kv_block + part.kv_block_nbytes,
-            kv_seq=found.kv_seq + (0 if part.kv_block_nbytes else one.kv - fixed.kv),
-            tables_seq=found.tables_seq + one.tables - fixed.tables + one.weights - fixed.weights,
+            kv_seq=found.kv_seq + (0 if part.kv_block_nbytes else of_one.kv - fixed.kv),
+            tables_seq=found.tables_seq
+            + of_one.tables
+            - fixed.tables
+            + of_one.weights
+            - fixed.weights,
         )
     return found
 
@@ -127,7 +131,7 @@ class Planner:
     @cached_property
     def drafters(self) -> list[DrafterNumbers]:
         """The drafter that is asked for, the same if it learns nothing, smaller ones, and none, each once."""
-        return [*{(each.name, each.learns): each for each in self._drafters()}.values()]
+        return [*{(drafter.name, drafter.learns): drafter for drafter in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
         """Return the plan of all that is asked for, whatever it takes."""
@@ -142,13 +146,13 @@ class Planner:
         return memory.smallest(self.numbers, self.drafters, self.workload)
 
     def rounded(self) -> dict[Precision, int]:
-        """The smallest budgets with keys and values in fewer bits, which are the user's choice: they change tokens."""
+        """Return the smallest budgets with keys and values in fewer bits, the user's choice: they change tokens."""
         numbers, load = self.numbers, self.workload
         blocks = numbers.kv_blocks
         return {
-            each: memory.smallest(numbers, self.drafters, replace(load, precision=each)).total
-            for each in self._others()
-            if blocks[each] < blocks[load.precision]
+            kv: memory.smallest(numbers, self.drafters, replace(load, precision=kv)).total
+            for kv in self._others()
+            if blocks[kv] < blocks[load.precision]
         }
 
     def fitting(self, budget: int) -> MemoryPlan | None:
@@ -192,7 +196,7 @@ class Planner:
         grouped: list[Precision] = (
             ["k8v4", "int4"] if has_groups(self.model.config.head_dim) else []
         )
-        return [each for each in ("fp16", "int8", *grouped) if each != self.config.kv]
+        return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self._target(), 0

@@ -85,7 +85,7 @@ def known_models() -> list[KnownModel]:
 
 
 def in_cache(name: str) -> KnownModel:
-    """A model of our cache, by name: what `remove` deletes. Raises LoadError for any other name, with the closest."""
+    """Return a model of our cache, which `remove` may delete. Raises LoadError for any other name, with the closest."""
     here = {model.name: model for model in known_models() if model.path is not None}
     if name not in here:
         raise LoadError(_not_here(name, here))
@@ -93,7 +93,7 @@ def in_cache(name: str) -> KnownModel:
 
 
 def remove(name: str) -> int:
-    """Delete a model from our cache; the bytes that were freed. Nothing else has a name here. Raises LoadError."""
+    """Delete a model from our cache; return the bytes that were freed. Raises LoadError."""
     model = in_cache(name)
     assert model.path is not None
     try:

@@ -82,7 +82,7 @@ def _parse(line: str, name: str, number: int) -> TaskPrompt:
 
 
 def file_of(name: str, known: Mapping[str, PublishedSet] = PUBLISHED) -> Path:
-    """The file of a published set, fetched if it is not in the cache. Raises ConfigError, with what to do instead."""
+    """Return a published set's file, fetched if it is not in the cache. Raises ConfigError with what to do instead."""
     found, path = known[name], cache_root() / "tasks" / f"{name}.jsonl"
     if path.is_file() and _digest(path.read_bytes()) == found.sha256:
         return path

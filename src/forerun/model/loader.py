@@ -157,7 +157,7 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     """Return the bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
     config, arch = read_config(checkpoint)
     weights = _blank_weights(checkpoint, arch, config, scheme)
-    num_bits = sum(math.prod(each.shape) * each.format.bits_per_weight for each in weights)
+    num_bits = sum(math.prod(weight.shape) * weight.format.bits_per_weight for weight in weights)
     return math.ceil(num_bits / 8)
 
 

@@ -100,7 +100,7 @@ class Model(Protocol):
         log_normaliser: bool = False,
         logits: Tensor | None = None,
     ) -> TopK:
-        """The k largest logits of each row and their tokens, k from 1 to V, descending; the row's normaliser if asked.
+        """Return the k largest logits of each row and their tokens, k from 1 to V, descending; the normaliser if asked.
 
         Into `logits` (M, V) fp32, where given, all of them are written, as `head` gives them.
         Of equal ones the lowest id comes first. NaN counts as larger than any number, as in

@@ -139,7 +139,7 @@ class NativeDecoder:
         has_bias: bool,
         is_apart: bool = False,
     ) -> list[np.ndarray]:
-        """Make room for a packed weight, a norm if `form` is None; the bytes to fill, its bias's last.
+        """Make room for a packed weight, a norm if `form` is None; return the bytes to fill, its bias's last.
 
         `is_apart`: in a mapping of its own, which is gone with it. Raises ValueError.
         """
@@ -221,7 +221,7 @@ class NativeDecoder:
         log_normaliser: bool = False,
         logits: Tensor | None = None,
     ) -> TopK:
-        """Return k likeliest tokens of each row; see `model.model.Model`. No logits are written unless asked for."""
+        """Return the k likeliest tokens of each row; see `model.model.Model`. Writes no logits unless asked for."""
         shape = len(hidden), k
         ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
         norm = np.empty(len(hidden), np.float32) if log_normaliser else None
@@ -230,7 +230,7 @@ class NativeDecoder:
         return TopK(ids, values, norm)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return logits (M, n) of some tokens (n,): those columns of `head(hidden)`. Ascending ids are the fastest."""
+        """Return the logits (M, n) of some tokens (n,): columns of `head(hidden)`. Ascending ids are the fastest."""
         logits = torch.empty(len(hidden), len(ids))
         self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
         return logits
@@ -274,7 +274,7 @@ def load(
     packed: PackedFile | None = None,
     progress: Progress | None = None,
 ) -> NativeDecoder:
-    """A native decoder of stored weights with the names of `model.config.weight_shapes` (biases follow their weight).
+    """Return a native decoder of stored weights, by the names of `weight_shapes`; a bias follows its weight.
 
     `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
     faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens

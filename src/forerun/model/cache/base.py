@@ -53,7 +53,7 @@ class KVCache(ABC):
         """What the slots' first rows are computed from, as far as it is known before they are closed."""
 
     def join(self, host: KVCache, take_back: Callable[[], bool]) -> None:
-        """Have no memory but that of another cache's pool, whose blocks may have another size. None is in use yet.
+        """Share the memory of another cache's pool, whose blocks may have another size; none of ours is in use yet.
 
         `take_back` frees rows that can be done without, and says whether there were any.
         """
