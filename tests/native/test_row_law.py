@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache as memo
 
 import pytest
@@ -21,7 +20,7 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig
 from tests.native.models import (
-    GATED,
+    KINDS,
     VOCAB,
     logits_of,
     native,
@@ -34,14 +33,6 @@ from tests.native.models import (
 
 CHUNK = 64
 MAX_LEN = 4 * CHUNK
-
-KINDS = {
-    "q4": (GATED, "q4_1"),
-    "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
-    "window": (replace(GATED, sliding_window=29, qk_norm=True), "q4_0"),
-    "flat": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
-    "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
-}
 
 law = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 kinds = st.sampled_from(sorted(KINDS))

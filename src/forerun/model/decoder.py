@@ -10,8 +10,9 @@ R = TILE rows, M rows that need logits, D width, H heads, G kv heads, E head dim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,48 +30,29 @@ from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 from forerun.model.model import HeadPart, Hidden, LayerPlan, reserve_rows, top_k
 from forerun.model.visibility import key_blocks
 
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A matrix (out, in) and perhaps a bias (out,)."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (R, in) to (R, out)."""
-        return ops.linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """RMS norm or layer norm, as the config says."""
-
-    config: ModelConfig
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Normalise (..., D) over its last dimension."""
-        if self.config.norm == "rms":
-            return ops.rms_norm(x, self.weight, self.config.norm_eps)
-        return ops.layer_norm(x, self.weight, self.bias, self.config.norm_eps)
+Layer = Callable[[Tensor], Tensor]
 
 
 class Weights:
-    """Tensors by canonical name, handed out as layers."""
+    """Tensors by canonical name, handed out as the layers that they belong to."""
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
         self.config = config
         self.tensors = tensors
 
-    def linear(self, name: str) -> Linear:
-        """Return the linear layer `name`."""
-        return Linear(self.tensors[name], self.tensors.get(f"{name}.bias"))
+    def linear(self, name: str) -> Layer:
+        """Return what maps (R, in) to (R, out), with a bias if there is one."""
+        return partial(ops.linear, weight=self.tensors[name], bias=self._bias(name))
 
-    def norm(self, name: str) -> Norm:
-        """Return the norm `name`."""
-        return Norm(self.config, self.tensors[name], self.tensors.get(f"{name}.bias"))
+    def norm(self, name: str) -> Layer:
+        """Return what normalises (..., D) over its last dimension: an RMS norm or a layer norm, as the config says."""
+        weight, eps = self.tensors[name], self.config.norm_eps
+        if self.config.norm == "rms":
+            return partial(ops.rms_norm, weight=weight, eps=eps)
+        return partial(ops.layer_norm, weight=weight, bias=self._bias(name), eps=eps)
+
+    def _bias(self, name: str) -> Tensor | None:
+        return self.tensors.get(f"{name}.bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +86,7 @@ class Attention:
         self.layer = layer
         name = f"layers.{layer}."
         self.q, self.k, self.v, self.o = (weights.linear(name + part) for part in "qkvo")
-        self.head_norms: tuple[Norm, Norm] | None = None
+        self.head_norms: tuple[Layer, Layer] | None = None
         if self.config.qk_norm:
             self.head_norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
 
