@@ -124,16 +124,14 @@ def test_what_is_learned_is_given_up_before_the_drafter() -> None:
         found = memory.fit(MODEL, drafters, load, budget)
         assert found is not None
         assert (found.drafter.name, found.drafter.learns) == ("large", learns)
-    pressure_steps = {
-        step.name: step.frees for step in memory.pressure_steps(MODEL, drafters, load)
-    }
-    assert pressure_steps[memory.UNLEARNED] == 46 * MB
-    assert pressure_steps["drafter small"] == 60 * MB
+    frees = memory.pressure_steps(MODEL, drafters, load)
+    assert frees[memory.UNLEARNED] == 46 * MB
+    assert frees["drafter small"] == 60 * MB
 
 
-def test_each_rung_frees_what_it_says() -> None:
+def test_each_step_frees_what_it_says() -> None:
     load = Workload(num_seqs=8, max_len=1024, precision="fp16", prefill_rows=256)
-    frees = {step.name: step.frees for step in memory.pressure_steps(MODEL, DRAFTERS, load)}
+    frees = memory.pressure_steps(MODEL, DRAFTERS, load)
     assert frees["drafter small"] == 14 * MB
     assert frees["drafter none"] > 16 * MB
     assert frees["preempt a full sequence"] == 16 * frees["a block of a shared prefix"]

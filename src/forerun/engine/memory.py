@@ -43,7 +43,7 @@ TOKEN_NBYTES = 356
 """Bytes of the tokenizer for each token: measured on vocabularies from 49152 to 151936."""
 WORDS_NBYTES = 2_500_000
 """Bytes of the tokenizer's cache of words."""
-PROGRAM_NBYTES = 28_000_000
+PROGRAM_NBYTES = 27_000_000
 """Bytes of the modules: measured; hardly depends on the model."""
 COMMAND_NBYTES = 15_000_000
 """Bytes that the command line adds: measured."""
@@ -253,41 +253,31 @@ def _rows_nbytes(rows: int, width: int) -> int:
     return 4 * rows * width + whole * -(-width // 32) * (32 + 4 + 4 + 8)
 
 
-@dataclass(frozen=True, slots=True)
-class PressureStep:
-    """One thing that can be given up, and the bytes that frees."""
-
-    name: str
-    frees: int
-
-
 def pressure_steps(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
-) -> list[PressureStep]:
-    """List what each step of memory pressure would free by itself, in order: at load time, then while running.
+) -> dict[str, int]:
+    """Return the bytes that each step of memory pressure would free by itself, in order: at load time, then later.
 
     `drafters` are the one that is asked for, smaller ones, and none.
     """
     asked = drafters[0]
     whole = plan(model, asked, workload).total
 
-    def frees(drafter: DrafterNumbers, workload: Workload) -> int:
+    def frees(drafter: DrafterNumbers) -> int:
         return whole - plan(model, drafter, workload).total
 
     block = model.kv_blocks[workload.precision] + asked.kv_block
-    found: list[PressureStep] = []
-    for before, smaller in pairwise(drafters):
-        is_same = smaller.name == before.name
-        name = UNLEARNED if is_same else f"drafter {smaller.name}"
-        found.append(PressureStep(name, frees(smaller, workload)))
-    half = replace(asked, num_nodes=asked.num_nodes // 2)
+    steps = {
+        UNLEARNED if smaller.name == before.name else f"drafter {smaller.name}": frees(smaller)
+        for before, smaller in pairwise(drafters)
+    }
     if asked.num_nodes:
-        found.append(PressureStep("draft trees of half the nodes", frees(half, workload)))
-        bare = replace(asked, num_nodes=0)
-        found.append(PressureStep("no drafts", frees(bare, workload)))
-    found.append(PressureStep("a block of a shared prefix", block))
-    found.append(PressureStep("preempt a full sequence", block * workload.blocks_seq))
-    return found
+        half = replace(asked, num_nodes=asked.num_nodes // 2)
+        steps["draft trees of half the nodes"] = frees(half)
+        steps["no drafts"] = frees(replace(asked, num_nodes=0))
+    steps["a block of a shared prefix"] = block
+    steps["preempt a full sequence"] = block * workload.blocks_seq
+    return steps
 
 
 def fit(

@@ -19,7 +19,7 @@ from forerun.core.errors import CapacityError, ConfigError
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
-from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, PressureStep, Workload
+from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Workload
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.forms import has_groups
@@ -137,8 +137,8 @@ class Planner:
         """Return the plan of all that is asked for, whatever it takes."""
         return memory.plan(self.numbers, self.drafters[0], self.workload)
 
-    def pressure_steps(self) -> list[PressureStep]:
-        """List what each step of memory pressure would free."""
+    def pressure_steps(self) -> dict[str, int]:
+        """Return the bytes that each step of memory pressure would free."""
         return memory.pressure_steps(self.numbers, self.drafters, self.workload)
 
     def smallest(self) -> MemoryPlan:
