@@ -161,7 +161,7 @@ class LLM:
         (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
         """
         reject(others, _NEUTRAL, "argument", ("prompts", "sampling_params", "use_tqdm"))
-        encoded = [encode(each, self.tokenizer) for each in split(prompts)]
+        encoded = [encode(prompt, self.tokenizer) for prompt in split(prompts)]
         return self._answer(encoded, sampling_params, use_tqdm)
 
     def chat(
@@ -188,8 +188,8 @@ class LLM:
         settings: dict[str, Any] = {"tools": tools, "chat_template": chat_template}
         settings |= {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
         encoded = [
-            encode_chat(cast(Sequence[Message], each), self.tokenizer, **settings)
-            for each in ([messages] if is_one else messages)
+            encode_chat(cast(Sequence[Message], chat), self.tokenizer, **settings)
+            for chat in ([messages] if is_one else messages)
         ]
         return self._answer(encoded, sampling_params, use_tqdm)
 
@@ -223,13 +223,13 @@ class LLM:
         return UserTokenizer(self.tokenizer)
 
     def get_metrics(self) -> list[Metric]:
-        """Counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
+        """Return the counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
         with self.loop.turns():
             return metrics.read(self.engine, self.loop.served, self.config.model)
 
     @property
     def engine(self) -> Engine:
-        """The engine; who steps it must be the only one to use this LLM meanwhile."""
+        """The engine; nothing else may use this LLM while it is stepped."""
         return self.loop.engine
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -280,14 +280,14 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         """Run the prompts together to the end; if one cannot be run, none is."""
-        each = _one_each(
+        params = _one_each(
             self.default_params() if sampling_params is None else sampling_params, len(prompts)
         )
         requests: list[RequestHandle] = []
         start_s = time.perf_counter()
         try:
-            for prompt, wanted in zip(prompts, each, strict=True):
-                requests.append(self._submit(prompt, wanted))
+            for prompt, own in zip(prompts, params, strict=True):
+                requests.append(self._submit(prompt, own))
             for request in _watched(requests) if use_tqdm else requests:
                 request.wait()
         finally:
@@ -346,7 +346,7 @@ class LLM:
         return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
 
     def _new_drafter(self, target: Target) -> Drafter:
-        """Return the one asked for; if none was, what the profile chose, or else our own choice."""
+        """Return the drafter that is asked for; if none is, what the profile chose, or else our own choice."""
         if self.drafter_spec.is_auto and self.profile is not None:
             try:
                 spec = DrafterSpec.of(self.profile.drafter)
@@ -392,7 +392,7 @@ def _one_each(
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * num_prompts
     if not isinstance(sampling_params, Sequence) or not all(
-        isinstance(one, SamplingParams) for one in sampling_params
+        isinstance(params, SamplingParams) for params in sampling_params
     ):
         raise RequestError(
             "sampling_params must be a SamplingParams or a list of them, "

@@ -84,14 +84,19 @@ class Clock:
 
 
 class Lengths(KVCache):
-    """A cache of no keys and values, only lengths."""
+    """A cache of no keys and values, only lengths. No prompt shares rows with another."""
 
-    def nbytes(self) -> int:
-        """Nothing."""
-        return 0
+    def open(
+        self, tokens: Sequence[int], *, reuse: bool = True, spare: int = 0
+    ) -> tuple[int, int] | None:
+        """Return a slot and no rows."""
+        return super().open(tokens, reuse=False, spare=spare)
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         """Nothing to move."""
+
+    def _copy_block(self, source: int, target: int) -> None:
+        """Nothing to copy."""
 
 
 class Replay:

@@ -24,6 +24,7 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import COMPONENTS, DrafterNumbers, ModelNumbers, Workload
 from forerun.engine.planner import Planner, drafter_numbers
+from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.loader import blank_model, load_model
 from forerun.weights.checkpoint import open_checkpoint
@@ -31,14 +32,8 @@ from tests.tiny import tiny_model
 
 MB = 10**6
 MODEL = ModelNumbers(
+    config=ModelConfig("llama", 49152, 576, 1536, 30, 9, 3, 64, 8192),
     weights=97 * MB,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    vocab_size=49152,
     num_tokens=49152,
     threads=2,
     kv_blocks={"fp16": 64 * 23040},
@@ -129,16 +124,14 @@ def test_what_is_learned_is_given_up_before_the_drafter() -> None:
         found = memory.fit(MODEL, drafters, load, budget)
         assert found is not None
         assert (found.drafter.name, found.drafter.learns) == ("large", learns)
-    pressure_steps = {
-        step.name: step.frees for step in memory.pressure_steps(MODEL, drafters, load)
-    }
-    assert pressure_steps[memory.UNLEARNED] == 46 * MB
-    assert pressure_steps["drafter small"] == 60 * MB
+    frees = memory.pressure_steps(MODEL, drafters, load)
+    assert frees[memory.UNLEARNED] == 46 * MB
+    assert frees["drafter small"] == 60 * MB
 
 
-def test_each_rung_frees_what_it_says() -> None:
+def test_each_step_frees_what_it_says() -> None:
     load = Workload(num_seqs=8, max_len=1024, precision="fp16", prefill_rows=256)
-    frees = {step.name: step.frees for step in memory.pressure_steps(MODEL, DRAFTERS, load)}
+    frees = memory.pressure_steps(MODEL, DRAFTERS, load)
     assert frees["drafter small"] == 14 * MB
     assert frees["drafter none"] > 16 * MB
     assert frees["preempt a full sequence"] == 16 * frees["a block of a shared prefix"]

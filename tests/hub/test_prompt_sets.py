@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.hub.prompt_sets import read
-from forerun.hub.published import PublishedSet, file_of
+from forerun.hub.prompt_sets import PublishedSet, file_of, read
 
 
 def test_unicode_line_separators_stay_inside_their_prompt(tmp_path):

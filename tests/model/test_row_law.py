@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache as memo
 
 import pytest
@@ -44,16 +43,7 @@ TORCH = {
     "odd": ModelConfig(**GATED | ODD_WIDTHS | {"num_kv_heads": 1, "activation": "gelu"}),
     "plain": ModelConfig(**GATED | PLAIN | {"num_kv_heads": 4, "activation": "gelu_tanh"}),
 }
-NATIVE = {
-    "q4": (models.GATED, "q4_1"),
-    "mixed": (replace(models.GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
-    "native window": (replace(models.GATED, sliding_window=29, qk_norm=True), "q4_0"),
-    "flat": (replace(models.GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
-    "float": (
-        replace(models.GATED, norm="layer", gated_mlp=False, activation="gelu"),
-        "bf16",
-    ),
-}
+NATIVE = {f"native {name}": kind for name, kind in models.KINDS.items()}
 KINDS = [*TORCH, *(NATIVE if kernels.available() else ())]
 
 law = settings(deadline=None, max_examples=110, suppress_health_check=list(HealthCheck))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -33,6 +34,15 @@ GATED = ModelConfig(
     max_position=512,
     rope=RopeConfig(10000.0, 32),
 )
+
+KINDS = {
+    "q4": (GATED, "q4_1"),
+    "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
+    "window": (replace(GATED, sliding_window=29, qk_norm=True), "q4_0"),
+    "flat": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
+    "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
+}
+"""Configurations with a type of weights, which together take all ways through the kernels."""
 
 QUANTIZED = ("q4_0", "q4_1", "q4_z", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 TYPES = ("f32", "f16", "bf16", *QUANTIZED)

@@ -14,9 +14,9 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, ConfigError, LoadError
 from forerun.model.backends.native import NativeDecoder, unsupported
 from forerun.model.backends.native import load as load_native
+from forerun.model.cache.native import NativeCache
 from forerun.model.config import RopeConfig
 from forerun.model.model import LayerPlan, Model
-from forerun.model.native_cache import NativeCache
 from forerun.weights.codes import WeightFormat
 from tests.native.models import (
     GATED,

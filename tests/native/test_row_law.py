@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache as memo
 
 import pytest
@@ -18,10 +17,10 @@ from forerun.core.config import Precision
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig
-from forerun.model.native_cache import NativeCache
 from tests.native.models import (
-    GATED,
+    KINDS,
     VOCAB,
     logits_of,
     native,
@@ -34,14 +33,6 @@ from tests.native.models import (
 
 CHUNK = 64
 MAX_LEN = 4 * CHUNK
-
-KINDS = {
-    "q4": (GATED, "q4_1"),
-    "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
-    "window": (replace(GATED, sliding_window=29, qk_norm=True), "q4_0"),
-    "flat": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
-    "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
-}
 
 law = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 kinds = st.sampled_from(sorted(KINDS))
@@ -119,11 +110,11 @@ class InOrder(KVCache):
         shape = (config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len)
         self.native = _native.Cache(*shape, kv)
 
-    def nbytes(self) -> int:
-        return self.native.nbytes()
-
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         self.native.move(slot, rows, start)
+
+    def _copy_block(self, source: int, target: int) -> None:
+        """Rows of a slot lie nowhere else."""
 
 
 def logits_and_path(
@@ -170,7 +161,7 @@ class Pair:
     def open(self, tokens: tuple[int, ...]) -> None:
         opened = self.paged.open(tokens)
         if opened is not None:
-            other = self.dense.open(tokens)
+            other = self.dense.open(tokens, reuse=False)
             assert other is not None
             self.running[opened[0]] = other[0], tokens
 

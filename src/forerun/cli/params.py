@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forerun.core.errors import ConfigError, RequestError
+from forerun.core.files import read_text
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.core.textfile import read_text
 from forerun.spellings.engine import note
 from forerun.text.generation import FILTERS, SETTINGS
 

@@ -15,7 +15,7 @@ import typer
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 
 Prompt = Annotated[
     str | None,

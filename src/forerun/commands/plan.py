@@ -105,7 +105,7 @@ def _print(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan) -> None:
     lines.append(("total", "", sizes.mebibytes(chosen.total), ""))
     out.print(console.table(("component", "what it is", "bytes", "share"), lines, num_left=2))
     out.print()
-    steps = [(step.name, sizes.mebibytes(step.frees)) for step in planner.pressure_steps()]
+    steps = [(step, sizes.mebibytes(frees)) for step, frees in planner.pressure_steps().items()]
     out.print(console.table(("what can be given up", "frees"), steps))
 
 

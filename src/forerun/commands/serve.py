@@ -19,7 +19,7 @@ from forerun.core import sizes
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.device import bare_nbytes, num_cores, share_heaps
 from forerun.core.errors import ConfigError
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:

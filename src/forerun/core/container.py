@@ -37,8 +37,8 @@ def memory_limit() -> int | None:
     """Return the least limit of this process's control group and those above it, in bytes; None without one."""
     found = []
     for folder, name in _groups():
-        for each in (folder, *folder.parents):
-            if each.is_relative_to(ROOT) and (limit := _number(each / name)) is not None:
+        for group in (folder, *folder.parents):
+            if group.is_relative_to(ROOT) and (limit := _number(group / name)) is not None:
                 found.append(limit)
     return min(found, default=None)
 

@@ -151,8 +151,8 @@ def _beginning(value: object, levels: int = _SHOWN) -> object:
     if type(value) in (str, bytes):
         return value[:_SHOWN]  # type: ignore[index]
     if type(value) is list and levels:
-        return [_beginning(one, levels - 1) for one in value[:_SHOWN]]
+        return [_beginning(item, levels - 1) for item in value[:_SHOWN]]
     if type(value) is dict and levels:
         first = islice(value.items(), _SHOWN)
-        return {_beginning(key): _beginning(one, levels - 1) for key, one in first}
+        return {_beginning(key): _beginning(item, levels - 1) for key, item in first}
     return ... if type(value) in (list, dict) else value

@@ -1,4 +1,4 @@
-"""Files that several processes share: written whole or not at all, by one at a time."""
+"""Files: what users name is read; what processes share is written whole or not at all, by one at a time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from forerun.core.errors import ConfigError
+
 PATIENCE_S = 2.0
 """Seconds to wait for another process's lock, which it holds for milliseconds."""
 
@@ -26,7 +28,7 @@ def replace(path: Path, *parts: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of what is there when the block ends well. Raises OSError."""
+    """Open a file to write, which takes the place of what is there when the block ends well. Raises OSError."""
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
@@ -49,9 +51,23 @@ def open_to_read(path: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
+def read_text(file: str | Path) -> str:
+    """Return the text of a UTF-8 file that a user named. Raises ConfigError that says why it cannot be read."""
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"no such file: {file}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{file} is a folder, not a text file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock on a file, which is made: one at a time, of all threads and processes. Raises OSError."""
+    """Hold a lock on a file, which is made: one holder at a time, of all threads and processes. Raises OSError."""
     with path.open("a") as file:
         give_up_s = time.monotonic() + PATIENCE_S
         while not try_lock(file.fileno()):

@@ -40,7 +40,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 def _named(cls: type[T]) -> type[T]:
     """Let a dataclass accept `_NEUTRAL` as well, and name the closest parameter for one that is unknown."""
     init = cls.__init__
-    known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
 
     @functools.wraps(init)
     def read(self: T, **values: Any) -> None:

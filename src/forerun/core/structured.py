@@ -72,17 +72,17 @@ class StructuredOutputsParams:
 
     @classmethod
     def read(cls, given: object) -> Self:
-        """As written in a request's JSON. Raises RequestError for an unknown field."""
+        """Read the parameters from a request's JSON. Raises RequestError for an unknown field."""
         if not isinstance(given, Mapping):
             raise RequestError(f"structured_outputs must be an object, got {short_repr(given)}")
-        known = [one.name for one in fields(cls)]
+        known = [field.name for field in fields(cls)]
         others = {name: value for name, value in given.items() if name not in known}
         reject(others, _NEUTRAL, "field of structured_outputs", known)
         return cls(**{name: value for name, value in given.items() if name in known})
 
     @property
     def kind(self) -> str:
-        """Which of the five is given."""
+        """Which of `KINDS` is given."""
         return self._kinds()[0]
 
     def _kinds(self) -> list[str]:
@@ -101,7 +101,7 @@ class StructuredOutputsParams:
 def depth(schema: object) -> int:
     """Return how deeply lists and objects are nested in each other."""
     deepest, level = 0, [schema]
-    while level := [inner for one in level for inner in _parts(one)]:
+    while level := [inner for value in level for inner in _parts(value)]:
         deepest += 1
     return deepest
 
@@ -156,11 +156,13 @@ def _has_id_beside_ref(schema: object) -> bool:
     level = [*_parts(schema)] if _OLD_DRAFT.search(json_lib.dumps(schema)) else []
     while level:
         refs = [
-            one for one in level if isinstance(one, Mapping) and isinstance(one.get("$ref"), str)
+            value
+            for value in level
+            if isinstance(value, Mapping) and isinstance(value.get("$ref"), str)
         ]
-        if any(isinstance(one.get(name), str) for one in refs for name in ("$id", "id")):
+        if any(isinstance(value.get(name), str) for value in refs for name in ("$id", "id")):
             return True
-        level = [inner for one in level for inner in _parts(one)]
+        level = [inner for value in level for inner in _parts(value)]
     return False
 
 
@@ -180,17 +182,17 @@ def closed(schema: Any) -> Any:
 def _closed(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    made = {**schema}
-    has_properties = bool(made.get("properties"))
+    closed_schema = {**schema}
+    has_properties = bool(closed_schema.get("properties"))
     for name in ("properties", "$defs", "definitions"):
-        if isinstance(parts := made.get(name), Mapping):
-            made[name] = {key: _closed(part) for key, part in parts.items()}
+        if isinstance(parts := closed_schema.get(name), Mapping):
+            closed_schema[name] = {key: _closed(part) for key, part in parts.items()}
     for name in ("items", "additionalProperties"):
-        if name in made:
-            made[name] = _closed(made[name])
+        if name in closed_schema:
+            closed_schema[name] = _closed(closed_schema[name])
     for name in ("prefixItems", *(() if has_properties else _UNIONS)):
-        if isinstance(parts := made.get(name), list):
-            made[name] = [_closed(part) for part in parts]
-    if has_properties and not any(name in made for name in (*_OPEN, *_UNIONS)):
-        made["additionalProperties"] = False
-    return made
+        if isinstance(parts := closed_schema.get(name), list):
+            closed_schema[name] = [_closed(part) for part in parts]
+    if has_properties and not any(name in closed_schema for name in (*_OPEN, *_UNIONS)):
+        closed_schema["additionalProperties"] = False
+    return closed_schema

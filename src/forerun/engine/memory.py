@@ -27,6 +27,7 @@ from itertools import pairwise
 
 from forerun.core.config import Precision, Program
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
+from forerun.model.config import ModelConfig
 
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
@@ -42,7 +43,7 @@ TOKEN_NBYTES = 356
 """Bytes of the tokenizer for each token: measured on vocabularies from 49152 to 151936."""
 WORDS_NBYTES = 2_500_000
 """Bytes of the tokenizer's cache of words."""
-PROGRAM_NBYTES = 28_000_000
+PROGRAM_NBYTES = 27_000_000
 """Bytes of the modules: measured; hardly depends on the model."""
 COMMAND_NBYTES = 15_000_000
 """Bytes that the command line adds: measured."""
@@ -73,14 +74,8 @@ MIN_BUDGET_ROWS = 16
 class ModelNumbers:
     """A model, as far as its memory goes. Sizes in bytes."""
 
+    config: ModelConfig
     weights: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
     num_tokens: int
     """Tokens of the tokenizer's vocabulary."""
     kv_blocks: Mapping[Precision, int]
@@ -184,7 +179,7 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         blocks * drafter.kv_block + seqs * drafter.kv_seq,
         drafter.tables + seqs * drafter.tables_seq,
         step_nbytes(model, rows, workload, drafter),
-        (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
+        (logit_rows + LOGIT_COPIES) * 4 * model.config.vocab_size,
         model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
         PROGRAM_NBYTES + drafter.program + COMMAND_NBYTES * (workload.program != "python"),
         server_nbytes(workload),
@@ -194,8 +189,8 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
 
 def together(totals: Iterable[int]) -> int:
     """Add up plans for models of one server: its program, modules and threads are there once."""
-    each = [*totals]
-    return sum(each) - max(len(each) - 1, 0) * SHARED_NBYTES
+    sizes = [*totals]
+    return sum(sizes) - max(len(sizes) - 1, 0) * SHARED_NBYTES
 
 
 def server_nbytes(workload: Workload) -> int:
@@ -211,7 +206,7 @@ def step_nbytes(
 ) -> int:
     """Return the bytes of hidden states and features of a pass, and of scratch memory for a part of it."""
     nodes = drafter.num_nodes
-    held = num_rows * (model.hidden_size + drafter.feature_width)
+    held = num_rows * (model.config.hidden_size + drafter.feature_width)
     prompt = 2 * workload.max_len * drafter.feature_width  # until the drafter begins, and joined
     scratch = max(
         _pass_nbytes(model, min(num_rows, PASS_ROWS), nodes),
@@ -223,31 +218,33 @@ def step_nbytes(
 
 def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
     """Return the kernels' scratch bytes for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
-    widths = (model.hidden_size, model.num_heads * model.head_dim, model.intermediate_size)
-    heads = model.num_heads + 2 * model.num_kv_heads
+    config = model.config
+    widths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
+    heads = config.num_heads + 2 * config.num_kv_heads
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
-    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * model.head_dim)
-    streams = 4 * rows * (model.hidden_size + heads * model.head_dim)
+    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * config.head_dim)
+    streams = 4 * rows * (config.hidden_size + heads * config.head_dim)
     held = sum(_rows_nbytes(rows, width) for width in widths)
     return streams + held + 4 * model.threads * max(attention, 2 * 32 * 32)
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
     """Return the bytes of a pass of few rows, where threads share a row's keys (csrc/model/plan.cpp)."""
-    group = model.num_heads // model.num_kv_heads
+    config = model.config
+    group = config.num_heads // config.num_kv_heads
     heads = min(group, MAX_PAIRS)
-    units = model.num_kv_heads * -(-group // heads)  # of as many rows as attend together
+    units = config.num_kv_heads * -(-group // heads)  # of as many rows as attend together
     times = (4 * model.threads - 1) // units if model.threads > 1 else 0
     rows = times * (MAX_PAIRS // heads)
     states = times * units * blocks_of(max_len) * MAX_PAIRS
-    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * model.head_dim)
+    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * config.head_dim)
 
 
 def _head_nbytes(model: ModelNumbers, rows: int) -> int:
     """Return the head's scratch bytes for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
-    blocks = -(-model.vocab_size // 128)
+    blocks = -(-model.config.vocab_size // 128)
     aside = 4 * model.threads * PASS_ROWS * 128
-    return _rows_nbytes(rows, model.hidden_size) + aside + rows * 8 * blocks
+    return _rows_nbytes(rows, model.config.hidden_size) + aside + rows * 8 * blocks
 
 
 def _rows_nbytes(rows: int, width: int) -> int:
@@ -256,41 +253,31 @@ def _rows_nbytes(rows: int, width: int) -> int:
     return 4 * rows * width + whole * -(-width // 32) * (32 + 4 + 4 + 8)
 
 
-@dataclass(frozen=True, slots=True)
-class PressureStep:
-    """One thing that can be given up, and the bytes that frees."""
-
-    name: str
-    frees: int
-
-
 def pressure_steps(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
-) -> list[PressureStep]:
-    """List what each step of memory pressure would free by itself, in order: at load time, then while running.
+) -> dict[str, int]:
+    """Return the bytes that each step of memory pressure would free by itself, in order: at load time, then later.
 
     `drafters` are the one that is asked for, smaller ones, and none.
     """
     asked = drafters[0]
     whole = plan(model, asked, workload).total
 
-    def frees(drafter: DrafterNumbers, workload: Workload) -> int:
+    def frees(drafter: DrafterNumbers) -> int:
         return whole - plan(model, drafter, workload).total
 
     block = model.kv_blocks[workload.precision] + asked.kv_block
-    found: list[PressureStep] = []
-    for before, smaller in pairwise(drafters):
-        is_same = smaller.name == before.name
-        name = UNLEARNED if is_same else f"drafter {smaller.name}"
-        found.append(PressureStep(name, frees(smaller, workload)))
-    half = replace(asked, num_nodes=asked.num_nodes // 2)
+    steps = {
+        UNLEARNED if smaller.name == before.name else f"drafter {smaller.name}": frees(smaller)
+        for before, smaller in pairwise(drafters)
+    }
     if asked.num_nodes:
-        found.append(PressureStep("draft trees of half the nodes", frees(half, workload)))
-        bare = replace(asked, num_nodes=0)
-        found.append(PressureStep("no drafts", frees(bare, workload)))
-    found.append(PressureStep("a block of a shared prefix", block))
-    found.append(PressureStep("preempt a full sequence", block * workload.blocks_seq))
-    return found
+        half = replace(asked, num_nodes=asked.num_nodes // 2)
+        steps["draft trees of half the nodes"] = frees(half)
+        steps["no drafts"] = frees(replace(asked, num_nodes=0))
+    steps["a block of a shared prefix"] = block
+    steps["preempt a full sequence"] = block * workload.blocks_seq
+    return steps
 
 
 def fit(
@@ -317,11 +304,11 @@ def smallest(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> MemoryPlan:
     """Return the way that takes the fewest bytes: for one sequence at a time."""
-    found = [
+    plans = [
         plan(model, drafter, replace(way, num_blocks=way.blocks_seq))
         for way, drafter in _ways(drafters, workload)
     ]
-    return min(found, key=lambda each: each.total)
+    return min(plans, key=lambda plan: plan.total)
 
 
 def _ways(

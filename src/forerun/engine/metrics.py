@@ -52,7 +52,7 @@ class RequestCounts:
     )
 
     def record(self, event: Event) -> None:
-        """Add one observation to its bucket, the sum and the count."""
+        """Count what an event made final."""
         self.generation_tokens += len(event.token_ids)
         if event.finish_reason is not None:
             self.finished[event.finish_reason] += 1

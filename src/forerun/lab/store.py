@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 
 NOT_COMPARED = ("date",)
 """What may differ between the origins of one run."""

@@ -10,8 +10,9 @@ R = TILE rows, M rows that need logits, D width, H heads, G kv heads, E head dim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,56 +22,37 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
-from forerun.model.cache.base import KVCache, RowCache
+from forerun.model.cache.base import KVCache
 from forerun.model.cache.tensors import TensorCache
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.kernels import reference as ops
 from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
-from forerun.model.model import HeadColumns, Hidden, LayerPlan, reserve_rows, top_k
+from forerun.model.model import HeadPart, Hidden, LayerPlan, reserve_rows, top_k
 from forerun.model.visibility import key_blocks
 
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A matrix (out, in) and perhaps a bias (out,)."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (R, in) to (R, out)."""
-        return ops.linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """RMS norm or layer norm, as the config says."""
-
-    config: ModelConfig
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Normalise (..., D) over its last dimension."""
-        if self.config.norm == "rms":
-            return ops.rms_norm(x, self.weight, self.config.norm_eps)
-        return ops.layer_norm(x, self.weight, self.bias, self.config.norm_eps)
+Layer = Callable[[Tensor], Tensor]
 
 
 class Weights:
-    """Tensors by canonical name, handed out as layers."""
+    """Tensors by canonical name, handed out as the layers that they belong to."""
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
         self.config = config
         self.tensors = tensors
 
-    def linear(self, name: str) -> Linear:
-        """Return the linear layer `name`."""
-        return Linear(self.tensors[name], self.tensors.get(f"{name}.bias"))
+    def linear(self, name: str) -> Layer:
+        """Return what maps (R, in) to (R, out), with a bias if there is one."""
+        return partial(ops.linear, weight=self.tensors[name], bias=self._bias(name))
 
-    def norm(self, name: str) -> Norm:
-        """Return the norm `name`."""
-        return Norm(self.config, self.tensors[name], self.tensors.get(f"{name}.bias"))
+    def norm(self, name: str) -> Layer:
+        """Return what normalises (..., D) over its last dimension: an RMS norm or a layer norm, as the config says."""
+        weight, eps = self.tensors[name], self.config.norm_eps
+        if self.config.norm == "rms":
+            return partial(ops.rms_norm, weight=weight, eps=eps)
+        return partial(ops.layer_norm, weight=weight, bias=self._bias(name), eps=eps)
+
+    def _bias(self, name: str) -> Tensor | None:
+        return self.tensors.get(f"{name}.bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +86,11 @@ class Attention:
         self.layer = layer
         name = f"layers.{layer}."
         self.q, self.k, self.v, self.o = (weights.linear(name + part) for part in "qkvo")
-        self.head_norms: tuple[Norm, Norm] | None = None
+        self.head_norms: tuple[Layer, Layer] | None = None
         if self.config.qk_norm:
             self.head_norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
 
-    def __call__(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
+    def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D), and leave the rows' keys and values in the cache."""
         query, key, value = self._project(x, tile)
         mixed = torch.zeros_like(query)
@@ -160,7 +142,7 @@ class Block:
         self.mlp_norm = weights.norm(f"layers.{layer}.mlp_norm")
         self.mlp = MLP(weights, layer)
 
-    def attend(self, x: Tensor, tile: Tile, cache: RowCache) -> Tensor:
+    def attend(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D)."""
         return x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
 
@@ -204,7 +186,7 @@ class Decoder:
         Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
-        assert isinstance(cache, RowCache)
+        assert isinstance(cache, TensorCache)
         self._check_room(batch, cache)
         plan = plan or self._whole
         rows = self.embed(self._to_device(batch.tokens())) if inputs is None else inputs
@@ -242,9 +224,9 @@ class Decoder:
         """Return the logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
         return self.head(hidden)[:, ids]
 
-    def head_part(self, ids: Tensor) -> HeadColumns:
-        """Return the head of some tokens (n,)."""
-        return HeadColumns(self, ids)
+    def head_part(self, ids: Tensor) -> HeadPart:
+        """Return the head of some tokens (n,): the whole one, of which their logits are taken."""
+        return HeadPart(lambda hidden: self.head_rows(hidden, ids), nbytes=0)
 
     def new_cache(
         self,
@@ -270,7 +252,7 @@ class Decoder:
         return sum(tensor.nbytes for tensor in self.weights.values())
 
     def _run(
-        self, tile: Tile, cache: RowCache, taps: tuple[int, ...], plan: LayerPlan
+        self, tile: Tile, cache: TensorCache, taps: tuple[int, ...], plan: LayerPlan
     ) -> list[Tensor]:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)

@@ -22,7 +22,7 @@ from forerun.model.config import ModelConfig, sizes_of, weight_shapes
 from forerun.model.kernels import native
 from forerun.model.model import Model
 from forerun.model.packed import PackedFile
-from forerun.weights.rtn import SCHEMES, Scheme, quantized_format
+from forerun.weights.rtn import Scheme, quantized_format
 
 if TYPE_CHECKING:
     from forerun.weights.checkpoint import Checkpoint
@@ -46,8 +46,6 @@ def load_model(
     The options are those of `model.backends.base.Backend.load`; with `weight_cache` packed weights are kept
     on disk. Raises ConfigError for an unusable option, LoadError for a model that is not supported or damaged.
     """
-    if quant not in SCHEMES:
-        raise ConfigError(unknown("quantization", quant, SCHEMES))
     config, arch = read_config(checkpoint)
     device = torch.device(device)
     chosen = choose_backend(backend, config, device)
@@ -76,8 +74,6 @@ def blank_model(
     head_bits: int | None = None,
 ) -> Model:
     """Return the model that `load_model` would give, without its weights: for planning. Only metadata are read."""
-    if quant not in SCHEMES:
-        raise ConfigError(unknown("quantization", quant, SCHEMES))
     config, arch = read_config(checkpoint)
     device = torch.device(device)
     weights = _blank_weights(checkpoint, arch, config, quant)
@@ -157,7 +153,7 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     """Return the bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
     config, arch = read_config(checkpoint)
     weights = _blank_weights(checkpoint, arch, config, scheme)
-    num_bits = sum(math.prod(each.shape) * each.format.bits_per_weight for each in weights)
+    num_bits = sum(math.prod(weight.shape) * weight.format.bits_per_weight for weight in weights)
     return math.ceil(num_bits / 8)
 
 

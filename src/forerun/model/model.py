@@ -5,7 +5,7 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,6 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
-from forerun.model.cache.paged import PagedCache
 from forerun.model.config import ModelConfig
 
 
@@ -55,16 +54,14 @@ class LayerPlan:
         return cls(tuple(s for s in range(stop) if s not in skipped))
 
 
-class HeadPart(Protocol):
-    """The head of some tokens by itself."""
+@dataclass(frozen=True, slots=True)
+class HeadPart:
+    """The head of some tokens by itself, to be asked often."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits (M, n) of its tokens, fp32, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
-        ...
-
-    def nbytes(self) -> int:
-        """Return the bytes it holds besides the model's weights."""
-        ...
+    logits: Callable[[Tensor], Tensor]
+    """Logits (M, n) of its tokens, fp32, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
+    nbytes: int
+    """Bytes it holds besides the model's weights."""
 
 
 class Model(Protocol):
@@ -103,7 +100,7 @@ class Model(Protocol):
         log_normaliser: bool = False,
         logits: Tensor | None = None,
     ) -> TopK:
-        """The k largest logits of each row and their tokens, k from 1 to V, descending; the row's normaliser if asked.
+        """Return the k largest logits of each row and their tokens, k from 1 to V, descending; the normaliser if asked.
 
         Into `logits` (M, V) fp32, where given, all of them are written, as `head` gives them.
         Of equal ones the lowest id comes first. NaN counts as larger than any number, as in
@@ -116,7 +113,7 @@ class Model(Protocol):
         ...
 
     def head_part(self, ids: Tensor) -> HeadPart:
-        """Return the head of some tokens (n,) int64, n from 1, to be asked often: it reads few bytes besides theirs."""
+        """Return the head of some tokens (n,) int64, n from 1: it reads few bytes besides theirs."""
         ...
 
     def new_cache(
@@ -125,32 +122,16 @@ class Model(Protocol):
         max_len: int,
         kv: Precision = "auto",
         num_blocks: int | None = None,
-    ) -> PagedCache:
+    ) -> KVCache:
         """Return a cache that fits this model. `kv` is how it stores; `auto` what the backend does best.
 
-        `num_blocks` is the memory it has: see `PagedCache`.
+        `num_blocks` is the memory it has: see `KVCache`.
         """
         ...
 
     def nbytes(self) -> int:
         """Return the bytes of the weights as held in memory."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class HeadColumns:
-    """The head of some tokens by `Model.head_rows`: what a model without a faster way has as its `head_part`."""
-
-    model: Model
-    ids: Tensor
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Return the logits (M, n)."""
-        return self.model.head_rows(hidden, self.ids)
-
-    def nbytes(self) -> int:
-        """0: the rows are the model's own."""
-        return 0
 
 
 def reserve_rows(batch: Batch, cache: KVCache) -> None:

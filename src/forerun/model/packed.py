@@ -68,7 +68,7 @@ class PackedWeights(Protocol):
     def add_blank(
         self, name: str, form: str | None, shape: Sequence[int], has_bias: bool
     ) -> list[Bytes]:
-        """Make room for a weight; the bytes to fill, its bias's last. Raises ValueError."""
+        """Make room for a weight; return the bytes to fill, its bias's last. Raises ValueError."""
         ...
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ def folder() -> PackedFolder:
 
 
 def copies() -> list[tuple[PackedCopy, Path | None]]:
-    """Return the files in it, and the model each is of; None if that cannot be read. Raises LoadError."""
+    """Return the files of packed weights, each with its model, None if that cannot be read. Raises LoadError."""
     try:
         entries = folder().entries()
     except OSError as error:
@@ -101,7 +101,7 @@ def of_model(model: Path) -> list[PackedCopy]:
 
 
 def remove(entries: Iterable[PackedCopy]) -> int:
-    """Delete packed copies; the bytes that were freed. Models that are running keep theirs. Raises LoadError."""
+    """Delete packed copies; return the bytes that were freed. Models that are running keep theirs. Raises LoadError."""
     try:
         return folder().remove([entry.path for entry in entries])
     except OSError as error:
@@ -129,7 +129,7 @@ class PackedFile:
         return self.folder.path / self.name
 
     def load(self, decoder: PackedWeights) -> bool:
-        """Give the decoder all its weights; False, with some of them set or none, if the file does not serve."""
+        """Give the decoder its weights. Return False, with some of them set or none, if the file cannot be used."""
         try:
             with open_to_read(self.path) as file:
                 self._read(file, decoder)

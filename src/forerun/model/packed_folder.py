@@ -57,7 +57,7 @@ class PackedFolder:
             os.utime(path)
 
     def remove(self, paths: Sequence[Path]) -> int:
-        """Delete files, and what killed starts have left; the bytes that were freed. Raises OSError."""
+        """Delete files, and what killed starts have left; return the bytes that were freed. Raises OSError."""
         if not self.path.is_dir():
             return 0
         with files.locked(self.path / ".lock"):
@@ -68,7 +68,7 @@ class PackedFolder:
     def replacing(
         self, target: Path, nbytes: int, rank: Callable[[Path], int]
     ) -> Iterator[IO[bytes]]:
-        """A file to write `nbytes` to, which takes the target's place at the end: readers see a whole one.
+        """Open a file to write `nbytes` to, which takes the target's place at the end: readers see a whole one.
 
         What is in the way goes before: of whole files those of rank 0 always, then, as far as needed, the lower rank
         first and in it the longest unused. Raises OSError, with nothing deleted for it, if there is no room.

@@ -42,7 +42,7 @@ def key_blocks(segment: Segment, window: int | None, device: torch.device) -> li
 
 
 def _gathered(segment: Segment, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Cache rows (n, KEY_BLOCK) of the positions `keys` on each row's path; row 0 where the path has ended."""
+    """Return the cache rows (n, KEY_BLOCK) of the positions `keys` on each row's path; row 0 past its end."""
     visible = segment.visible()
     assert visible is not None
     rows = np.where(keys < segment.base, keys, 0)

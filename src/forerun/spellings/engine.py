@@ -156,9 +156,9 @@ SHORT: Mapping[str, str] = {
 }
 """Flags of llama.cpp and vLLM that are not such a name with dashes."""
 
-FIELDS = frozenset(one.name for one in fields(EngineConfig))
-ENGINE_NAMES = {name: one for names in ENGINE.values() for name, one in names.items()}
-DRAFTING_NAMES = {name: one for names in DRAFTING.values() for name, one in names.items()}
+FIELDS = frozenset(field.name for field in fields(EngineConfig))
+ENGINE_NAMES = {name: spelling for names in ENGINE.values() for name, spelling in names.items()}
+DRAFTING_NAMES = {name: spelling for names in DRAFTING.values() for name, spelling in names.items()}
 NAMES = ENGINE_NAMES | DRAFTING_NAMES
 SPECULATIVE = "speculative_config"
 _METHOD = re.compile(r"(^|\+)([^:+]+)")
@@ -184,7 +184,7 @@ def methods_of(drafter: str) -> tuple[str, ...]:
 
 def names_of(option: str) -> tuple[str, ...]:
     """List other engines' names of a drafter's option."""
-    return tuple(name for name, one in DRAFTING_NAMES.items() if one.becomes == option)
+    return tuple(name for name, spelling in DRAFTING_NAMES.items() if spelling.becomes == option)
 
 
 def note(typed: str, value: object, why: str) -> None:
@@ -257,29 +257,31 @@ class _Reading:
             self._add_speculative(name, value)
         elif key in DRAFTING_NAMES:
             self.add_draft(name, value)
-        elif (one := ENGINE_NAMES.get(key)) is None:
+        elif (spelling := ENGINE_NAMES.get(key)) is None:
             raise ConfigError(unknown("option", name, {*FIELDS, SPECULATIVE}, NAMES))
         elif value is not None:
-            self._translate(one, self.found, name, value)
+            self._translate(spelling, self.found, name, value)
 
     def add_draft(self, name: str, value: object) -> None:
-        """Take one option of a drafter."""
+        """Take spelling option of a drafter."""
         if value is not None:
-            one = DRAFTING_NAMES.get(plain(name), Spelling(plain(name)))
-            self.drafter = one.drafter or self.drafter
-            self._translate(one, self.draft, name, value)
+            spelling = DRAFTING_NAMES.get(plain(name), Spelling(plain(name)))
+            self.drafter = spelling.drafter or self.drafter
+            self._translate(spelling, self.draft, name, value)
 
     def options(self) -> dict[str, object]:
-        """Return the drafter's options; as in vLLM the shortest n-gram bounds the longest one from below."""
+        """Return the drafter's options; as in vLLM the shortest n-gram bounds the longest spelling from below."""
         is_vllm = plain(self.typed.get("ngram_min", "")) == "prompt_lookup_min"
         return {**({"ngram_max": self.draft["ngram_min"]} if is_vllm else {}), **self.draft}
 
-    def _translate(self, one: Spelling, into: dict[str, Any], name: str, value: object) -> None:
-        read = one.read(name, value)
-        if one.becomes:
-            self._put(into, one.becomes, name, read)
+    def _translate(
+        self, spelling: Spelling, into: dict[str, Any], name: str, value: object
+    ) -> None:
+        read = spelling.read(name, value)
+        if spelling.becomes:
+            self._put(into, spelling.becomes, name, read)
         else:
-            note(name, value, one.why)
+            note(name, value, spelling.why)
 
     def _add_speculative(self, name: str, value: object) -> None:
         if value is None:

@@ -129,7 +129,7 @@ def _with_part(whole: object, part: str, value: object, name: str) -> dict[str, 
 
 def _check(name: str, value: object) -> None:
     why, neutral = ONLY[name]
-    allowed = [_word(each) for each in neutral]
+    allowed = [_word(choice) for choice in neutral]
     if _word(value) not in allowed:
         hint = f" (allowed: {', '.join(allowed)})" if allowed else ""
         raise RequestError(f"{name}={short_repr(value)} is not possible here: {why}{hint}")

@@ -31,11 +31,11 @@ class FillIn:
     pad: int | None = None
 
     @classmethod
-    def find(cls, pieces: Sequence[bytes | None], said: Mapping[str, int]) -> FillIn | None:
-        """Return tokens of a vocabulary, `said` by its file or found by name; None if it does not have all three."""
+    def find(cls, pieces: Sequence[bytes | None], named: Mapping[str, int]) -> FillIn | None:
+        """Return a vocabulary's tokens, `named` by its file or found by their texts; None without the first three."""
         wanted = {name.encode(): what for what, names in NAMES.items() for name in names}
         found = {wanted[piece]: i for i, piece in enumerate(pieces) if piece in wanted}
-        found |= said
+        found |= named
         if not {"prefix", "suffix", "middle"} <= found.keys():
             return None
         return cls(**found)
@@ -47,7 +47,10 @@ class FillIn:
         files: Sequence[tuple[str, str]],
         encode: Callable[[str], list[int]],
     ) -> list[int]:
-        """Return token ids of a prompt whose answer is what stands between; `files` are other ones, name and text."""
+        """Return the token ids of a prompt whose answer is what stands between two texts.
+
+        `files` are the names and texts of other files.
+        """
         ids: list[int] = []
         if files and self.file is not None:
             if self.repo is not None:

@@ -50,7 +50,7 @@ _FILL_KEYS = {
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
-    """Build it. Raises LoadError that says what is missing or unknown, without naming the file."""
+    """Return the tokenizer of a GGUF's metadata. Raises LoadError that does not name the file."""
     fields = _Fields(metadata)
     kind = fields.get("model", str)
     if kind is None:
@@ -199,7 +199,7 @@ def _encoding(
     _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
     special = {i: vocabulary.tokens[i] for i, t in enumerate(vocabulary.types) if t in _SPECIAL}
     bos_id, eos_id = vocabulary.id_of("bos", default_bos), vocabulary.id_of("eos", default_eos)
-    said = fields.get("add_bos_token", bool)
+    file_adds_bos = fields.get("add_bos_token", bool)
     return Encoding(
         encoder=encoder,
         pieces=[_piece(*pair, normal_piece) for pair in zip(vocabulary.tokens, vocabulary.types)],
@@ -207,7 +207,7 @@ def _encoding(
         eos_ids=end_ids(special, (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))),
         bos_id=bos_id,
         eos_id=eos_id,
-        adds_bos=bos_id is not None and (adds_bos if said is None else said),
+        adds_bos=bos_id is not None and (adds_bos if file_adds_bos is None else file_adds_bos),
         adds_space=adds_space,
         chat_template=fields.get("chat_template", str, "tokenizer."),
         fill_ids=_fill_ids(vocabulary),

@@ -35,7 +35,7 @@ def read_json(path: Path) -> Json:
 
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
-    """Build it. Raises LoadError that names the file in question."""
+    """Return the tokenizer of a folder. Raises LoadError that names the file in question."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise LoadError(
@@ -63,7 +63,7 @@ def _encoding(folder: Path, encoder: tokenizers.Tokenizer, description: Json) ->
         encoder=encoder,
         pieces=_pieces(encoder, normal_piece),
         special_ids=frozenset(special),
-        eos_ids=end_ids(special, (eos_id, *_said_ends(folder))),
+        eos_ids=end_ids(special, (eos_id, *_named_ends(folder))),
         bos_id=bos_id,
         eos_id=eos_id,
         adds_bos=bos_id is not None and _adds_bos(encoder, settings, bos_id),
@@ -107,16 +107,18 @@ def _parts(decoder: Json | None) -> list[Json]:
 
 def _adds_bos(encoder: tokenizers.Tokenizer, settings: Json, bos_id: int) -> bool:
     """Return whether BOS is added: by the settings, else by the tokenizer's own post-processing."""
-    said = settings.get("add_bos_token")
-    if isinstance(said, bool):
-        return said
+    adds_bos = settings.get("add_bos_token")
+    if isinstance(adds_bos, bool):
+        return adds_bos
     return list(encoder.encode("", add_special_tokens=True).ids[:1]) == [bos_id]
 
 
-def _said_ends(folder: Path) -> Iterator[int]:
+def _named_ends(folder: Path) -> Iterator[int]:
     for name in ("generation_config.json", "config.json"):
-        said = read_json(folder / name).get("eos_token_id")
-        yield from (i for i in (said if isinstance(said, list) else [said]) if isinstance(i, int))
+        eos_ids = read_json(folder / name).get("eos_token_id")
+        yield from (
+            i for i in (eos_ids if isinstance(eos_ids, list) else [eos_ids]) if isinstance(i, int)
+        )
 
 
 def _token_id(encoder: tokenizers.Tokenizer, token: str | Json | None) -> int | None:
@@ -130,9 +132,9 @@ def _chat_template(folder: Path, settings: Json) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    said = settings.get("chat_template") or read_json(folder / "chat_template.json").get(
+    template = settings.get("chat_template") or read_json(folder / "chat_template.json").get(
         "chat_template"
     )
-    if isinstance(said, list):
-        return {entry["name"]: entry["template"] for entry in said}.get("default")
-    return said
+    if isinstance(template, list):
+        return {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template

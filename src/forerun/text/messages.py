@@ -47,10 +47,10 @@ def _plain(number: int, message: Message) -> dict[str, object]:
         raise RequestError(
             f"message {number} has {', '.join(message) or 'nothing'}: it needs role and content"
         )
-    made = {**message, "content": _text(number, message.get("content"))}
+    plain_message = {**message, "content": _text(number, message.get("content"))}
     if isinstance(calls := message.get("tool_calls"), Sequence):
-        made["tool_calls"] = [_read_arguments(call) for call in calls]
-    return made
+        plain_message["tool_calls"] = [_read_arguments(call) for call in calls]
+    return plain_message
 
 
 def _text(number: int, content: object) -> str:

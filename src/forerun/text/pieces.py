@@ -47,13 +47,13 @@ def sentencepiece_piece(token: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
 
 
-def end_ids(control_tokens: Mapping[int, str], said: Iterable[int | None]) -> frozenset[int]:
+def end_ids(control_tokens: Mapping[int, str], named: Iterable[int | None]) -> frozenset[int]:
     """Return the ids that end an answer: those the files name, and control tokens known to mean it.
 
     Files often name one end only, the text's, while an answer in a chat ends with the turn's.
     """
     known = (i for i, text in control_tokens.items() if text in END_TEXTS)
-    return frozenset((*known, *(i for i in said if i is not None)))
+    return frozenset((*known, *(i for i in named if i is not None)))
 
 
 @cache

@@ -67,7 +67,7 @@ def encode(prompt: Prompt, tokenizer: Tokenizer) -> Encoded:
 
 
 def encode_chat(messages: Sequence[Message], tokenizer: Tokenizer, **settings: Any) -> Encoded:
-    """The token ids of a conversation; `settings` are those of `Tokenizer.apply_chat_template`. Raises RequestError."""
+    """Return the token ids of a conversation; `settings` are `Tokenizer.apply_chat_template`'s. Raises RequestError."""
     text = tokenizer.apply_chat_template(messages, **settings)
     return Encoded(tokenizer.encode(text, bos=False), text)
 
@@ -116,7 +116,7 @@ def _is_dict(value: object) -> bool:
 
 
 def _to_list(value: Any) -> Any:
-    """Tensors and arrays as lists and numbers, all else as it is."""
+    """Return tensors and arrays as lists and numbers, all else as it is."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -142,9 +142,9 @@ class Tokenizer:
 
     @cached_property
     def _plain_encoder(self) -> tokenizers.Tokenizer:
-        """Reads control tokens as text. It takes as much memory again, and few texts need it.
+        """An encoder that reads control tokens as text: as large as the other one, and made when first needed.
 
-        To switch the other one would make each text wait for every other one.
+        Switching the other one to and fro would make texts wait for each other.
         """
         encoder = tokenizers.Tokenizer.from_str(self._encoding.encoder.to_str())
         encoder.encode_special_tokens = True

@@ -65,7 +65,7 @@ Part = TextPart | CallPart | ArgumentsPart
 
 
 class ToolCallParser:
-    """Split text into what is said and what is called. What is no call in this form stays text."""
+    """Split an answer into text and tool calls. What is no call in this form stays text."""
 
     def __init__(self, *, has_tools: bool = True) -> None:
         """`has_tools`: False for an answer that can call nothing; all of it is text."""
@@ -193,8 +193,8 @@ def _num_open(text: str, mark: str) -> int:
 
 
 def described(messages: Sequence[Message], tools: Tools | None) -> list[dict[str, object]]:
-    """Messages for a template without a place for tools: the tools are a part of the system message, calls are text."""
-    made: list[dict[str, object]] = []
+    """Return messages for a template without a place for tools: tools in the system message, calls as text."""
+    turns: list[dict[str, object]] = []
     for message in plain(messages):
         content, role = str(message["content"]), message["role"]
         calls = message.get("tool_calls")
@@ -203,19 +203,19 @@ def described(messages: Sequence[Message], tools: Tools | None) -> list[dict[str
             content = "\n".join(filter(None, [content, *texts]))
         if role == "tool":
             role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
-        if made and made[-1]["role"] == role == "user" and content.startswith("<tool_response>"):
-            made[-1]["content"] = f"{made[-1]['content']}\n{content}"
+        if turns and turns[-1]["role"] == role == "user" and content.startswith("<tool_response>"):
+            turns[-1]["content"] = f"{turns[-1]['content']}\n{content}"
         else:
-            made.append({"role": role, "content": content})
+            turns.append({"role": role, "content": content})
     if tools:
         text = _PROMPT.format(
             tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
         )
-        if made[0]["role"] == "system":
-            made[0]["content"] = f"{made[0]['content']}\n\n{text}"
+        if turns[0]["role"] == "system":
+            turns[0]["content"] = f"{turns[0]['content']}\n\n{text}"
         else:
-            made.insert(0, {"role": "system", "content": text})
-    return made
+            turns.insert(0, {"role": "system", "content": text})
+    return turns
 
 
 def _spelled(call: object) -> str:

@@ -45,13 +45,15 @@ class UserTokenizer:
         return_tensors: str | None = None,
         **others: object,
     ) -> dict[str, Any]:
-        """`input_ids` and `attention_mask` of a text, or lists of them; `pt` and `np` make tables of one row."""
+        """Return `input_ids` and `attention_mask` of a text, or lists of them; `pt` and `np` make tables of one row."""
         _check(others)
         if isinstance(text, str):
-            return _made(self.encode(text, add_special_tokens=add_special_tokens), return_tensors)
+            return _encoded(
+                self.encode(text, add_special_tokens=add_special_tokens), return_tensors
+            )
         if return_tensors is not None:
             raise RequestError("texts of different lengths make no tensor: give one text")
-        rows = [self.encode(each, add_special_tokens=add_special_tokens) for each in text]
+        rows = [self.encode(row, add_special_tokens=add_special_tokens) for row in text]
         return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
 
     def encode(self, text: str, *, add_special_tokens: bool = True, **others: object) -> list[int]:
@@ -85,7 +87,7 @@ class UserTokenizer:
         return_dict: bool = False,
         **variables: object,
     ) -> Any:
-        """Token ids of a conversation, or its text with `tokenize=False`; a list of them for several conversations.
+        """Return the token ids of a conversation, or its text with `tokenize=False`; of several conversations a list.
 
         Other keywords are variables of the template. Raises RequestError if it refuses the messages.
         """
@@ -94,19 +96,19 @@ class UserTokenizer:
         is_one = not conversation or is_message(conversation[0])
         texts = [
             self._tokenizer.apply_chat_template(
-                each,  # type: ignore[arg-type]
+                messages,  # type: ignore[arg-type]
                 add_generation_prompt=add_generation_prompt,
                 **settings,  # type: ignore[arg-type]
             )
-            for each in ([conversation] if is_one else conversation)
+            for messages in ([conversation] if is_one else conversation)
         ]
         if not tokenize:
             return texts[0] if is_one else texts
         rows = [self.encode(text, add_special_tokens=False) for text in texts]
         if not is_one and return_tensors is not None:
             raise RequestError("conversations of different lengths make no tensor: give one")
-        made = _made(rows[0], return_tensors) if is_one else {"input_ids": rows}
-        return made if return_dict else made["input_ids"]
+        encoded = _encoded(rows[0], return_tensors) if is_one else {"input_ids": rows}
+        return encoded if return_dict else encoded["input_ids"]
 
 
 def _check(others: dict[str, object]) -> None:
@@ -114,7 +116,7 @@ def _check(others: dict[str, object]) -> None:
     reject(others, _NEUTRAL, "argument of the tokenizer", names)
 
 
-def _made(ids: list[int], kind: str | None) -> dict[str, Any]:
+def _encoded(ids: list[int], kind: str | None) -> dict[str, Any]:
     """Return the ids and their mask as lists, or as tensors of one row."""
     ones = [1] * len(ids)
     if kind is None:

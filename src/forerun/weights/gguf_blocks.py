@@ -29,7 +29,7 @@ def unpack(data: Bytes, format: WeightFormat) -> Codes:
 
 
 def quantize(values: Floats, format: WeightFormat) -> Bytes:
-    """fp32 (N, K) rounded to the nearest codes of each block: (N, bytes a row)."""
+    """Round fp32 (N, K) to the nearest codes of each block: (N, bytes a row)."""
     blocks: Bytes = gguf.quantize(values, gguf.GGMLQuantizationType[format.name.upper()])
     return blocks
 
@@ -37,7 +37,7 @@ def quantize(values: Floats, format: WeightFormat) -> Bytes:
 def _unpack_blocks(
     blocks: Bytes, format: WeightFormat
 ) -> tuple[NDArray[np.int8], Floats, Floats | None]:
-    """Of blocks of 32, (N, B, bytes): scale f16, minimum f16 if any, fifth bits (32) if any, codes.
+    """Unpack blocks of 32, (N, B, bytes): scale f16, minimum f16 if any, fifth bits (32) if any, codes.
 
     In place of a minimum `q4_z` has minus its zero point.
     Low nibbles are codes 0 to 15, high ones 16 to 31. Without a minimum codes are stored plus
@@ -60,7 +60,7 @@ def _unpack_blocks(
 def _unpack_superblocks(
     blocks: Bytes, format: WeightFormat
 ) -> tuple[NDArray[np.int8], Floats, Floats | None]:
-    """Of blocks of 256, (N, B, bytes), whose groups have integer scales and share a float."""
+    """Unpack blocks of 256, (N, B, bytes), whose groups have integer scales and share a float."""
     if format.bits == 6:
         return _unpack_q6_k(blocks)
     floats, packed = _halves(blocks, 2)
@@ -76,7 +76,7 @@ def _unpack_superblocks(
 
 
 def _unpack_q6_k(blocks: Bytes) -> tuple[NDArray[np.int8], Floats, None]:
-    """Return low nibbles (128 bytes), high pairs of bits (64), 16 int8 scales, the float; codes are stored plus 32."""
+    """Unpack low nibbles (128 bytes), high pairs of bits (64), 16 int8 scales, the float; codes are stored plus 32."""
     low = _nibbles(blocks[..., :128].reshape(*blocks.shape[:-1], 2, 64))
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 1, 32) >> shifts & 3

@@ -33,9 +33,9 @@ class HfCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         if not (path / "config.json").is_file():
-            found = sorted(each.name for each in path.glob("*.gguf"))
+            ggufs = sorted(file.name for file in path.glob("*.gguf"))
             hint = (
-                f"did you mean {path / found[0]}?" if found else "give a GGUF file or such a folder"
+                f"did you mean {path / ggufs[0]}?" if ggufs else "give a GGUF file or such a folder"
             )
             raise LoadError(
                 f"{path} has no config.json: it is no Hugging Face model folder; {hint}"

@@ -62,7 +62,7 @@ class PackedLayer:
             )
 
     def group(self, key: str, given: object, num_in: int) -> int:
-        """The group size of the config: -1 or null is a whole row. Raises LoadError if it does not divide the row."""
+        """Return the columns of a group: -1 or null is a whole row. Raises LoadError if they do not divide the row."""
         size = num_in if given in (None, -1) else given
         if not isinstance(size, int) or isinstance(size, bool) or size < 1 or num_in % size:
             raise LoadError(
@@ -128,7 +128,7 @@ def integer(config: Config, key: str, allowed: tuple[int, ...]) -> int:
 
 
 def _awq_gemm(layer: PackedLayer) -> StoredTensor:
-    """Qweight (K, N / 8) and qzeros (K / g, N / 8) in AWQ's order along N, scales (K / g, N)."""
+    """Read qweight (K, N / 8) and qzeros (K / g, N / 8) in AWQ's order along N, scales (K / g, N)."""
     qweight = layer.words("qweight")
     num_in, num_out = qweight.shape[0], 8 * qweight.shape[1]
     group = layer.group("group_size", layer.config.get("group_size"), num_in)
@@ -149,7 +149,7 @@ def _awq_gemm(layer: PackedLayer) -> StoredTensor:
 
 
 def _awq_gemv(layer: PackedLayer) -> StoredTensor:
-    """Qweight (N, K / 8), qzeros (N, P) and scales (N, 8 P) along K; P is K / g / 8, rounded up, and more padding."""
+    """Read qweight (N, K / 8), qzeros (N, P) and scales (N, 8 P) along K; P is K / g / 8, rounded up and padded."""
     qweight = layer.words("qweight")
     num_out, num_in = qweight.shape[0], 8 * qweight.shape[1]
     num_groups = num_in // layer.group("group_size", layer.config.get("group_size"), num_in)
@@ -169,7 +169,7 @@ def _awq_gemv(layer: PackedLayer) -> StoredTensor:
 
 
 def _gptq(layer: PackedLayer) -> StoredTensor:
-    """Qweight (K b / 32, N) packed along K, qzeros (K / g, N b / 32) along N, scales (K / g, N), g_idx (K,).
+    """Read qweight (K b / 32, N) packed along K, qzeros (K / g, N b / 32) along N, scales (K / g, N), g_idx (K,).
 
     The first version of the format stores zero points minus 1, `gptq_v2` as they are.
     """
@@ -214,7 +214,7 @@ def _order(layer: PackedLayer, num_in: int, group: int) -> np.ndarray | None:
 
 
 def _compressed(layer: PackedLayer) -> StoredTensor:
-    """weight_packed (N, K b / 32) or int8 weight (N, K); weight_scale (N, K / g); zero points packed along N."""
+    """Read weight_packed (N, K b / 32) or int8 weight (N, K), weight_scale (N, K / g), zero points packed along N."""
     weights = _scheme(layer)
     bits = integer(weights, "num_bits", (2, 3, 4, 8))
     is_packed = layer.has("weight_packed")
@@ -292,7 +292,7 @@ def _scheme(layer: PackedLayer) -> Config:
 
 
 def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
-    """Weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step and input_pieces (K,), input_limit."""
+    """Read weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step, input_pieces (K,), input_limit."""
     bits = 4 if layer.has("weight_packed") else 8
     part = "weight_packed" if bits == 4 else "weight"
     if bits == 4:
@@ -366,7 +366,7 @@ def quantization_config(config: Config, legacy: Config) -> Config | None:
 
 
 def join(path: Path, config: Config, tensors: Tensors) -> dict[str, StoredTensor]:
-    """The tensors of a folder with one weight in place of each quantized layer's parts. Raises LoadError naming it."""
+    """Return a folder's tensors, one weight in place of each quantized layer's parts. Raises LoadError naming it."""
     try:
         marks, read = _reader(config)
         bases = [

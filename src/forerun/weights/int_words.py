@@ -39,7 +39,7 @@ def pack(codes: Bytes, bits: int) -> Words:
 
 
 def unpack_awq(words: Words) -> Bytes:
-    """4-bit codes (R, 8 W) of words (R, W) in AWQ's order."""
+    """Return the 4-bit codes (R, 8 W) of words (R, W) in AWQ's order."""
     codes = unpack(words, 4, 8 * words.shape[1]).reshape(len(words), -1, 8)
     return codes[..., _AWQ_PLACE].reshape(len(words), -1)
 

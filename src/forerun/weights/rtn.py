@@ -75,7 +75,7 @@ def rounded_format(bits: int) -> WeightFormat:
 
 
 def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:
-    """In parallel, some rows at a time: a large vocabulary needs no fp32 copy of itself."""
+    """Round in parallel, some rows at a time: a large vocabulary needs no fp32 copy of itself."""
     starts = range(0, stored.shape[0], _ROWS_AT_A_TIME)
     stored = stored.unpacked()
 

@@ -1,4 +1,4 @@
-"""Paged caches and the dense one against one made of Python lists."""
+"""The caches against one made of Python lists."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS, common_prefix
-from forerun.model.cache.dense import DenseCache
-from forerun.model.cache.paged import PagedCache
+from forerun.model.cache.native import NativeCache
 from forerun.model.cache.tensors import TensorCache
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.kernels.reference import KEY_BLOCK
-from forerun.model.native_cache import NativeCache
 
 LAYERS, SLOTS, HEADS, WIDTH, MAX_LEN = 2, 3, 2, 16, 200
 BLOCKS = 4  # that MAX_LEN rows take
 CONFIG = ModelConfig("tiny", 8, 32, 32, LAYERS, HEADS, HEADS, WIDTH, MAX_LEN)
-PAGED = ["torch", *(["native"] if native.reason() is None else [])]
-kinds = pytest.mark.parametrize("kind", [*PAGED, "dense"])
-paged = pytest.mark.parametrize("kind", PAGED)
+KINDS = ["torch", *(["native"] if native.reason() is None else [])]
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 class ReadableCache(NativeCache):
@@ -59,15 +56,11 @@ class ReadableCache(NativeCache):
         return torch.from_numpy(keys[:, :stop]), torch.from_numpy(values[:, :stop])
 
 
-def new_cache(
-    kind: str = "dense", kv: Precision = "fp32", num_blocks: int | None = None
-) -> KVCache:
-    sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": WIDTH, "kv": kv}
+def new_cache(kind: str, kv: Precision = "fp32", num_blocks: int | None = None) -> KVCache:
     if kind == "native":
         return ReadableCache(CONFIG, SLOTS, MAX_LEN, kv, num_blocks)
-    if kind == "torch":
-        return TensorCache(num_slots=SLOTS, max_len=MAX_LEN, num_blocks=num_blocks, **sizes)
-    return DenseCache(num_slots=SLOTS, max_len=MAX_LEN, **sizes)
+    sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": WIDTH, "kv": kv}
+    return TensorCache(num_slots=SLOTS, max_len=MAX_LEN, num_blocks=num_blocks, **sizes)
 
 
 LONG = [[i % 2 for i in range(MAX_LEN)], [i % 3 for i in range(MAX_LEN)]]
@@ -79,7 +72,7 @@ class AgainstLists(RuleBasedStateMachine):
 
     tails = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 
-    @initialize(kind=st.sampled_from([*PAGED, "dense"]), num_blocks=st.integers(BLOCKS, 20))
+    @initialize(kind=st.sampled_from(KINDS), num_blocks=st.integers(BLOCKS, 20))
     def start(self, kind: str, num_blocks: int) -> None:
         self.cache = new_cache(kind, num_blocks=num_blocks)
         self.held: dict[int, list[int]] = {}
@@ -104,13 +97,12 @@ class AgainstLists(RuleBasedStateMachine):
         tokens = (before[:edge] if data.draw(st.booleans()) else before)[: MAX_LEN - 9] + tail
         opened = self.cache.open(tokens, reuse=reuse)
         if opened is None:
-            assert len(self.held) == SLOTS or isinstance(self.cache, PagedCache)
             assert self.held, "who is alone has room"
             return
         slot, reused = opened
         assert slot not in self.held
         assert reused < len(tokens)
-        if not reuse or isinstance(self.cache, DenseCache):
+        if not reuse:
             assert reused == 0
         elif not self.cache.pool.num_evicted:
             assert reused == max(
@@ -127,7 +119,6 @@ class AgainstLists(RuleBasedStateMachine):
         coming = self.prompts[slot][len(held) :] or data.draw(self.tails)
         size = len(coming) + junk
         if not self.cache.reserve(slot, size):
-            assert len(held) + size > MAX_LEN or isinstance(self.cache, PagedCache)
             assert len(held) + size > MAX_LEN or len(self.held) > 1, "who is alone has room"
             return
         path = list(range(len(coming)))
@@ -162,9 +153,8 @@ class AgainstLists(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 3))
     def evict(self, count: int) -> None:
-        if isinstance(self.cache, PagedCache):
-            idle = self.cache.pool.num_idle
-            assert self.cache.pool.evict(count) == min(count, idle)
+        idle = self.cache.pool.num_idle
+        assert self.cache.pool.evict(count) == min(count, idle)
 
     @invariant()
     def holds_the_same(self) -> None:
@@ -181,7 +171,7 @@ class AgainstLists(RuleBasedStateMachine):
     @invariant()
     def every_block_is_accounted_for(self) -> None:
         cache = getattr(self, "cache", None)
-        if not isinstance(cache, PagedCache):
+        if cache is None:
             return
         pool = cache.pool
         holders = Counter(block for table in cache._tables for block in table)
@@ -205,7 +195,7 @@ def filled(cache: KVCache, tokens: list[int]) -> int:
     return slot
 
 
-@paged
+@kinds
 def test_whole_blocks_are_shared_and_never_copied(kind: str) -> None:
     cache = new_cache(kind)
     copied = []
@@ -226,7 +216,7 @@ def test_whole_blocks_are_shared_and_never_copied(kind: str) -> None:
 
 
 @pytest.mark.parametrize("shared", [1, 62, 63, 64, 65, 126, 127, 128])
-@paged
+@kinds
 def test_who_shares_a_part_of_a_block_writes_its_own_copy(kind: str, shared: int) -> None:
     """The first's rows stay, wherever in a block the second's text parts from it: at a block's last row too."""
     cache = new_cache(kind)
@@ -255,7 +245,7 @@ def test_who_shares_a_part_of_a_block_writes_its_own_copy(kind: str, shared: int
         assert torch.equal(values, wanted)
 
 
-@paged
+@kinds
 def test_equal_blocks_that_two_computed_become_one(kind: str) -> None:
     cache = new_cache(kind)
     slots = [cache.open(LONG[0][:70])[0] for _ in range(2)]
@@ -265,7 +255,7 @@ def test_equal_blocks_that_two_computed_become_one(kind: str) -> None:
     assert cache.pool.num_used == 3
 
 
-@paged
+@kinds
 def test_a_turn_is_continued_where_it_lies(kind: str) -> None:
     cache = new_cache(kind)
     cache._copy_block = None  # not called
@@ -279,7 +269,7 @@ def test_a_turn_is_continued_where_it_lies(kind: str) -> None:
     assert cache._tables[slot] == table
 
 
-@paged
+@kinds
 def test_the_least_recently_used_is_evicted_first_and_ends_before_beginnings(kind: str) -> None:
     cache = new_cache(kind, num_blocks=6)
     for text in LONG:
@@ -294,7 +284,7 @@ def test_the_least_recently_used_is_evicted_first_and_ends_before_beginnings(kin
     assert cache._find(LONG[0])[2] == 192
 
 
-@paged
+@kinds
 def test_who_finds_no_memory_waits_unless_alone(kind: str) -> None:
     cache = new_cache(kind, num_blocks=BLOCKS)
     slot, _ = cache.open(LONG[0])
@@ -310,7 +300,7 @@ def test_who_finds_no_memory_waits_unless_alone(kind: str) -> None:
     assert not cache.reserve(slot, MAX_LEN + 1)
 
 
-@paged
+@kinds
 def test_a_full_cache_that_holds_one_text_can_be_gone_on_with(kind: str) -> None:
     cache = new_cache(kind, num_blocks=BLOCKS)
     cache.close(filled(cache, LONG[0]), LONG[0])
@@ -319,7 +309,7 @@ def test_a_full_cache_that_holds_one_text_can_be_gone_on_with(kind: str) -> None
     assert cache.reserve(slot, MAX_LEN - 100)
 
 
-@paged
+@kinds
 def test_idle_slots_take_no_blocks_and_scratch_rows_give_theirs_back(kind: str) -> None:
     cache = new_cache(kind)
     assert cache.pool.num_used == 0
@@ -331,7 +321,7 @@ def test_idle_slots_take_no_blocks_and_scratch_rows_give_theirs_back(kind: str) 
     assert cache.pool.num_used == 1
 
 
-@paged
+@kinds
 def test_the_lowest_free_block_is_taken(kind: str) -> None:
     cache = new_cache(kind)
     for slot in range(SLOTS):
@@ -345,10 +335,10 @@ def test_the_lowest_free_block_is_taken(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kv", "row"), [("fp32", 128), ("fp16", 64), ("int8", 36), ("k8v4", 28), ("int4", 20)]
 )
-@paged
+@kinds
 def test_a_block_has_the_bytes_of_its_rows(kind: str, kv: Precision, row: int) -> None:
     if kind == "native":
-        cache: PagedCache = NativeCache(replace(CONFIG, head_dim=32), SLOTS, MAX_LEN, kv)
+        cache: KVCache = NativeCache(replace(CONFIG, head_dim=32), SLOTS, MAX_LEN, kv)
     else:
         sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": 32, "kv": kv}
         cache = TensorCache(num_slots=SLOTS, max_len=MAX_LEN, **sizes)
@@ -375,9 +365,8 @@ def test_nbytes_is_what_whole_blocks_take(kind: str) -> None:
     assert new_cache(kind).nbytes() == 2 * LAYERS * SLOTS * HEADS * 2 * KEY_BLOCK * WIDTH * 4
 
 
-@pytest.mark.parametrize("kind", ["torch", "dense"])
-def test_a_key_block_can_be_read_to_its_end_and_is_finite_there(kind: str) -> None:
-    keys, values = new_cache(kind).read(0, 0, KEY_BLOCK)
+def test_a_key_block_can_be_read_to_its_end_and_is_finite_there() -> None:
+    keys, values = new_cache("torch").read(0, 0, KEY_BLOCK)
     assert keys.shape == values.shape == (HEADS, KEY_BLOCK, WIDTH)
     assert keys.isfinite().all()
     assert values.isfinite().all()
@@ -400,14 +389,14 @@ def test_what_cannot_be_is_refused(kind: str) -> None:
         cache.close(0, [])
 
 
-@pytest.mark.skipif("native" not in PAGED, reason="needs the native kernels")
+@pytest.mark.skipif("native" not in KINDS, reason="needs the native kernels")
 def test_native_blocks_are_as_large_as_ours() -> None:
     from forerun import _native
 
     assert _native.Cache.block_rows == BLOCK_ROWS
 
 
-@paged
+@kinds
 def test_too_few_blocks_for_one_sequence_are_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="cannot hold a sequence of 200 rows"):
         new_cache(kind, num_blocks=BLOCKS - 1)

@@ -10,14 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
-from forerun.model.cache.paged import PagedCache
 from tests.model.cache.test_caches import (
     BLOCKS,
     HEADS,
+    KINDS,
     LAYERS,
     MAX_LEN,
-    PAGED,
     WIDTH,
     new_cache,
 )
@@ -27,7 +27,7 @@ TEXTS = [[i % n for i in range(MAX_LEN)] for n in (2, 3)]
 
 def new_pair(
     kind: str, kv: str, num_blocks: int, take_back: Callable[[], bool] = lambda: False
-) -> tuple[PagedCache, PagedCache]:
+) -> tuple[KVCache, KVCache]:
     """A cache of so many blocks, and one whose blocks are half or twice as large."""
     host = new_cache(kind, kv, num_blocks)
     guest = new_cache(kind, "fp16" if kv == "fp32" else "fp32")
@@ -39,7 +39,7 @@ class SharedBytesMachine(RuleBasedStateMachine):
     """Both caches hold what was written to them, and never more bytes than there are."""
 
     @initialize(
-        kind=st.sampled_from(PAGED),
+        kind=st.sampled_from(KINDS),
         kv=st.sampled_from(["fp16", "fp32"]),
         num_blocks=st.integers(2 * BLOCKS, 12),
     )
@@ -117,7 +117,7 @@ TestSharedBytes = SharedBytesMachine.TestCase
 TestSharedBytes.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.parametrize("kind", PAGED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_one_does_not_need_the_other_has(kind: str) -> None:
     host, guest = new_pair(kind, "fp32", 2 * BLOCKS)
     slot, _ = host.open(TEXTS[0])
@@ -132,7 +132,7 @@ def test_what_one_does_not_need_the_other_has(kind: str) -> None:
     assert guest.pool.num_free == guest.pool.num_blocks
 
 
-@pytest.mark.parametrize("kind", PAGED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_guest_leaves_a_block_for_every_open_slot(kind: str) -> None:
     host, guest = new_pair(kind, "fp32", 2 * BLOCKS)
     for text in TEXTS:
@@ -144,7 +144,7 @@ def test_a_guest_leaves_a_block_for_every_open_slot(kind: str) -> None:
     assert guest.reserve(other, 1)
 
 
-@pytest.mark.parametrize("kind", PAGED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_prefixes_of_both_are_given_up_in_one_order(kind: str) -> None:
     host, guest = new_pair(kind, "fp32", 2 * BLOCKS)
     for cache, text in ((host, TEXTS[0]), (guest, TEXTS[0]), (host, [9] * MAX_LEN)):

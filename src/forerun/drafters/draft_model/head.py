@@ -74,12 +74,12 @@ class DraftHead:
 
     def scores(self, hidden: Tensor, own: Sequence[tuple[OwnTokens, int]]) -> list[Scores]:
         """Score rows (M, D); `own` are each text's tokens, and how many of the rows are its."""
-        logits, rows, first = self._part(hidden), [], 0
+        logits, rows, first = self._part.logits(hidden), [], 0
         for text, num_rows in own:
             part, tokens = slice(first, first + num_rows), self._listed
             scored = logits[part]
             if text.part is not None:
-                scored = _concatenated(scored, text.part(hidden[part]))
+                scored = _concatenated(scored, text.part.logits(hidden[part]))
                 tokens = _concatenated(tokens, text.ids)
             rows += [Scores(row, tokens, self.vocab_size) for row in scored.unbind()]
             first += num_rows
@@ -87,9 +87,9 @@ class DraftHead:
 
     def nbytes(self, num_texts: int) -> int:
         """Count the bytes held at most besides the model's weights."""
-        row_nbytes = math.ceil(self._part.nbytes() / len(self._listed))
+        row_nbytes = math.ceil(self._part.nbytes / len(self._listed))
         tables = self._is_listed.nbytes + self._listed.nbytes
-        return self._part.nbytes() + tables + num_texts * OWN_TOKENS * row_nbytes
+        return self._part.nbytes + tables + num_texts * OWN_TOKENS * row_nbytes
 
 
 def _concatenated(first: Tensor, second: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from forerun.core.errors import ConfigError, check_least, unknown
 from forerun.core.types import TaskPrompt
-from forerun.hub.prompt_sets import BUILTIN, read
-from forerun.hub.published import PUBLISHED
+from forerun.hub.prompt_sets import BUILTIN, PUBLISHED, read
 
 
 @dataclass(frozen=True, slots=True)

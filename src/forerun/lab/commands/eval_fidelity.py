@@ -10,7 +10,7 @@ import typer
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 

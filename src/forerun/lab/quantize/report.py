@@ -11,7 +11,7 @@ from forerun.cli import console
 from forerun.core import sizes
 from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 from forerun.core.errors import ConfigError
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 from forerun.lab.output import Column, publish, show_table, writing
 from forerun.lab.quantize.job import QuantizeJob
 from forerun.model.loader import read_config

@@ -248,7 +248,7 @@ def measured_cost(target: Model, draft: Model, ids: Tensor) -> float:
     Steps and passes by turns, above a context of `CONTEXT` rows; medians.
     """
     part = draft.head_part(ids)
-    heads: dict[Model, Callable[[Tensor], object]] = {target: target.head, draft: part}
+    heads: dict[Model, Callable[[Tensor], object]] = {target: target.head, draft: part.logits}
     caches = {model: model.new_cache(1, CONTEXT + 1) for model in heads}
     tokens = tuple((ids[torch.arange(CONTEXT) % len(ids)]).tolist())
     for model, cache in caches.items():

@@ -19,7 +19,7 @@ from torch import Tensor, distributed
 from forerun.cli import console
 from forerun.core import files
 from forerun.core.errors import ConfigError
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw_run

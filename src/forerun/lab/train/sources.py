@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forerun.core import files
 from forerun.core.errors import ConfigError
-from forerun.core.textfile import read_text
+from forerun.core.files import read_text
 from forerun.lab.output import writing
 
 BUILTIN, UNKNOWN = "builtin", "unknown"

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.errors import ConfigError
+from forerun.core.files import read_text
 from forerun.core.params import SamplingParams
-from forerun.core.textfile import read_text
 from forerun.core.types import TaskPrompt
 from forerun.drafting.vocabulary import fingerprint
 from forerun.engine.engine import Engine

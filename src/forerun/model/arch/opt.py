@@ -28,7 +28,7 @@ _NAMES = {
 
 
 def config(settings: Settings) -> ModelConfig:
-    """Return config of a Hugging Face folder. The variants of 350M (post-norm, projected embeddings) are refused."""
+    """Return the config of a Hugging Face folder. Variants of 350M (post-norm, projected embeddings) are refused."""
     settings.keys |= {"intermediate_size": "ffn_dim"}
     sizes = settings.sizes()
     settings.reject("do_layer_norm_before", True)

@@ -70,5 +70,5 @@ class Backend(Protocol):
         shares_with: Model | None,
         head_bits: int | None,
     ) -> Model:
-        """Return model that `load` would make, without its weights: of its size, but hardly any memory is touched."""
+        """Return the model that `load` would make without its weights: as large, but with hardly any memory touched."""
         ...

@@ -11,7 +11,6 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +23,11 @@ from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import native
-from forerun.model.model import Hidden, LayerPlan, Model, reserve_rows
-from forerun.model.native_cache import NativeCache
+from forerun.model.model import HeadPart, Hidden, LayerPlan, Model, reserve_rows
 from forerun.model.packed import PackedFile, PackedWeight
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
@@ -140,7 +139,7 @@ class NativeDecoder:
         has_bias: bool,
         is_apart: bool = False,
     ) -> list[np.ndarray]:
-        """Make room for a packed weight, a norm if `form` is None; the bytes to fill, its bias's last.
+        """Make room for a packed weight, a norm if `form` is None; return the bytes to fill, its bias's last.
 
         `is_apart`: in a mapping of its own, which is gone with it. Raises ValueError.
         """
@@ -222,7 +221,7 @@ class NativeDecoder:
         log_normaliser: bool = False,
         logits: Tensor | None = None,
     ) -> TopK:
-        """Return k likeliest tokens of each row; see `model.model.Model`. No logits are written unless asked for."""
+        """Return the k likeliest tokens of each row; see `model.model.Model`. Writes no logits unless asked for."""
         shape = len(hidden), k
         ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
         norm = np.empty(len(hidden), np.float32) if log_normaliser else None
@@ -231,14 +230,21 @@ class NativeDecoder:
         return TopK(ids, values, norm)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return logits (M, n) of some tokens (n,): those columns of `head(hidden)`. Ascending ids are the fastest."""
+        """Return the logits (M, n) of some tokens (n,): columns of `head(hidden)`. Ascending ids are the fastest."""
         logits = torch.empty(len(hidden), len(ids))
         self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
         return logits
 
-    def head_part(self, ids: Tensor) -> NativeHeadPart:
-        """The head of some tokens (n,) in memory of its own. Raises ValueError for none, or one that there is not."""
-        return NativeHeadPart(self._native.head_part(_ids(ids)), len(ids))
+    def head_part(self, ids: Tensor) -> HeadPart:
+        """Return a copy of the rows of some tokens (n,). Raises ValueError for none, or one that there is not."""
+        part = self._native.head_part(_ids(ids))
+
+        def logits(hidden: Tensor) -> Tensor:
+            rows = torch.empty(len(hidden), len(ids))
+            part.head(_rows(hidden), rows.numpy())
+            return rows
+
+        return HeadPart(logits, part.nbytes())
 
     def new_cache(
         self,
@@ -255,24 +261,6 @@ class NativeDecoder:
         return self._native.nbytes()
 
 
-@dataclass(frozen=True, slots=True)
-class NativeHeadPart:
-    """A copy of some of a head's rows, as they are packed. Implements `model.model.HeadPart`."""
-
-    native: _native.Decoder
-    num_tokens: int
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Return the logits (M, n)."""
-        logits = torch.empty(len(hidden), self.num_tokens)
-        self.native.head(_rows(hidden), logits.numpy())
-        return logits
-
-    def nbytes(self) -> int:
-        """Return the bytes of the copy."""
-        return self.native.nbytes()
-
-
 def load(
     config: ModelConfig,
     weights: Mapping[str, StoredTensor] | Iterable[tuple[str, StoredTensor]],
@@ -286,7 +274,7 @@ def load(
     packed: PackedFile | None = None,
     progress: Progress | None = None,
 ) -> NativeDecoder:
-    """A native decoder of stored weights with the names of `model.config.weight_shapes` (biases follow their weight).
+    """Return a native decoder of stored weights, by the names of `weight_shapes`; a bias follows its weight.
 
     `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
     faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens

@@ -1,41 +1,77 @@
-"""The KV cache: what the engine and the drafters need, and what the torch reference model needs besides.
+"""The KV cache: rows in blocks, shared between sequences, found again by their tokens.
 
-Rewinding is a call, not a trick: rejected rows are simply not kept.
+A slot has a table of blocks: row r lies in row `r % BLOCK_ROWS` of block `table[r // BLOCK_ROWS]`.
+Committed rows never change, so sequences share them: whole blocks for good, a block that is only in
+part the same until one of its holders writes to it, who then copies it. Scratch rows above the
+committed ones get blocks of their own when they are reserved, and give them back when they are not
+kept: rewinding is a call, not a trick. So a slot takes the memory of its rows, and an idle slot none.
 
-n rows, G kv heads, S context, E head dim.
+Where the memory comes from and how rows lie in a block is the subclass's affair.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from torch import Tensor
-
 from forerun.core.errors import CapacityError
-from forerun.model.cache.blocks import BlockPool
+from forerun.model.cache.blocks import BLOCK_ROWS, BlockPool, Node, blocks_of, common_prefix
 
 
 class KVCache(ABC):
-    """Keys and values of `num_slots` sequences of at most `max_len` rows, one a token.
+    """Keys and values of `num_slots` sequences of at most `max_len` rows, one a token, in `num_blocks` blocks.
 
     Each slot has a committed length; a model writes scratch rows above it (row r of a segment at
-    `length + r`), and `keep` commits the accepted ones. Rows that are not kept are overwritten by
-    the next pass. How rows are stored, and whether sequences share them, is the subclass's affair.
-    `pool` counts the blocks of those that have blocks; it is empty for others.
+    `length + r`), and `keep` commits the accepted ones. Rows that are not kept are overwritten by the next pass.
+
+    A sequence is preempted by `close` and resumed by `open`: what has not been evicted meanwhile is found again.
+    A fork is an `open` of the tokens of a running sequence.
     """
 
-    is_limited: bool = False
-    """Whether it has fewer or more blocks than its slots can fill."""
+    def __init__(self, num_slots: int, max_len: int, num_blocks: int | None = None) -> None:
+        """Take as many blocks as all slots can fill by default.
 
-    def __init__(self, num_slots: int, max_len: int) -> None:
-        self.pool = BlockPool(0)
+        Raises ValueError for fewer blocks than one sequence of `max_len` rows takes.
+        """
         self.num_slots = num_slots
         self.max_len = max_len
+        self.is_limited = num_blocks is not None
+        """Whether it has fewer or more blocks than its slots can fill."""
+        if num_blocks is None:
+            num_blocks = num_slots * blocks_of(max_len)
+        if num_blocks < blocks_of(max_len):
+            raise ValueError(f"{num_blocks} blocks cannot hold a sequence of {max_len} rows")
+        self.pool = BlockPool(num_blocks)
         self._lengths = [0] * num_slots
         self._free_slots = list(range(num_slots))
         """Least recently closed first."""
+        self._tables: list[list[int]] = [[] for _ in range(num_slots)]
+        self._nodes: list[list[Node]] = [[] for _ in range(num_slots)]
+        """The prefix tree's nodes of the slots' first blocks: whole ones whose tokens are known."""
+        self._tokens: list[list[int]] = [[] for _ in range(num_slots)]
+        """What the slots' first rows are computed from, as far as it is known before they are closed."""
+
+    def join(self, host: KVCache, take_back: Callable[[], bool]) -> None:
+        """Share the memory of another cache's pool, whose blocks may have another size; none of ours is in use yet.
+
+        `take_back` frees rows that can be done without, and says whether there were any.
+        """
+        host.pool.shared.lenders.append(take_back)
+        self.pool.join(host.pool)
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of one block: keys and values of its rows of all layers."""
+        return self.pool.block_nbytes
+
+    def nbytes(self) -> int:
+        """Return the bytes of all blocks; the system commits them as they are first written."""
+        return self.pool.num_blocks * self.block_nbytes
+
+    def usage(self) -> float:
+        """Share of the blocks that open slots hold."""
+        return self.pool.num_used / self.pool.num_blocks
 
     def open(
         self, tokens: Sequence[int], *, reuse: bool = True, spare: int = 0
@@ -48,35 +84,73 @@ class KVCache(ABC):
         """
         if not self._free_slots:
             return None
-        return self._free_slots.pop(0), 0
+        nodes, table, length = self._find(tokens[:-1]) if reuse else ([], [], 0)
+        for block in table:
+            self.pool.hold(block)
+        wanted = blocks_of(len(tokens)) - len(table) + spare
+        is_alone = len(self._free_slots) == self.num_slots
+        if wanted > self.pool.num_free + self.pool.num_idle and not is_alone:
+            self.pool.release(table)
+            return None
+        slot = self._free_slots.pop(0)
+        self._free_table(slot, 0)
+        self._nodes[slot], self._tokens[slot] = nodes, list(tokens)
+        for block in table:
+            self._append(slot, block)
+        self._lengths[slot] = length
+        self._set_aside()
+        return slot, length
 
     def close(self, slot: int, tokens: Sequence[int]) -> None:
-        """Free a slot whose rows were computed from `tokens`; its rows may be found by them."""
+        """Free a slot whose rows were computed from `tokens`, which find them until they are evicted."""
         if slot in self._free_slots:
             raise ValueError(f"slot {slot} is closed already")
+        length = min(self._lengths[slot], len(tokens))
         self._lengths[slot] = 0
         self._free_slots.append(slot)
+        self._tokens[slot] = list(tokens[:length])
+        self._enter_whole_blocks(slot, length)
+        whole = len(self._nodes[slot])
+        if length > (start := whole * BLOCK_ROWS):
+            self._enter_last_block(slot, tuple(tokens[start:length]))
+        self._free_table(slot, 0)
+        self._set_aside()
 
     def reserve(self, slot: int, rows: int) -> bool:
-        """Return whether so many rows fit above the committed ones; if so, they may be written."""
-        return self._lengths[slot] + rows <= self.max_len
+        """Return whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone."""
+        length, table = self._lengths[slot], self._tables[slot]
+        stop = length + rows
+        if stop > self.max_len:
+            return False
+        if rows and length % BLOCK_ROWS and not self._own_last_block(slot):
+            return False
+        while len(table) * BLOCK_ROWS < stop:
+            block = self.pool.take()
+            if block is None:
+                self._free_table(slot, blocks_of(length))
+                return False
+            self._append(slot, block)
+        return True
 
     def lacking(self, slot: int, rows: int) -> int:
         """Return the blocks that `reserve` of so many rows would take from the pool."""
-        return 0
+        length, table = self._lengths[slot], self._tables[slot]
+        copied = rows and length % BLOCK_ROWS and not self._can_own_last_block(slot)
+        return max(0, blocks_of(length + rows) - len(table)) + bool(copied)
 
     def room(self, slot: int, more: int = 0) -> int:
         """Return the rows above the committed ones that a slot's blocks have, with so many blocks more."""
-        return self.max_len - self._lengths[slot]
+        return (len(self._tables[slot]) + more) * BLOCK_ROWS - self._lengths[slot]
 
     def length(self, slot: int) -> int:
-        """Committed rows of a slot."""
+        """Return the committed rows of a slot."""
         return self._lengths[slot]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         """Commit scratch rows `path` (ascending, counted from the committed length) in order.
 
-        The other scratch rows are forgotten. Raises CapacityError for rows that do not exist.
+        The other scratch rows are forgotten, and blocks of them alone are given back.
+        Raises CapacityError for rows that do not exist.
         """
         base = self._lengths[slot]
         if any(b <= a for a, b in pairwise((-1, *path))):
@@ -89,46 +163,101 @@ class KVCache(ABC):
         in_place = next((i for i, row in enumerate(path) if row != i), len(path))
         if in_place < len(path):
             self._move(slot, [base + row for row in path[in_place:]], base + in_place)
-        self._lengths[slot] = base + len(path)
+        length = self._lengths[slot] = base + len(path)
+        if length // BLOCK_ROWS > len(self._nodes[slot]):
+            self._enter_whole_blocks(slot, length)
+        self._free_table(slot, blocks_of(length))
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget committed rows from `length` on."""
         if not 0 <= length <= self._lengths[slot]:
             raise ValueError(f"cannot cut slot {slot} of {self._lengths[slot]} rows to {length}")
         self._lengths[slot] = length
+        del self._tokens[slot][length:], self._nodes[slot][length // BLOCK_ROWS :]
+        self._free_table(slot, blocks_of(length))
 
-    def usage(self) -> float:
-        """Share of the memory that open slots hold."""
-        return sum(self._lengths) / (self.num_slots * self.max_len)
+    def _find(self, tokens: Sequence[int]) -> tuple[list[Node], list[int], int]:
+        """Return where a prefix of `tokens` is held: the nodes of its whole blocks, all its blocks, its length."""
+        path, length = self.pool.find(tokens)
+        nodes = path[: length // BLOCK_ROWS]
+        table, start = [node.block for node in path], len(nodes) * BLOCK_ROWS
+        # The last block of a running sequence is not in the tree yet.
+        for slot, held in enumerate(self._nodes):
+            if held[: len(nodes)] != nodes:
+                continue
+            known = self._tokens[slot][start : min(self._lengths[slot], start + BLOCK_ROWS)]
+            num_common = common_prefix(known, tokens[start:])
+            if start + num_common > length:
+                length = start + num_common
+                table[len(nodes) :] = [self._tables[slot][len(nodes)]]
+        return nodes, table, length
 
-    @property
-    def block_nbytes(self) -> int:
-        """Bytes of one block: keys and values of its rows of all layers."""
-        return self.pool.block_nbytes
+    def _enter_whole_blocks(self, slot: int, length: int) -> None:
+        """Enter committed blocks whose tokens are known in the tree; one that it has already replaces ours."""
+        nodes, tokens, table = self._nodes[slot], self._tokens[slot], self._tables[slot]
+        while (stop := (len(nodes) + 1) * BLOCK_ROWS) <= min(length, len(tokens)):
+            i = len(nodes)
+            parent = nodes[-1] if nodes else self.pool.root
+            node = self.pool.insert(parent, tuple(tokens[stop - BLOCK_ROWS : stop]), table[i])
+            if node.block != table[i]:
+                self.pool.hold(node.block)
+                self.pool.release([table[i]])
+                self._place(slot, i, node.block)
+            nodes.append(node)
+
+    def _enter_last_block(self, slot: int, tokens: tuple[int, ...]) -> None:
+        """Make the tree know the rows of a block that is not full, unless it knows them."""
+        parent = self._nodes[slot][-1] if self._nodes[slot] else self.pool.root
+        block = self._tables[slot][len(self._nodes[slot])]
+        if any(known[: len(tokens)] == tokens for known in parent.children):
+            return
+        if self.pool.claim(block, len(tokens)):
+            self.pool.insert(parent, tokens, block)
+
+    def _own_last_block(self, slot: int) -> bool:
+        """Make the slot the only holder of the block of its next row; False if there is no block for a copy."""
+        index, num_rows = divmod(self._lengths[slot], BLOCK_ROWS)
+        block = self._tables[slot][index]
+        if self.pool.claim(block, num_rows):
+            return True
+        own = self.pool.take()
+        if own is None:
+            return self.pool.claim_all(block)
+        self._copy_block(block, own)
+        self.pool.release([block])
+        self._place(slot, index, own)
+        return True
+
+    def _can_own_last_block(self, slot: int) -> bool:
+        index, num_rows = divmod(self._lengths[slot], BLOCK_ROWS)
+        return self.pool.can_claim(self._tables[slot][index], num_rows)
+
+    def _free_table(self, slot: int, num_blocks: int) -> None:
+        """Give back a slot's blocks from number `num_blocks` on."""
+        table = self._tables[slot]
+        if len(table) > num_blocks:
+            self.pool.release(table[num_blocks:])
+            del table[num_blocks:]
+            del self._nodes[slot][num_blocks:]
+
+    def _set_aside(self) -> None:
+        """Keep a block for every open slot of the cache that others have their memory of."""
+        shared = self.pool.shared
+        if shared.pools[0] is self.pool:
+            shared.set_aside = (self.num_slots - len(self._free_slots)) * self.pool.block_nbytes
+
+    def _append(self, slot: int, block: int) -> None:
+        self._tables[slot].append(block)
+        self._place(slot, len(self._tables[slot]) - 1, block)
+
+    def _place(self, slot: int, index: int, block: int) -> None:
+        """Make a block the one at `index` of a slot's table."""
+        self._tables[slot][index] = block
 
     @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes of the allocated blocks."""
+    def _copy_block(self, source: int, target: int) -> None:
+        """Make the rows of one block those of another."""
 
     @abstractmethod
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         """Make rows start, start + 1, ... of a slot what `rows`, ascending and no lower, are."""
-
-
-class RowCache(KVCache):
-    """A cache whose rows torch reads and writes."""
-
-    @abstractmethod
-    def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E) fp32."""
-
-    @abstractmethod
-    def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible.
-
-        `stop` may be beyond the rows that were written; what is there are finite numbers.
-        """
-
-    def query(self, query: Tensor) -> Tensor:
-        """Round queries (..., E) as the keys are, if those are whole numbers."""
-        return query

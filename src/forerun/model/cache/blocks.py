@@ -57,15 +57,15 @@ class SharedBytes:
 
     def spare(self, pool: BlockPool) -> int:
         """Return the bytes that a pool can have without an idle block being given up."""
-        return self.unused + sum(each.free_nbytes for each in self.pools if each is not pool)
+        return self.unused + sum(other.free_nbytes for other in self.pools if other is not pool)
 
     def collect(self, pool: BlockPool) -> bool:
         """Return whether the bytes of one more block could be had for a pool; if so, they are its own."""
         if self.spare(pool) < pool.block_nbytes:
             return False
-        for each in self.pools:
-            while each is not pool and each.free_nbytes and self.unused < pool.block_nbytes:
-                self.unused += each.strip()
+        for other in self.pools:
+            while other is not pool and other.free_nbytes and self.unused < pool.block_nbytes:
+                self.unused += other.strip()
         self.unused -= pool.block_nbytes
         return True
 
@@ -96,7 +96,7 @@ class BlockPool:
         """Least recently used first, with `num_released` then. A child is always before its parent."""
 
     def join(self, host: BlockPool) -> None:
-        """From now on have no bytes but those of another pool. Nothing was taken yet."""
+        """Share the bytes of another pool and have no others. Nothing was taken yet."""
         self.shared = host.shared
         self.shared.pools.append(self)
         self._free, self._bare = [], [*range(self.num_blocks)]
@@ -112,14 +112,16 @@ class BlockPool:
     def num_idle(self) -> int:
         """Blocks that no sequence holds, but which may be found again: given up when needed."""
         others = sum(
-            len(each._idle) * each.block_nbytes for each in self.shared.pools if each is not self
+            len(other._idle) * other.block_nbytes
+            for other in self.shared.pools
+            if other is not self
         )
         bare = len(self._bare) - (self.num_free - len(self._free))
         return len(self._idle) + min(bare, others // self.block_nbytes)
 
     @property
     def num_used(self) -> int:
-        """Blocks that sequences hold, each counted once."""
+        """Blocks that sequences hold, other counted once."""
         return self.num_blocks - len(self._free) - len(self._bare) - len(self._idle)
 
     @property
@@ -144,20 +146,20 @@ class BlockPool:
             if self._bare and shared.collect(self):
                 heappush(self._free, heappop(self._bare))
                 break
-            pools = [each for each in (shared.pools if self._bare else [self]) if each._idle]
+            pools = [pool for pool in (shared.pools if self._bare else [self]) if pool._idle]
             if not pools:
                 return False
-            min(pools, key=lambda each: next(iter(each._idle.values()))).evict(1)
+            min(pools, key=lambda pool: next(iter(pool._idle.values()))).evict(1)
         return True
 
     def _available(self) -> int:
         """Return the bytes that could be had for this pool, idle blocks included."""
         return self.shared.spare(self) + sum(
-            len(each._idle) * each.block_nbytes for each in self.shared.pools
+            len(pool._idle) * pool.block_nbytes for pool in self.shared.pools
         )
 
     def strip(self) -> int:
-        """Take the highest free block its bytes; how many they were."""
+        """Take the bytes of the highest free block away; return how many they were."""
         block = max(self._free)
         self._free.remove(block)
         heapify(self._free)
@@ -166,7 +168,7 @@ class BlockPool:
         return self.block_nbytes
 
     def evict(self, count: int) -> int:
-        """Make up to `count` idle blocks free, least recently used first; how many there were."""
+        """Make up to `count` idle blocks free, least recently used first; return how many there were."""
         evicted = [*self._idle][:count]
         for block in evicted:
             self._forget(block)
@@ -194,7 +196,7 @@ class BlockPool:
                 heappush(self._free, block)
 
     def find(self, tokens: Sequence[int]) -> tuple[list[Node], int]:
-        """Return nodes of the longest known prefix of `tokens`, and its length; of the last one it may be a part."""
+        """Return the nodes of the longest known prefix of `tokens`, of the last perhaps a part, and its length."""
         path: list[Node] = []
         node = self.root
         while child := node.children.get(tuple(tokens[len(path) * BLOCK_ROWS :][:BLOCK_ROWS])):

@@ -11,7 +11,6 @@ E head dim.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,38 +22,22 @@ GROUP = 32
 """Dimensions that share a scale and a minimum as int4."""
 
 
-class Form(Protocol):
-    """Rows (..., E) as tensors (..., width) that are stored."""
-
-    def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Encode fp32 rows as they are stored."""
-        ...
-
-    def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
-        """Return the rows as fp32; a view where possible."""
-        ...
-
-    def query(self, query: Tensor) -> Tensor:
-        """Round queries (..., E) as keys of this form are."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Floats:
-    """Numbers of a floating type."""
+    """Rows (..., E) as numbers of a floating type."""
 
     dtype: torch.dtype
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """The rows."""
+        """Return the numbers (..., E)."""
         return (rows.to(self.dtype),)
 
     def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
-        """The rows."""
+        """Return the rows as fp32; a view where possible."""
         return stored[0].float()
 
     def query(self, query: Tensor) -> Tensor:
-        """As it is."""
+        """Leave queries as they are."""
         return query
 
 
@@ -68,12 +51,12 @@ class Int8:
         return (rows * inverse).round().to(torch.int8), torch.where(top < 1e-30, 0.0, top / 127)
 
     def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
-        """The rows."""
+        """Return the rows as fp32."""
         codes, scales = stored
         return codes.float() * scales
 
     def query(self, query: Tensor) -> Tensor:
-        """Rounded to int8."""
+        """Round queries (..., E) to int8."""
         return _as_int8(query)
 
 
@@ -81,7 +64,7 @@ class Int4:
     """code * scale + minimum, code 0 to 15, with fp16 scale = (largest - minimum) / 15 of GROUP dimensions."""
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Two codes a byte (..., E / 2), scales and minima (..., E / GROUP) fp16."""
+        """Return two codes a byte (..., E / 2), scales and minima (..., E / GROUP) fp16."""
         groups = rows.unflatten(-1, (-1, GROUP))
         least = groups.amin(-1, keepdim=True)
         scale = ((groups.amax(-1, keepdim=True) - least) / 15).half()
@@ -94,14 +77,14 @@ class Int4:
         return packed, scale.squeeze(-1), least.squeeze(-1)
 
     def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
-        """The rows."""
+        """Return the rows as fp32."""
         packed, scale, least = stored
         codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2).float()
         groups = codes.unflatten(-1, (-1, GROUP)) * scale.float()[..., None]
         return (groups + least.float()[..., None]).flatten(-2)
 
     def query(self, query: Tensor) -> Tensor:
-        """Rounded to int8."""
+        """Round queries (..., E) to int8."""
         return _as_int8(query)
 
 
@@ -109,8 +92,11 @@ def _as_int8(rows: Tensor) -> Tensor:
     return Int8().decode(Int8().encode(rows))
 
 
+Form = Floats | Int8 | Int4
+
+
 def forms_of(kv: Precision, head_dim: int) -> tuple[Form, Form]:
-    """The forms of keys and of values; `auto` is fp32. Raises ConfigError for int4 and heads without whole groups."""
+    """Return the forms of keys and values; `auto` is fp32. Raises ConfigError as `check_head_dim` does."""
     check_head_dim(kv, head_dim)
     if kv == "k8v4":
         return Int8(), Int4()

@@ -1,4 +1,4 @@
-"""A paged cache in torch tensors: what the torch reference model reads and writes.
+"""Keys and values in torch tensors, which the torch reference model reads and writes.
 
 L layers, n rows, P blocks, G kv heads, S context, E head dim.
 """
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import Precision
-from forerun.model.cache.base import RowCache
+from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.forms import forms_of
-from forerun.model.cache.paged import PagedCache
 
 
-class TensorCache(PagedCache, RowCache):
+class TensorCache(KVCache):
     """Keys and values (L, G, P, BLOCK_ROWS, E), stored as `kv` says, fp32 if `auto`, and read as fp32."""
 
     def __init__(
@@ -44,14 +43,17 @@ class TensorCache(PagedCache, RowCache):
         self.pool.block_nbytes = nbytes // self.pool.num_blocks
 
     def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E)."""
+        """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E) fp32."""
         blocks, rows = self._places(slot, range(start, start + k.shape[0]))
         for form, stored, values in zip(self._forms, self._stored, (k, v), strict=True):
             for part, new in zip(stored, form.encode(values.transpose(0, 1)), strict=True):
                 part[layer, :, blocks, rows] = new
 
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return one layer's rows 0 to `stop`, each (G, stop, E); views if stored as fp32 in successive blocks."""
+        """Return the keys and values of one layer's rows 0 to `stop`, each (G, stop, E) fp32, views where possible.
+
+        `stop` may be beyond the rows that were written; what is there are finite numbers.
+        """
         table = self._tables[slot][: blocks_of(stop)] or [0]
         last = self.pool.num_blocks - 1
         for _ in range(blocks_of(stop) - len(table)):  # hidden rows: any finite numbers
@@ -63,7 +65,7 @@ class TensorCache(PagedCache, RowCache):
         return keys, values
 
     def query(self, query: Tensor) -> Tensor:
-        """Round queries (..., E) as the keys are."""
+        """Round queries (..., E) as the keys are, if those are whole numbers."""
         return self._forms[0].query(query)
 
     @property

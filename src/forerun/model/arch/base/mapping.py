@@ -57,7 +57,7 @@ class Arch(Protocol):
         ...
 
     def source(self, name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-        """Where the canonical weight `name` (of a layer: without `layers.<i>.`) lies; `{i}` stands for the layer."""
+        """Return where the weight `name` (of a layer: without `layers.<i>.`) lies; `{i}` stands for the layer."""
         ...
 
 
@@ -89,13 +89,13 @@ def plain_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
 
 
 def interleaved_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """As `plain_source`, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
+    """Return a plain source, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
     is_interleaved = kind == "gguf" and name in ("q", "k")
     return TensorSource(_NAMES[name][kind], is_interleaved=is_interleaved)
 
 
 def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
-    """q, k or v in a fused matrix of all three, gate or up in a fused matrix of both."""
+    """Return q, k or v in a fused matrix of all three, gate or up in a fused matrix of both."""
     q_width, kv_width = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
     parts = {"q": q_width, "k": kv_width, "v": kv_width}
     if name not in parts:
@@ -106,7 +106,7 @@ def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
 
 
 def llama_like(settings: Settings, family: str, **differences: Any) -> ModelConfig:
-    """RMS norm, rotary positions, a gated MLP, and the family's `differences`.
+    """Return a config with RMS norm, rotary positions, a gated MLP, and the family's `differences`.
 
     Raises LoadError for what is missing, wrong or not supported.
     """

@@ -27,16 +27,16 @@ _LENGTH = (1, 1 << 28)
 
 
 def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
-    """From `rope_parameters`, or from `rope_theta` and `rope_scaling` as older files have it."""
-    said = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    if not isinstance(said, Mapping):
-        raise LoadError(f"the rotary settings are {short_repr(said)}, but must be an object")
-    if any(isinstance(value, Mapping) for value in said.values()):
+    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` as older files have it."""
+    given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise LoadError(f"the rotary settings are {short_repr(given)}, but must be an object")
+    if any(isinstance(value, Mapping) for value in given.values()):
         raise LoadError("rotary settings that differ between layers are not supported")
     scaling = _Scaling(
         {key: settings.get(key) for key in ("rope_theta", "partial_rotary_factor")},
         {"max_position_embeddings": settings.size("max_position")},
-        said,
+        given,
         {_ORIGINAL: settings.get(_ORIGINAL)},
     )
     theta = scaling.number("rope_theta", 10000.0, *_THETA)
@@ -52,7 +52,7 @@ def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
 
 
 def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
-    """From `<arch>.rope.*` and the factor tensors; `rope_freqs.weight` holds llama3's divisors ready-made."""
+    """Read `<arch>.rope.*` and the factor tensors; `rope_freqs.weight` holds llama3's divisors ready-made."""
     theta = settings.number("rope.freq_base", 10000.0, low=_THETA[0], high=_THETA[1])
     rotary_dim = settings.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
     if rotary_dim % 2:
@@ -85,7 +85,7 @@ class _Scaling:
     """Parameters of a rope scaling under Hugging Face's names; LoadError for what is missing or out of range."""
 
     def __init__(self, *values: Mapping[str, Any]) -> None:
-        """Of a key the last value counts that is not null."""
+        """Take the last value of each key that is not null."""
         self.values = {k: v for part in values for k, v in part.items() if v is not None}
 
     def number(
@@ -106,7 +106,7 @@ class _Scaling:
         return tuple(number_in(key, factor, *_FACTOR) for factor in factors)
 
     def stretched(self) -> tuple[float, float]:
-        """Return context the model was trained with first, by default all of it; how many times longer it is now."""
+        """Return the context the model was first trained with, by default all of it, and how much longer it is."""
         longest = self.values["max_position_embeddings"]
         original = self.number(_ORIGINAL, longest, *_LENGTH)
         return original, longest / original

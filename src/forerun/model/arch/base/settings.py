@@ -133,7 +133,7 @@ class Settings:
         return f"'{self.prefix}{key}' is {'not given' if value is None else short_repr(value)}"
 
     def is_tied(self) -> bool:
-        """Return True if the head is the embedding: said so, or no head in the file."""
+        """Return whether the head is the embedding, by the metadata or as the file has no head."""
         head = "output.weight" if self.is_gguf else "lm_head.weight"
         return self.flag("tie_word_embeddings", False) or head not in self.checkpoint.names()
 

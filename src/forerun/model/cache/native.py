@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from forerun.core.config import Precision
 from forerun.core.errors import memory_refused
+from forerun.model.cache.base import KVCache
 from forerun.model.cache.forms import check_head_dim
-from forerun.model.cache.paged import PagedCache
 from forerun.model.config import ModelConfig
 
 
-class NativeCache(PagedCache):
+class NativeCache(KVCache):
     """Keys and values of `num_slots` sequences in `num_blocks` blocks, stored as `kv` says; `auto` is fp16.
 
     Raises CapacityError where the system refuses the memory.
