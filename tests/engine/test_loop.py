@@ -218,6 +218,18 @@ def test_logits_that_are_no_numbers_end_their_request_alone(own):
     assert is_idle(loop)
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_request_that_bans_every_token_ends_alone(loop, answers, temperature):
+    every = tuple(range(loop.engine.model.config.vocab_size))
+    banned = SamplingParams(temperature=temperature, stop_token_ids=every, min_tokens=2)
+    lost, other = loop.submit(PROMPTS[1], banned), loop.submit(PROMPTS[0], GREEDY)
+    with pytest.raises(RequestError, match="or every token is banned"):
+        lost.wait()
+    other.wait()
+    assert other.runs[0].seq.generated == answers[0]
+    assert is_idle(loop)
+
+
 def test_a_stream_gives_what_came_before_the_error_then_raises_it(loop, answers):
     failing(loop, 5, RuntimeError("boom"))
     seen: list[Event] = []

@@ -116,6 +116,8 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
         ("--quant int8 -d draft_model:model=x,quant=two", "option 'quant' must be none or int8"),
         ("--temp 1 -d draft_model:model=x,min_confidence=2", "min_confidence must be in [0, 1)"),
         ("-tp 2", "-tp 2 is not possible here"),
+        ("--seed 1.5", "--seed must be a whole number, got '1.5'"),
+        ("--seed 9223372036854775808", "seed must be a whole number from 0 to 2**63 - 1"),
     ],
 )
 def test_a_mistake_quotes_the_flag(forerun, default_model, typed, message) -> None:
