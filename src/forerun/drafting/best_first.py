@@ -60,7 +60,7 @@ class DraftLimits(NamedTuple):
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """Tokens, parents, and the chance of each node once its parent is right; best first."""
 TakeSteps = Callable[[int, Sequence[Step]], Sequence[tuple[Tensor, Tensor]]]
-"""Takes the number of the step and the sequences' tokens; gives each the tokens (k,) to guess next and their chances."""
+"""Takes the step's number and the sequences' tokens; gives for each the tokens (k,) to guess, and their chances."""
 
 
 @dataclass(slots=True)
