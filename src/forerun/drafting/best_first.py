@@ -200,7 +200,7 @@ def _largest(values: Tensor) -> Tensor:
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
-    """Make drafts of point masses, with their chances as confidence."""
+    """Make drafts, with their chances as confidence."""
     return [
         Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
         for tokens, parents, chances in trees

@@ -9,9 +9,7 @@ Of other drafters the trees are united; that is faster than either only where ro
 different things. Where both say what chance their nodes have, the tree is best first by them: a node that both
 guess has the larger of its two chances, and places that one of them leaves empty are filled from the other (Graft,
 arXiv 2605.20104). Otherwise the second's nodes come first and keep their order; the first's are hung below and
-beside them, as many as the budget leaves. So the output keeps its distribution where the second draws its nodes:
-whether one of them is there never depends on its token, and of two siblings with one token the drawn one stays,
-whose rejection removes all of the point mass too (`decoding.verify`, rule two). Point masses may come and go.
+beside them, as many as the budget leaves.
 """
 
 from __future__ import annotations
