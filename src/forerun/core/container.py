@@ -35,12 +35,12 @@ def container_budget() -> int:
 
 def memory_limit() -> int | None:
     """Return the least limit of this process's control group and those above it, in bytes; None without one."""
-    found = []
+    limits = []
     for folder, name in _groups():
         for group in (folder, *folder.parents):
             if group.is_relative_to(ROOT) and (limit := _number(group / name)) is not None:
-                found.append(limit)
-    return min(found, default=None)
+                limits.append(limit)
+    return min(limits, default=None)
 
 
 def _groups() -> list[tuple[Path, str]]:

@@ -47,7 +47,7 @@ def load(kind: str, name: str) -> ModuleType:
 @cache
 def _modules(kind: str) -> Mapping[str, str]:
     """List the full names of both houses' modules, by plug-in; once, as the command line asks for each command."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for package in (f"forerun.{kind}", f"forerun.lab.{kind}"):
         try:
             path = importlib.import_module(package).__path__
@@ -55,8 +55,10 @@ def _modules(kind: str) -> Mapping[str, str]:
             if error.name is None or not package.startswith(error.name):
                 raise
             continue
-        found |= {module.name: f"{package}.{module.name}" for module in pkgutil.iter_modules(path)}
-    return {name: module for name, module in found.items() if name[0] != "_" and name != "base"}
+        modules |= {
+            module.name: f"{package}.{module.name}" for module in pkgutil.iter_modules(path)
+        }
+    return {name: module for name, module in modules.items() if name[0] != "_" and name != "base"}
 
 
 def origin(kind: str, name: str) -> str:

@@ -15,10 +15,10 @@ def parse(text: str) -> int:
     >>> parse("5 GB"), parse("1.5k"), parse("1GiB")
     (5000000000, 1500, 1073741824)
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    matched = _SIZE.fullmatch(text.strip())
+    if matched is None:
         raise ValueError(f"a size is a number and a unit, such as 500MB or 5GB, got {text!r}")
-    number, unit, binary = found.groups()
+    number, unit, binary = matched.groups()
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
 
 

@@ -87,8 +87,8 @@ class StructuredOutputsParams:
 
     def _kinds(self) -> list[str]:
         """List the constraints that are given: a schema `false` is one, None is not."""
-        found = [name for name in KINDS if getattr(self, name) is not None]
-        return [name for name in found if name != "json_object" or self.json_object is not False]
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        return [name for name in given if name != "json_object" or self.json_object is not False]
 
     @property
     def source(self) -> str:

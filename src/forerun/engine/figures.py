@@ -47,12 +47,12 @@ class PassTimes:
 
         More rows never cost less, whatever the noise says.
         """
-        plain, found = self._plain(), dict[int, list[float]]()
+        plain, by_rows = self._plain(), dict[int, list[float]]()
         for time in self.times:
             if time.num_seqs <= max_seqs:
-                found.setdefault(time.rows, []).append(time.ms / plain[time.context])
-        means = [sum(found[rows]) / len(found[rows]) for rows in sorted(found)]
-        return CostCurve(dict(zip(sorted(found), accumulate(means, max), strict=True)))
+                by_rows.setdefault(time.rows, []).append(time.ms / plain[time.context])
+        means = [sum(by_rows[rows]) / len(by_rows[rows]) for rows in sorted(by_rows)]
+        return CostCurve(dict(zip(sorted(by_rows), accumulate(means, max), strict=True)))
 
     @cached_property
     def _alone(self) -> CostCurve:
@@ -61,13 +61,13 @@ class PassTimes:
     @classmethod
     def from_json(cls, value: Sequence[Mapping[str, Any]]) -> PassTimes:
         """Read a list of times. Raises ValueError, KeyError, TypeError."""
-        found = cls(tuple(PassTime(**row) for row in value))
-        _check(number for time in found.times for number in astuple(time))
-        if not all(time.rows and time.num_seqs and time.ms for time in found.times):
+        measured = cls(tuple(PassTime(**row) for row in value))
+        _check(number for time in measured.times for number in astuple(time))
+        if not all(time.rows and time.num_seqs and time.ms for time in measured.times):
             raise ValueError("a pass of no rows, sequences or time")
-        if not {time.context for time in found.times} == found._plain().keys() != set():
+        if not {time.context for time in measured.times} == measured._plain().keys() != set():
             raise ValueError("plain passes are missing")
-        return found
+        return measured
 
     def _plain(self) -> dict[int, float]:
         return {t.context: t.ms for t in self.times if (t.num_seqs, t.rows) == (1, 1)}

@@ -62,7 +62,7 @@ class CompletionOutput:
         if self.logprobs is None:
             return None
         pairs = zip(self.token_ids, self.logprobs, strict=False)
-        return sum(found[token].logprob for token, found in pairs)
+        return sum(ranked[token].logprob for token, ranked in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class RequestOutput:
     """Prompt tokens whose keys and values the cache held already when the first completion began."""
 
 
-def by_token(found: Iterable[TokenLogprob], spell: Spell) -> list[Logprobs]:
+def by_token(emitted: Iterable[TokenLogprob], spell: Spell) -> list[Logprobs]:
     """Return the log-probabilities of some positions, as vLLM gives them."""
     positions = []
-    for chosen in found:
+    for chosen in emitted:
         ranked = {token: (value, rank) for rank, (token, value) in enumerate(chosen.top, 1)}
         entries = {chosen.token_id: (chosen.logprob, chosen.rank)} | ranked
         positions.append(

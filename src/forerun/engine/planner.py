@@ -48,26 +48,26 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
     """Measure a built drafter, or several in one, for sequences of `max_len` tokens."""
     features = drafter.features
-    found = DrafterNumbers(
+    numbers = DrafterNumbers(
         name=name,
         feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
         num_nodes=drafter.max_nodes,
     )
     for part in _parts(drafter):
         fixed, of_one = (part.memory(num_seqs, max_len) for num_seqs in (0, 1))
-        found = replace(
-            found,
-            weights=found.weights + fixed.weights,
-            tables=found.tables + fixed.tables + fixed.kv,
-            kv_block=found.kv_block + part.kv_block_nbytes,
-            kv_seq=found.kv_seq + (0 if part.kv_block_nbytes else of_one.kv - fixed.kv),
-            tables_seq=found.tables_seq
+        numbers = replace(
+            numbers,
+            weights=numbers.weights + fixed.weights,
+            tables=numbers.tables + fixed.tables + fixed.kv,
+            kv_block=numbers.kv_block + part.kv_block_nbytes,
+            kv_seq=numbers.kv_seq + (0 if part.kv_block_nbytes else of_one.kv - fixed.kv),
+            tables_seq=numbers.tables_seq
             + of_one.tables
             - fixed.tables
             + of_one.weights
             - fixed.weights,
         )
-    return found
+    return numbers
 
 
 def _parts(drafter: Drafter) -> Iterator[Drafter]:
@@ -161,8 +161,8 @@ class Planner:
 
     def fit(self, budget: int) -> MemoryPlan:
         """Return the plan within the budget. Raises CapacityError that names the smallest budget that works."""
-        found = self.fitting(budget)
-        if found is None:
+        plan = self.fitting(budget)
+        if plan is None:
             least = sizes.shown_up(self.smallest().total)
             allowing = (kv for kv, nbytes in self.rounded().items() if nbytes <= budget)
             kv = next(allowing, None)
@@ -172,7 +172,7 @@ class Planner:
                 + ("" if kv is None else f"--kv {kv} fits, which may change tokens; ")
                 + "a shorter max_model_len needs less"
             )
-        return found
+        return plan
 
     def given_up(self, chosen: MemoryPlan) -> list[str]:
         """Describe how a plan differs from what was asked for, besides the number of blocks."""
@@ -205,11 +205,11 @@ class Planner:
         spec: DrafterSpec | None = asked
         while spec is not None:
             for learns in (True, False) if may_learn else (False,):
-                found = self._drafter(spec, replace(target, learn=learns))
-                learning = memory.LEARNING_NBYTES if learns and found.feature_width else 0
+                numbers = self._drafter(spec, replace(target, learn=learns))
+                learning = memory.LEARNING_NBYTES if learns and numbers.feature_width else 0
                 # What a network was the first to use stays, also where a smaller drafter is taken.
-                program = max(program, memory.NETWORK_NBYTES if found.feature_width else 0)
-                yield replace(found, program=program + learning, learns=learns)
+                program = max(program, memory.NETWORK_NBYTES if numbers.feature_width else 0)
+                yield replace(numbers, program=program + learning, learns=learns)
             spec, may_learn = spec.smaller(), False
         yield DrafterNumbers(name="none", program=program)
 

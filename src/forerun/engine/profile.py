@@ -161,13 +161,13 @@ def load(subject: Subject) -> Profile | None:
 
 def choices(model: Path) -> list[str]:
     """List the drafters that a model's profiles chose, one a machine and setting; unreadable ones left out."""
-    found = []
+    drafters = []
     for path in sorted(folder().glob(f"*-{digest(model)}-*.json")):
         try:
-            found.append(str(json.loads(path.read_text(encoding="utf-8"))["drafter"]))
+            drafters.append(str(json.loads(path.read_text(encoding="utf-8"))["drafter"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return found
+    return drafters
 
 
 def folder() -> Path:

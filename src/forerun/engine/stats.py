@@ -53,10 +53,10 @@ class SpecStats:
     @classmethod
     def total(cls, parts: Iterable[SpecStats]) -> SpecStats:
         """Return the counts of all parts together."""
-        found = cls()
+        counts = cls()
         for part in parts:
-            found.add(part)
-        return found
+            counts.add(part)
+        return counts
 
     @property
     def rejected(self) -> int:

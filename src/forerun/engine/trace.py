@@ -45,11 +45,11 @@ class TraceStep:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase, without those of a phase inside it; `other` is what no phase covers."""
-        found = dict.fromkeys(PHASES, 0.0)
+        seconds = dict.fromkeys(PHASES, 0.0)
         for span in self.spans:
-            found[span.phase] += span.seconds
-        found["verify"] -= found["process"]
-        return found | {"other": self.stop_s - self.start_s - sum(found.values())}
+            seconds[span.phase] += span.seconds
+        seconds["verify"] -= seconds["process"]
+        return seconds | {"other": self.stop_s - self.start_s - sum(seconds.values())}
 
 
 @dataclass(slots=True)

@@ -80,7 +80,7 @@ def models() -> list[HubModel]:
         repos = huggingface_hub.scan_cache_dir().repos
     except (OSError, huggingface_hub.errors.CacheNotFound):
         return []
-    found = [
+    cached_models = [
         HubModel(repo.repo_id, repo.size_on_disk, repo.repo_path)
         for repo in repos
         if repo.repo_type == "model"
@@ -90,7 +90,7 @@ def models() -> list[HubModel]:
             for file in revision.files
         )
     ]
-    return sorted(found, key=lambda model: model.name)
+    return sorted(cached_models, key=lambda model: model.name)
 
 
 def download(name: HubName) -> Path:

@@ -119,10 +119,10 @@ def licence(path: Path) -> str:
 
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            found = read_header(data).metadata.get("general.license")
+            name = read_header(data).metadata.get("general.license")
     except (LoadError, OSError, ValueError):
         return _UNKNOWN
-    return found if isinstance(found, str) and found else _UNKNOWN
+    return name if isinstance(name, str) and name else _UNKNOWN
 
 
 def resolve(name_or_path: str | Path) -> Path:

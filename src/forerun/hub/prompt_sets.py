@@ -83,17 +83,17 @@ def _parse(line: str, name: str, number: int) -> TaskPrompt:
 
 def file_of(name: str, known: Mapping[str, PublishedSet] = PUBLISHED) -> Path:
     """Return a published set's file, fetched if it is not in the cache. Raises ConfigError with what to do instead."""
-    found, path = known[name], cache_root() / "tasks" / f"{name}.jsonl"
-    if path.is_file() and _digest(path.read_bytes()) == found.sha256:
+    source, path = known[name], cache_root() / "tasks" / f"{name}.jsonl"
+    if path.is_file() and _digest(path.read_bytes()) == source.sha256:
         return path
-    by_hand = f"fetch {found.url} by other means, then give --task FILE.jsonl"
+    by_hand = f"fetch {source.url} by other means, then give --task FILE.jsonl"
     try:
-        with urllib.request.urlopen(found.url, timeout=TIMEOUT_S) as answer:
+        with urllib.request.urlopen(source.url, timeout=TIMEOUT_S) as answer:
             data = answer.read()
     except (OSError, urllib.error.URLError) as error:
         why = getattr(error, "reason", error)
         raise ConfigError(f"{name} could not be fetched ({why}): {by_hand}") from error
-    if _digest(data) != found.sha256:
+    if _digest(data) != source.sha256:
         raise ConfigError(f"{name} is not what was published: its checksum differs; {by_hand}")
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, data)

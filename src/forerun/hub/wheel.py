@@ -91,9 +91,9 @@ def _checked(folder: Path, source: WheelFile) -> Path:
             f"{source.requirement} is not what was expected: it should hold one {source.suffix} "
             f"file of {source.nbytes} bytes"
         )
-    if (found := sha256(files[0])) != source.sha256:
+    if (digest := sha256(files[0])) != source.sha256:
         raise LoadError(
-            f"{files[0].name} of {source.requirement} has SHA-256 {found} "
+            f"{files[0].name} of {source.requirement} has SHA-256 {digest} "
             f"instead of {source.sha256}: it is damaged or was replaced, and was thrown away"
         )
     return files[0]

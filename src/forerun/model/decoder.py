@@ -215,10 +215,10 @@ class Decoder:
         logits: Tensor | None = None,
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`."""
-        found = self.head(hidden)
+        every = self.head(hidden)
         if logits is not None:
-            logits.copy_(found)
-        return top_k(found, k, log_normaliser=log_normaliser)
+            logits.copy_(every)
+        return top_k(every, k, log_normaliser=log_normaliser)
 
     def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Return the logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""

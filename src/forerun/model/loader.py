@@ -186,7 +186,9 @@ def _check_tensors(
                 raise LoadError(
                     f"the checkpoint has no tensor '{located}', which {config.family} needs"
                 )
-            found = checkpoint.tensor(located).shape
-            if found != whole:
+            stored_shape = checkpoint.tensor(located).shape
+            if stored_shape != whole:
                 sizes = ", ".join(settings.spelled(field) for field in sizes_of(name))
-                raise LoadError(f"tensor '{located}' should be {whole}, but is {found} ({sizes})")
+                raise LoadError(
+                    f"tensor '{located}' should be {whole}, but is {stored_shape} ({sizes})"
+                )

@@ -155,11 +155,11 @@ def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         more, ids = logits.topk(min(k + 1, logits.shape[1]))
         is_clear = (more[:, :-1] > more[:, 1:]).all(-1).tolist()  # of equal ones torch takes any
         rows = zip(ids[:, :k], is_clear, logits, more, strict=True)
-        found = [
+        chosen = [
             own if clear else _first_of_equals(row, largest[:k])
             for own, clear, row, largest in rows
         ]
-        ids = torch.stack(found) if found else logits.new_empty(0, k, dtype=torch.int64)
+        ids = torch.stack(chosen) if chosen else logits.new_empty(0, k, dtype=torch.int64)
     # Row by row: torch sums one row in another order than several.
     sums = [row.logsumexp(-1).item() for row in logits] if log_normaliser else None
     norm = None if sums is None else np.array(sums, np.float32)

@@ -42,14 +42,14 @@ class PackedFolder:
 
     def entries(self) -> list[PackedCopy]:
         """List its files, the one used longest ago first. Raises OSError."""
-        found = []
+        copies = []
         for path in self.path.glob(f"*{SUFFIX}*"):
             with suppress(FileNotFoundError):  # another start has deleted or renamed it meanwhile
                 stat = path.stat()
-                found.append(
+                copies.append(
                     PackedCopy(path, stat.st_size, stat.st_mtime_ns, path.suffix == SUFFIX)
                 )
-        return sorted(found, key=lambda entry: (entry.used_ns, entry.path.name))
+        return sorted(copies, key=lambda entry: (entry.used_ns, entry.path.name))
 
     def touch(self, path: Path) -> None:
         """Note that a file is used now; where that cannot be written, it counts as used when it was written."""

@@ -230,9 +230,9 @@ def drafter(given: object, typed: dict[str, str] | None = None) -> Any:
     reading = _Reading({} if typed is None else typed)
     for name, value in given.items():
         reading.add_draft(name, value)
-    found = reading.options()
-    method = found.pop("method", None) or reading.drafter
-    return {"method": drafter(method), **found} if method else found
+    chosen = reading.options()
+    method = chosen.pop("method", None) or reading.drafter
+    return {"method": drafter(method), **chosen} if method else chosen
 
 
 def _method(typed: str) -> str:

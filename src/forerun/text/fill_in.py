@@ -34,11 +34,11 @@ class FillIn:
     def find(cls, pieces: Sequence[bytes | None], named: Mapping[str, int]) -> FillIn | None:
         """Return a vocabulary's tokens, `named` by its file or found by their texts; None without the first three."""
         wanted = {name.encode(): what for what, names in NAMES.items() for name in names}
-        found = {wanted[piece]: i for i, piece in enumerate(pieces) if piece in wanted}
-        found |= named
-        if not {"prefix", "suffix", "middle"} <= found.keys():
+        tokens = {wanted[piece]: i for i, piece in enumerate(pieces) if piece in wanted}
+        tokens |= named
+        if not {"prefix", "suffix", "middle"} <= tokens.keys():
             return None
-        return cls(**found)
+        return cls(**tokens)
 
     def prompt(
         self,

@@ -216,8 +216,8 @@ def _encoding(
 
 def _fill_ids(vocabulary: _Vocabulary) -> dict[str, int]:
     """Return the tokens for filling in, where the file names them."""
-    found = {ours: vocabulary.id_of(f"fim_{key}") for ours, key in _FILL_KEYS.items()}
-    return {ours: token for ours, token in found.items() if token is not None}
+    token_ids = {ours: vocabulary.id_of(f"fim_{key}") for ours, key in _FILL_KEYS.items()}
+    return {ours: token for ours, token in token_ids.items() if token is not None}
 
 
 def _piece(token: str, kind: int, normal_piece: Callable[[str], bytes]) -> bytes | None:

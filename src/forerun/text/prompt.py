@@ -122,12 +122,12 @@ def _to_list(value: Any) -> Any:
 
 def items_of(value: Any) -> list[Any]:
     """Return the numbers of a list, a tensor or an array. Raises RequestError for anything else."""
-    found = _to_list(value)
-    if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
+    items = _to_list(value)
+    if isinstance(items, str | bytes | Mapping) or not hasattr(items, "__iter__"):
         raise RequestError(
             f"a prompt is text, token ids, chat messages or a dictionary, got {short_repr(value)}"
         )
-    return [*found]
+    return [*items]
 
 
 def _ids(items: list[Any]) -> list[int]:

@@ -84,8 +84,8 @@ class ToolCallParser:
         """Return the parts that this text makes final; a possible beginning of a mark is held back."""
         self._held += text
         parts: list[Part] = []
-        while (found := self._read()) is not None:
-            parts += found
+        while (new_parts := self._read()) is not None:
+            parts += new_parts
         return [
             part for part in parts if not isinstance(part, TextPart | ArgumentsPart) or part.text
         ]
@@ -127,10 +127,10 @@ class ToolCallParser:
         if not self._held:
             return None
         length = self._scanner.push(self._held)
-        found, self._held = self._held[:length], self._held[length:]
+        arguments, self._held = self._held[:length], self._held[length:]
         if self._scanner.is_complete:
             self._read = self._read_end
-        return [ArgumentsPart(found)]
+        return [ArgumentsPart(arguments)]
 
     def _read_end(self) -> list[Part] | None:
         _, mark, after = self._held.partition(CLOSE)
@@ -142,10 +142,10 @@ class ToolCallParser:
     def _calls(self, body: str, whole: str) -> Iterator[Part]:
         """Yield the calls in a body that is complete; the whole as text if it holds none."""
         try:
-            found = json.loads(body)
+            value = json.loads(body)
         except ValueError:
-            found = None
-        calls = found if isinstance(found, list) else [found]
+            value = None
+        calls = value if isinstance(value, list) else [value]
         if not calls or not all(
             isinstance(c, Mapping) and isinstance(c.get("name"), str) for c in calls
         ):

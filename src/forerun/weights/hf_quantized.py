@@ -55,10 +55,10 @@ class PackedLayer:
 
     def need(self, part: str, expected: tuple[int, ...], why: str = "") -> None:
         """Raise LoadError if a tensor has another shape."""
-        found = self.tensor(part).shape
-        if found != expected:
+        shape = self.tensor(part).shape
+        if shape != expected:
             raise LoadError(
-                f"tensor '{self.name}.{part}' should be {expected}, but is {found}{why}"
+                f"tensor '{self.name}.{part}' should be {expected}, but is {shape}{why}"
             )
 
     def group(self, key: str, given: object, num_in: int) -> int:
@@ -267,15 +267,15 @@ def _scheme(layer: PackedLayer) -> Config:
     groups = layer.config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise LoadError("the quantization config has no 'config_groups'")
-    found: list[object] = []
+    matching: list[object] = []
     for group in groups.values():
         targets = group.get("targets", []) if isinstance(group, Mapping) else []
         for target in targets:
             if target == "Linear":
-                found.append(group)
+                matching.append(group)
             elif re.match(target[3:], layer.name) if target[:3] == "re:" else target == layer.name:
-                found.insert(0, group)
-    weights = found[0].get("weights") if found and isinstance(found[0], Mapping) else None
+                matching.insert(0, group)
+    weights = matching[0].get("weights") if matching and isinstance(matching[0], Mapping) else None
     if not isinstance(weights, Mapping):
         raise LoadError(f"no group of the quantization config targets '{layer.name}'")
     if weights.get("type", "int") != "int" or weights.get("strategy") not in (

@@ -31,8 +31,8 @@ def native_or_reference(oracle: type[T]) -> type[T]:
         return oracle
     from forerun import _native
 
-    found: type[T] = getattr(_native, oracle.__name__)
-    return found
+    native: type[T] = getattr(_native, oracle.__name__)
+    return native
 
 
 def summary() -> str:
