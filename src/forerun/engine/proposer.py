@@ -33,7 +33,7 @@ class Proposer:
         self.drafter, self.controller = drafter, controller
         self.num_granted = 0
         """Nodes that the controller allowed in the last step."""
-        self._budget, self._least = config.draft_budget, max(config.min_draft, 1)
+        self._budget, self._min_draft = config.draft_budget, config.min_draft
         self._max_len, self._draft_forced = max_len, draft_forced
         self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
 
@@ -62,7 +62,7 @@ class Proposer:
         all_seqs = [state.seq for state in states.values()]
         budgets = self.controller.budgets(all_seqs) if all_seqs else {}
         self.num_granted = sum(budgets.values())
-        seqs = [seq for seq in all_seqs if budgets[seq.id] >= self._least]
+        seqs = [seq for seq in all_seqs if budgets[seq.id] >= max(self._min_draft, 1)]
         if not seqs:
             return {}
         rooms = [self._room(seq, budgets[seq.id]) for seq in seqs]
@@ -70,7 +70,8 @@ class Proposer:
         drafted = {
             seq.id: _allowed(states[seq.id], draft)
             for seq, draft in zip(seqs, drafts, strict=True)
-            if len(draft) >= self._least
+            # an empty one tells the controller that asking brought nothing
+            if len(draft) >= self._min_draft
         }
         return self.controller.trim(drafted)
 
