@@ -62,8 +62,6 @@ struct TextNGramModel {
     }
 };
 
-using Noises = std::vector<std::optional<TreeNoise>>;  // empty: all requests are greedy
-
 std::vector<Question> questions_of(const std::vector<int>& tokens,
                                    const std::vector<int>& num_nodes, std::size_t num_rows,
                                    const TextNGramModel* texts, std::vector<NGramModel>& evidence,
@@ -75,7 +73,7 @@ std::vector<Question> questions_of(const std::vector<int>& tokens,
     if (texts) evidence = texts->each();
     std::vector<Question> questions;
     for (std::size_t i = 0; i < num_rows; ++i) {
-        questions.push_back({tokens[i], num_nodes[i], nullptr, {}, noises.empty() ? std::nullopt : noises[i]});
+        questions.push_back({tokens[i], num_nodes[i], nullptr, {}, noise_of(noises, i)});
         if (!texts) continue;
         questions[i].evidence = &evidence[i];
         questions[i].context = texts->texts[i]->last_tokens(0);
@@ -128,8 +126,9 @@ nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
                      const std::vector<int>& num_nodes, int num_steps, double min_chance,
                      const TextNGramModel* texts, double min_doubt, const Noises& noises) {
     std::vector<NGramModel> evidence;
+    const std::vector<int> tokens(slots.size());
     std::vector<Question> questions =
-        questions_of(std::vector<int>(slots.size()), num_nodes, slots.size(), texts, evidence, noises);
+        questions_of(tokens, num_nodes, slots.size(), texts, evidence, noises);
     std::vector<GuessTree> trees;
     {
         nb::gil_scoped_release unlocked;

@@ -13,9 +13,9 @@
 #include <optional>
 
 #include "drafters/guess_tree.h"
+#include "drafters/suffix_index.h"
 #include "isa/isa.h"
 #include "model/draw.h"
-#include "drafters/suffix_index.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -127,15 +127,13 @@ void learn_trees(LiveTable& self, const nb::sequence& trees) {
 // A tree for each text, which is document 0 of its index.
 nb::list grow_trees(const std::vector<const SuffixIndex*>& texts, const SuffixIndex& shared,
                     const FileTable* file, const LiveTable& live,
-                    const std::vector<int>& num_nodes, double min_chance,
-                    const std::vector<std::optional<TreeNoise>>& noises) {
+                    const std::vector<int>& num_nodes, double min_chance, const Noises& noises) {
     if (num_nodes.size() != texts.size() || (!noises.empty() && noises.size() != texts.size()))
         throw nb::value_error("as many budgets and noises as texts");
     nb::list trees;
     for (std::size_t i = 0; i < texts.size(); ++i) {
         trees.append(guess_tree(texts[i]->last_tokens(0), file, live, {&shared, texts[i]},
-                                num_nodes[i], min_chance,
-                                noises.empty() ? std::nullopt : noises[i]));
+                                num_nodes[i], min_chance, noise_of(noises, i)));
     }
     return trees;
 }
@@ -234,9 +232,11 @@ NB_MODULE(_native, m) {
             },
             "seed"_a, "stream"_a, "position"_a, "temperature"_a, "top_p"_a, "min_p"_a, "top_k"_a);
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
-          "num_nodes"_a, "min_chance"_a, "noise"_a = nb::none(), "The likeliest continuations, best first.");
+          "num_nodes"_a, "min_chance"_a, "noise"_a = nb::none(),
+          "The likeliest continuations, best first.");
     m.def("grow_trees", &grow_trees, "texts"_a, "shared"_a, "file"_a.none(), "live"_a, "num_nodes"_a,
-          "min_chance"_a, "noises"_a = std::vector<std::optional<TreeNoise>>{}, "The likeliest continuations of each text, best first.");
+          "min_chance"_a, "noises"_a = Noises{},
+          "The likeliest continuations of each text, best first.");
     bind_decoder(m);
     bind_networks(m);
 }

@@ -40,7 +40,7 @@ nothing but one JSON document on one line is on stdout: `forerun generate "Say h
 left out where stdout is no terminal and where `NO_COLOR` is set. Tables are as wide as the terminal, from 60 columns.
 
 **Exit codes.** 0: done. 1: the answer is no (`verify`, `check`, `check-drafter`, `bench`, `demo`, `eval distribution`).
-2: a mistake, told in one line. 130: Ctrl-C; what was printed stands. 141: the reader of a pipe went away.
+2: a mistake, with a message of one line. 130: Ctrl-C; what was printed stands. 141: the reader of a pipe went away.
 
 Fields of the documents of `generate`, `demo` and `verify`:
 

@@ -220,16 +220,6 @@ void DraftNetwork::read_head(int block, int thread) {
         for (int row = first; row < stop; ++row) {
             float* logits = aside + (row - first) * kBlock;
             const std::size_t depth = row_depths_[row];
-            const TreeNoise* noise = row_noises_[row];
-            Perturbation how;
-            if (noise) {
-                how.key = noise->key(row_depths_[row]);
-                how.factor = static_cast<float>(1.0 / noise->temperature);
-            }
-            if (ids_.empty())
-                how.first_token = static_cast<std::uint32_t>(first_id);
-            else
-                how.ids = noise_ids_.data() + first_id;
             const float factor = factors_[std::min(depth, factors_.size() - 1)];
             if (factor != 1.0f) kernels_.scale(logits, whole, factor);
             std::fill(logits + count, logits + whole, -kInfinity);
@@ -241,7 +231,14 @@ void DraftNetwork::read_head(int block, int thread) {
             };
             for (int i = find(0); i < count; i = find(i + 1))
                 insert({logits[i], first_id + i}, list, kNext);
+            const TreeNoise* noise = row_noises_[row];
             if (!noise) continue;
+            Perturbation how{.key = noise->key(row_depths_[row]),
+                             .factor = static_cast<float>(1.0 / noise->temperature)};
+            if (ids_.empty())
+                how.first_token = static_cast<std::uint32_t>(first_id);
+            else
+                how.ids = noise_ids_.data() + first_id;
             list += kNext;
             float score = 0.0f;
             const auto find_score = [&](int i) {

@@ -23,7 +23,7 @@ namespace forerun {
 
 inline constexpr int kMaxSteps = 16;  // of a draft
 inline constexpr int kNext = 8;       // tokens after a step that may become nodes: the likeliest
-constexpr int kLists = 2;             // and as many with the sampler's noise
+inline constexpr int kLists = 2;      // and as many of the largest scores with the sampler's noise
 inline constexpr int kNoState = -2;   // no step: the network was not asked over the node above
 inline constexpr double kShare = 0.55;  // of the network in a chance that evidence also gives
 
@@ -151,7 +151,7 @@ class DraftNetwork {
     int num_ids_ = 0, max_depth_ = 0;
 
     float* aside_ = nullptr;      // (threads, kHeadRows, tiles of a block)
-    Scored* largest_ = nullptr;   // (threads, rows, kLists, kNext): the likeliest, and those of the largest scores
+    Scored* largest_ = nullptr;   // (threads, rows, kLists, kNext)
     float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_)
     int num_blocks_ = 0, block_stride_ = 0;
 };

@@ -84,10 +84,13 @@ void TreeNoise::see(int depth, Chances& next) const {
     std::vector<std::int32_t> tokens;
     for (const auto& [token, p] : next) tokens.push_back(token);
     std::vector<float> noise(tokens.size());
-    kernels_for("auto").noise(key(depth), tokens.data(), static_cast<int>(tokens.size()), noise.data());
-    double total = std::exp((std::log(left(next)) + temperature * kMeanNoise) / kSpread);
-    for (std::size_t i = 0; i < next.size(); ++i)
-        total += next[i].second = std::exp((std::log(next[i].second) + temperature * noise[i]) / kSpread);
+    const int count = static_cast<int>(tokens.size());
+    kernels_for("auto").noise(key(depth), tokens.data(), count, noise.data());
+    const auto weight = [&](double p, double g) {
+        return std::exp((std::log(p) + temperature * g) / kSpread);
+    };
+    double total = weight(left(next), kMeanNoise);
+    for (int i = 0; i < count; ++i) total += next[i].second = weight(next[i].second, noise[i]);
     for (auto& [token, p] : next) p /= total;
 }
 

@@ -33,6 +33,12 @@ struct TreeNoise {
     void filter(Chances& next) const;
 };
 
+using Noises = std::vector<std::optional<TreeNoise>>;  // of each text; empty: all requests are greedy
+
+inline std::optional<TreeNoise> noise_of(const Noises& noises, std::size_t i) {
+    return noises.empty() ? std::nullopt : noises[i];
+}
+
 // A place in a tree: the last tokens, and where they stood in each index, longest match first.
 struct GuessPlace {
     std::vector<int> tail;

@@ -18,7 +18,7 @@ from forerun.drafting.ngram.token_table import (
     FileTable,
     LiveTable,
 )
-from forerun.drafting.tree_noise import TreeNoise
+from forerun.drafting.tree_noise import TreeNoise, native_noises
 
 _native = pytest.importorskip("forerun._native")
 
@@ -93,7 +93,7 @@ def test_the_native_trees_are_those_of_their_oracle(
     nbytes = num_sets * WAYS * ENTRY_NBYTES
     trees = []
     num_nodes = [most for _, most in asked]
-    seen = noises[: len(asked)], [noise and noise.native() for noise in noises[: len(asked)]]
+    seen = noises[: len(asked)], native_noises(noises[: len(asked)])
     for module, grow in ((_native, _native.grow_trees), (None, grow_texts)):
         live = (module.LiveTable if module else LiveTable)(order, nbytes)
         learned(live, rows)

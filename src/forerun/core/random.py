@@ -96,7 +96,7 @@ def gumbel(key: int, tokens: NDArray[np.integer]) -> NDArray[np.float32]:
 
 
 def _parts(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-    """X = 2^e m with m from sqrt(1/2) to sqrt(2): m - 1, m + 1 and e; log m = 2 arctanh((m - 1) / (m + 1))."""
+    """Split x = 2^e m, sqrt(1/2) <= m < sqrt(2), into m - 1, m + 1 and e; log m = 2 arctanh((m - 1) / (m + 1))."""
     bits = x.view(np.int32)
     exponent = (bits - _SQRT_HALF) >> 23
     mantissa = (bits - (exponent << 23)).view(np.float32)

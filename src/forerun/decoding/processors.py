@@ -61,6 +61,11 @@ class LogitsPipeline:
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
 
+    @property
+    def has_grammar(self) -> bool:
+        """Tell whether a grammar says which tokens may come."""
+        return self._grammar is not None
+
     def grammar_after(self, generated: Sequence[int]) -> GrammarState | None:
         """Return the grammar's state after the committed tokens, each read once; None without a grammar.
 

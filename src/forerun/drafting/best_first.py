@@ -25,7 +25,7 @@ from torch import Tensor
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafting.ngram.ngram_model import GuessPlace, NGramModel, TextNGramModel, python_ngrams
 from forerun.drafting.ngram.token_table import AnyLiveTable, LiveTable
-from forerun.drafting.tree_noise import TreeNoise
+from forerun.drafting.tree_noise import TreeNoise, native_noises
 
 MAX_STEPS = 16
 """Steps of a draft."""
@@ -144,8 +144,8 @@ def grow_texts(
         return _grow_alone(python_ngrams(texts, shared, file, live), num_nodes, min_chance, noises)
     from forerun import _native
 
-    native = [noise and noise.native() for noise in noises]
-    return _native.grow_trees(texts, shared, file, live, num_nodes, min_chance, native)
+    asked = num_nodes, min_chance, native_noises(noises)
+    return _native.grow_trees(texts, shared, file, live, *asked)
 
 
 def grow_context(

@@ -13,7 +13,7 @@ law; it differs, most in its tail, so the noise decides less than it says (arXiv
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -55,9 +55,8 @@ class TreeNoise(NamedTuple):
         total = math.exp((math.log(_left(chances)) + self.temperature * np.euler_gamma) / SPREAD)
         scores = {}
         for (token, p), g in zip(chances.items(), noise.tolist(), strict=True):
-            scores[token] = (
-                math.exp((math.log(p) + self.temperature * g) / SPREAD) if p > 0 else 0.0
-            )
+            score = (math.log(p) + self.temperature * g) / SPREAD if p > 0 else -math.inf
+            scores[token] = math.exp(score)
             total += scores[token]
         return {token: score / total for token, score in scores.items()}
 
@@ -91,6 +90,11 @@ def noise_below(seq: Seq) -> TreeNoise | None:
     params = seq.params
     temperature, top_k = max(params.temperature, MIN_TEMPERATURE), max(params.top_k, 0)
     return TreeNoise(seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k)
+
+
+def native_noises(noises: Sequence[TreeNoise | None]) -> list[_native.TreeNoise | None]:
+    """Return what the native trees take in their place."""
+    return [noise and noise.native() for noise in noises]
 
 
 def _left(chances: Mapping[int, float]) -> float:

@@ -84,9 +84,8 @@ class Engine:
         self._logit_rows = logit_rows
         self._next_id = 0
         self._seeds = random.Random(config.seed)
-        self._failed: dict[
-            int, RequestError
-        ] = {}  # sequences of which this step could take no token
+        # sequences for which this step found no token
+        self._failed: dict[int, RequestError] = {}
 
     def add(
         self,

@@ -6,7 +6,7 @@ loop needs no thread of its own:
     handle = loop.submit(prompt_ids, params)
     for event in handle.events(): ...
 
-A request ends by itself, by `cancel`, or by an error in a step, which every running request is told.
+A request ends by itself, by `cancel`, or by an error in a step, which ends every running request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EngineLock:
     """Lets one thread at a time use a model, in the order of asking. Ctrl-C waits for the turn's end.
 
     Loops of one model share it. A thread that has the turn may take it again. `os.fork` waits for the end of a turn, so
-    that the child has a model that nobody is using.
+    that no thread is using the model in the child.
     """
 
     all: ClassVar[WeakSet[EngineLock]] = WeakSet()

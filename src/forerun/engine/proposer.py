@@ -80,7 +80,7 @@ class Proposer:
         seq, room = state.seq, self._room(state.seq, self._budget)
         if state.prediction is not None:
             draft = _allowed(state, state.prediction.extend(draft, seq.generated, room))
-        grammar = state.pipeline.grammar_after(seq.generated) if self._draft_forced else None
+        grammar = state.grammar if self._draft_forced else None
         if grammar is None:
             return draft
         return with_forced(draft, grammar, room, state.stops.tokens_left - 1)
@@ -94,5 +94,5 @@ class Proposer:
 def _allowed(state: SequenceState, draft: Draft) -> Draft:
     """Return the nodes that lie before the end of the output and that the grammar allows."""
     draft = draft.trim_depth(state.stops.tokens_left - 1)
-    grammar = state.pipeline.grammar_after(state.seq.generated)
+    grammar = state.grammar
     return draft if grammar is None else without_forbidden(draft, grammar)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.types import Event, FinishReason, Outcome, Seq, TextPiece, TokenLogprob
+from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
 from forerun.drafting.predicted import Prediction
@@ -49,6 +50,12 @@ class SequenceState:
     def ttft_s(self) -> float | None:
         """Seconds from the request to the first token; None before it."""
         return None if self.first_token_s is None else self.first_token_s - self.start_s
+
+    @property
+    def grammar(self) -> GrammarState | None:
+        """Return the grammar's state after the committed tokens; None without a grammar, for which no text is read."""
+        pipeline = self.pipeline
+        return pipeline.grammar_after(self.seq.generated) if pipeline.has_grammar else None
 
     @property
     def needs_only_argmax(self) -> bool:

@@ -47,7 +47,7 @@ class EmbeddingRequest(RequestBody):
     embd_normalize: int = 2
     """The norm that vectors are divided by: 2, or -1 for none."""
     user: str | None = None
-    """Requests are not told apart."""
+    """Requests are not distinguished by user."""
 
 
 @router.post(

@@ -34,7 +34,7 @@ RENAMED: Mapping[str, str] = {
 """Our field, or a part of one that is an object."""
 
 NO_EFFECT: Mapping[str, tuple[str, ...]] = {
-    "requests are not told apart": ("user", "safety_identifier"),
+    "requests are not distinguished by user": ("user", "safety_identifier"),
     "nothing is stored": ("metadata", "include", "context_management"),
     "all requests are served alike": ("service_tier", "id_slot"),
     "prefixes are always reused": (

@@ -20,7 +20,7 @@ from forerun.drafting.base import NGramKind
 from forerun.drafting.best_first import MAX_STEPS, DraftLimits, GuessTree, Step
 from forerun.drafting.networks.native import fill, floats, load_errors
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
-from forerun.drafting.tree_noise import TreeNoise
+from forerun.drafting.tree_noise import TreeNoise, native_noises
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 
@@ -137,7 +137,7 @@ class NativeEagle:
         """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
         limits = (min(num_steps, MAX_STEPS), min_chance)
         assert ngrams is None or not isinstance(ngrams, Sequence)
-        native = [noise and noise.native() for noise in noises]
+        native = native_noises(noises)
         return self._native.draft(slots, num_nodes, *limits, ngrams, min_doubt, native)
 
     def nbytes(self) -> int:

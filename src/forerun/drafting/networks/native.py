@@ -17,7 +17,7 @@ from forerun.core.errors import LoadError
 from forerun.drafting.best_first import MAX_STEPS, GuessTree
 from forerun.drafting.networks.drafter import StateNetwork
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
-from forerun.drafting.tree_noise import TreeNoise
+from forerun.drafting.tree_noise import TreeNoise, native_noises
 from forerun.model.backends.native import NativeDecoder
 from forerun.weights.codes import FORMATS
 from forerun.weights.rtn import HEAD_BITS, requantize
@@ -111,7 +111,7 @@ class NativeStateNetwork(StateNetwork):
         limits = (min(num_steps, MAX_STEPS), min_chance)
         assert ngrams is None or not isinstance(ngrams, Sequence)
         states = hidden.numpy()
-        native = [noise and noise.native() for noise in noises]
+        native = native_noises(noises)
         found = (states, tokens, num_nodes, *limits, ngrams, min_doubt, rows, native)
         return self._native.draft(*found)
 
