@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"]
+"""`swiglu_oai`: (min(u, 7) + 1) g sigmoid(1.702 g), gpt-oss's clamped gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,37 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """A mixture of experts: `num_active` of `num_experts` gated MLPs for each row (Shazeer et al., arXiv 1701.06538).
+
+    The router's logits z (num_experts,) choose the largest; their weights are softmax(z) over all experts, or over the
+    chosen ones where they are `renormalized`.
+    """
+
+    num_experts: int
+    num_active: int
+    intermediate_size: int
+    renormalized: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """In what the layers of one model differ."""
+
+    rope: RopeConfig | None
+    sliding_window: int | None = None
+    """A query sees at most this many positions, itself included."""
+    experts: ExpertsConfig | None = None
+    has_mlp: bool = True
+    """Whether there is a dense MLP; beside experts it is the one that they share, and both are added."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder-only transformer: pre-norm blocks, one attention and one MLP each."""
+    """A decoder-only transformer: blocks of one attention and one MLP each.
+
+    Layers that are not listed by `layers` are alike: `rope`, `sliding_window` and a dense MLP.
+    """
 
     family: str
     vocab_size: int
@@ -47,10 +77,22 @@ class ModelConfig:
     rope: RopeConfig | None = None
     learned_position_offset: int | None = None
     """Row of the position table that position 0 reads (OPT: 2); None without learned positions."""
-    qk_norm: bool = False
+    norms: Literal["before", "after", "both"] = "before"
+    """Where a sublayer's norms are: of what it reads, of what it adds to the residual stream, or of both."""
+    qk_norm: Literal["head", "whole"] | None = None
+    """Norms of q and k before rope: of each head, or over the whole projected width."""
     tied_head: bool = False
     sliding_window: int | None = None
-    """A query sees at most this many positions, itself included."""
+    layers: tuple[LayerConfig, ...] = ()
+    attention_sinks: bool = False
+    """Whether each head has a logit without a value in its softmax (Xiao et al., arXiv 2309.17453; gpt-oss)."""
+    attention_cap: float | None = None
+    """Scores s become cap tanh(s / cap), before the mask."""
+    logits_cap: float | None = None
+    """Logits z become cap tanh(z / cap)."""
+    query_growth: float = 0.0
+    """Queries grow by 1 + query_growth ln(1 + floor(position / query_growth_every)) (Ministral 3)."""
+    query_growth_every: int = 8192
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_scale: float | None = None
@@ -62,35 +104,57 @@ class ModelConfig:
         """The scale of attention scores."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
+    def layer(self, index: int) -> LayerConfig:
+        """Return what is said of a layer."""
+        return self.layers[index] if self.layers else LayerConfig(self.rope, self.sliding_window)
+
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return the canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
 
-    Linear weights are (out, in). `head` is absent when tied to `embed`.
+    Linear weights are (out, in), those of experts one below the other. `head` is absent when tied to `embed`.
     """
-    width, inner = config.hidden_size, config.intermediate_size
-    q_width, kv_width = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
+    width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"embed": (config.vocab_size, width), "norm": (width,)}
     if not config.tied_head:
         shapes["head"] = (config.vocab_size, width)
     if config.learned_position_offset is not None:
         shapes["positions"] = (config.max_position + config.learned_position_offset, width)
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (width,),
+    for i in range(config.num_layers):
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in _layer_shapes(config, i).items()}
+    return shapes
+
+
+def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
+    width, inner, layer = config.hidden_size, config.intermediate_size, config.layer(index)
+    q_width, kv_width = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
+    shapes: dict[str, tuple[int, ...]] = {
         "q": (q_width, width),
         "k": (kv_width, width),
         "v": (kv_width, width),
         "o": (width, q_width),
-        "mlp_norm": (width,),
-        "up": (inner, width),
-        "down": (width, inner),
     }
-    if config.gated_mlp:
-        layer["gate"] = (inner, width)
-    if config.qk_norm:
-        layer |= {"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)}
-    for i in range(config.num_layers):
-        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+    if config.norms != "after":
+        shapes |= {"attn_norm": (width,), "mlp_norm": (width,)}
+    if config.norms != "before":
+        shapes |= {"attn_out_norm": (width,), "mlp_out_norm": (width,)}
+    if config.qk_norm is not None:
+        widths = (q_width, kv_width) if config.qk_norm == "whole" else (config.head_dim,) * 2
+        shapes |= {"q_norm": widths[:1], "k_norm": widths[1:]}
+    if config.attention_sinks:
+        shapes["sinks"] = (config.num_heads,)
+    if layer.has_mlp:
+        shapes |= {"up": (inner, width), "down": (width, inner)}
+        if config.gated_mlp:
+            shapes["gate"] = (inner, width)
+    if layer.experts is not None:
+        n, inner = layer.experts.num_experts, layer.experts.intermediate_size
+        shapes |= {
+            "router": (n, width),
+            "expert_gate": (n * inner, width),
+            "expert_up": (n * inner, width),
+            "expert_down": (n * width, inner),
+        }
     return shapes
 
 
